@@ -1,0 +1,1 @@
+"""Coordination: small shared values that change by compare-and-swap, on Redis or Valkey."""

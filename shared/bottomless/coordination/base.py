@@ -1,0 +1,128 @@
+"""The protocol of coordination: values, transactions on a few keys, leases, due queues.
+
+Values are bytes under text keys. What they mean stands in `stores/`; what a port
+promises stands here. No call retries a write, and none reconnects inside a
+transaction: a lost reply is an outcome that the caller must hear of.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from bottomless.errors import Code, Outcome, Unavailable
+
+
+class CoordinationUnavailable(Unavailable):
+    """The store does not answer; nothing was changed."""
+
+    default_code = Code.COORDINATION_UNAVAILABLE
+
+
+class CoordinationUnknown(Unavailable):
+    """The reply to EXEC was lost: the change may have happened, or may still happen.
+
+    Reading back does not decide it, since the old EXEC can still arrive. First make
+    it impossible (change a key that it watches, from a new connection), then look.
+    """
+
+    default_code = Code.COORDINATION_UNAVAILABLE
+    default_outcome = Outcome.UNKNOWN
+
+
+class CoordinationConflict(Unavailable):
+    """Others changed the keys at every one of the allowed attempts; nothing was changed."""
+
+    default_code = Code.COORDINATION_UNAVAILABLE
+
+
+class Due(NamedTuple):
+    """One member of a queue that is ordered by time."""
+
+    redis_key: str
+    member: bytes
+    due_at: int
+    """Milliseconds since 1970; a member that is queued again takes the later time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one transaction writes, all of it or nothing."""
+
+    values: Mapping[str, bytes | None] = field(default_factory=dict)
+    """New values; None deletes the key."""
+    queued: Sequence[Due] = ()
+
+
+Change = Callable[[Mapping[str, bytes | None]], Changes]
+"""Looks at the watched values and decides; it raises to change nothing. It may be called
+again after a conflict, so it must not have effects of its own."""
+
+
+class Coordination(Protocol):
+    async def get(self, redis_key: str) -> bytes | None:
+        """The value, None if absent.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def transact(
+        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+    ) -> Changes:
+        """WATCH the keys, read them, let `change` decide, MULTI, EXEC.
+
+        After a conflict it reads again and asks `change` again, `attempts` times in all.
+        Returns what was written. Whatever `change` raises passes through, and nothing is written.
+
+        Raises:
+            CoordinationUnavailable: before EXEC was sent.
+            CoordinationUnknown: after EXEC was sent, with no reply.
+            CoordinationConflict: every attempt met a change by others.
+        """
+        ...
+
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+        """Take or renew a lease for `ttl_ms` by the store's clock.
+
+        False if it is held with another value. A lease key reads as absent once it ran out,
+        and may be among the keys of a transaction.
+
+        Raises:
+            CoordinationUnavailable, CoordinationUnknown
+        """
+        ...
+
+    async def release(self, redis_key: str, value: bytes) -> None:
+        """Give a lease up, if it is still held with this value.
+
+        Raises:
+            CoordinationUnavailable, CoordinationUnknown
+        """
+        ...
+
+    async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
+        """The members of a queue that are due at `now` (ms), earliest first.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        """Take members out of their queue, except those queued again for later since.
+
+        Raises:
+            CoordinationUnavailable, CoordinationUnknown
+        """
+        ...
+
+    async def check(self) -> None:
+        """Find out whether the store answers and keeps what it is given.
+
+        Raises:
+            CoordinationUnavailable: it does not answer, or its settings lose writes.
+        """
+        ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Drives: object stores behind one protocol. Everything above talks to `base.Drive` only."""

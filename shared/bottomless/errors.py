@@ -1,0 +1,180 @@
+"""Errors, by what the caller can do about them.
+
+    StoreError
+    ├── InvalidRequest   change the request
+    ├── NotFound         create it first, or ask for another
+    ├── Exists           use what is there, or another name
+    ├── WrongOffset      read the tail again, then decide
+    ├── OffsetGone       start at `first_offset`, which the answer gives
+    ├── Fenced           ask the owner; this process does not own the stream (any more)
+    ├── Overloaded       wait `retry_after_seconds`, then the same again
+    ├── Unavailable      a part behind us does not answer; retry with backoff
+    └── Corrupt          nobody retries; an operator looks at the named object
+
+Anything else that escapes is a bug. Every error carries a code of the registry
+below, whether a retry can help, whether a write may have happened, and named
+facts; status codes are chosen in one place, `bottomless_server/runtime/http.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Every problem code that an answer can carry; `openapi/components/errors.yaml` lists the same."""
+
+    MALFORMED_JSON = "malformed-json"
+    UNKNOWN_PARAMETER = "unknown-parameter"
+    DUPLICATE_PARAMETER = "duplicate-parameter"
+    BAD_PARAMETER = "bad-parameter"
+    BAD_OFFSET_SPEC = "bad-offset-spec"
+    BAD_HEADER = "bad-header"
+    BAD_NAME = "bad-name"
+    NOT_FOUND = "not-found"
+    STREAM_NOT_FOUND = "stream-not-found"
+    FRAGMENT_NOT_FOUND = "fragment-not-found"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    NOT_ACCEPTABLE = "not-acceptable"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
+    STREAM_EXISTS = "stream-exists"
+    STREAM_REPLACED = "stream-replaced"
+    OFFSET_TRIMMED = "offset-trimmed"
+    OFFSET_MISMATCH = "offset-mismatch"
+    OFFSET_OUT_OF_RANGE = "offset-out-of-range"
+    RANGE_NOT_SATISFIABLE = "range-not-satisfiable"
+    BODY_TOO_LARGE = "body-too-large"
+    RECORD_TOO_LARGE = "record-too-large"
+    BATCH_TOO_LARGE = "batch-too-large"
+    VALIDATION_FAILED = "validation-failed"
+    NUMBER_OUT_OF_RANGE = "number-out-of-range"
+    MOVED = "moved"
+    FENCED = "fenced"
+    NOT_OWNER = "not-owner"
+    OVERLOADED = "overloaded"
+    DISK_BOUND = "disk-bound"
+    DRAINING = "draining"
+    INTERNAL = "internal"
+    OBJECT_STORE_UNAVAILABLE = "object-store-unavailable"
+    COORDINATION_UNAVAILABLE = "coordination-unavailable"
+    COORDINATION_REGRESSED = "coordination-regressed"
+    PEER_UNAVAILABLE = "peer-unavailable"
+    CLOCK_SKEW = "clock-skew"
+    STORAGE_FULL = "storage-full"
+    STORAGE_FAILED = "storage-failed"
+    COMMIT_TIMEOUT = "commit-timeout"
+    DATA_CORRUPT = "data-corrupt"
+    DATA_MISSING = "data-missing"
+
+
+class Outcome(StrEnum):
+    """Whether the write that failed may be stored."""
+
+    NONE = "none"
+    COMMITTED = "committed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a request: where it is and what is wrong there, never what was sent."""
+
+    code: str
+    detail: str
+    pointer: str | None = None
+    """JSON pointer into the body."""
+    parameter: str | None = None
+    header: str | None = None
+
+
+class StoreError(Exception):
+    """The root of all errors that callers are meant to handle.
+
+    `message` is a lowercase sentence without input; `facts` are public members
+    of the answer (offsets, limits, ids), never object keys, paths or secrets.
+    """
+
+    default_code = Code.INTERNAL
+    default_retryable = False
+    default_outcome: Outcome | None = Outcome.NONE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: Code | None = None,
+        retryable: bool | None = None,
+        outcome: Outcome | None = None,
+        retry_after_seconds: float | None = None,
+        faults: Sequence[Fault] = (),
+        facts: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.retryable = self.default_retryable if retryable is None else retryable
+        self.outcome = outcome or self.default_outcome
+        self.retry_after_seconds = retry_after_seconds
+        self.faults = tuple(faults)
+        self.facts = dict(facts or {})
+
+    def __str__(self) -> str:
+        named = " ".join(f"{name}={value}" for name, value in self.facts.items())
+        return f"{self.message}: {named}" if named else self.message
+
+
+class InvalidRequest(StoreError):
+    """The request itself is wrong; the same again fails again."""
+
+    default_code = Code.BAD_PARAMETER
+
+
+class NotFound(StoreError):
+    """What the request names does not exist."""
+
+    default_code = Code.STREAM_NOT_FOUND
+
+
+class Exists(StoreError):
+    """What the request would create exists, and differs."""
+
+    default_code = Code.STREAM_EXISTS
+
+
+class WrongOffset(StoreError):
+    """The request was made for another state of the stream."""
+
+    default_code = Code.OFFSET_MISMATCH
+
+
+class OffsetGone(StoreError):
+    """The offset lies outside what the stream holds; facts give its bounds."""
+
+    default_code = Code.OFFSET_TRIMMED
+
+
+class Fenced(StoreError):
+    """Somebody with a newer claim owns this now; stop, and ask them."""
+
+    default_code = Code.FENCED
+    default_retryable = True
+
+
+class Overloaded(StoreError):
+    """A bound is reached; nothing was stored, the same request may pass later."""
+
+    default_code = Code.OVERLOADED
+    default_retryable = True
+
+
+class Unavailable(StoreError):
+    """A part that is needed does not answer, or must not be used now."""
+
+    default_code = Code.PEER_UNAVAILABLE
+    default_retryable = True
+
+
+class Corrupt(StoreError):
+    """Bytes are not what their checksum or their format says."""
+
+    default_code = Code.DATA_CORRUPT

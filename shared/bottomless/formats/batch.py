@@ -1,0 +1,222 @@
+"""Batch frames: an Arrow record batch as a producer sent it and as storage keeps it.
+
+    | header 32 | Arrow IPC message of one record batch, through the codec | pad |
+
+The message is without its schema: the column mask in the header names the
+columns, and their types are fixed, so that any subset has exactly one schema.
+Why not Arrow's own buffer compression? Its declared sizes reach a decoder before
+they can be bounded; here the uncompressed size stands in our header, is checked
+first, and decompression never gives more.
+
+On the record's path: made by services/bottomless_server/ingest/core/intake.py,
+kept by formats/chunk.py. Byte tables: docs/formats.md, "Batch frame".
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from bottomless.formats.checks import (
+    VERSION,
+    check,
+    check_magic,
+    corrupt,
+    crc32c,
+    magic,
+    padded,
+    padding,
+)
+from bottomless.model.limits import CHUNK_RECORD_COUNT_MAX, FRAME_SIZE_MAX
+from bottomless.model.record import Columns
+
+MAGIC: Final = magic("BLbf")
+
+
+class Codec(IntEnum):
+    """How the Arrow message is stored. Zero is never valid."""
+
+    NONE = 1
+    ZSTD = 2
+    LZ4 = 3
+
+
+_HEADER = struct.Struct(
+    "<"
+    "I"  # magic
+    "B"  # version
+    "B"  # codec
+    "H"  # columns
+    "I"  # record_count
+    "I"  # stored_size, without padding
+    "I"  # raw_size
+    "I"  # body_crc, of the stored message without padding
+    "I"  # reserved
+    "I"  # header_crc, of the 28 bytes before
+)
+HEADER_SIZE: Final = _HEADER.size
+assert HEADER_SIZE == 32  # docs/formats.md, "Batch frame"
+
+
+class FrameHeader(NamedTuple):
+    """What a frame says of itself. Fields stand in wire order."""
+
+    codec: Codec
+    columns: Columns
+    record_count: int
+    stored_size: int
+    raw_size: int
+    body_crc: int
+
+    @property
+    def frame_size(self) -> int:
+        return HEADER_SIZE + padded(self.stored_size)
+
+
+FIELDS: Final = {
+    Columns.VALUE: pa.field("value", pa.binary(), nullable=False),
+    Columns.KEY: pa.field("key", pa.binary()),
+    Columns.HEADERS: pa.field("headers", pa.map_(pa.utf8(), pa.binary())),
+    Columns.EVENT_TIME: pa.field("event_time", pa.timestamp("ms", tz="UTC")),
+    Columns.CONTENT: pa.field("content", pa.uint8(), nullable=False),
+    Columns.FILTER_VALUE: pa.field("filter_value", pa.utf8()),
+}
+"""The stored type of every column, in column order."""
+
+
+@lru_cache(maxsize=64)
+def schema_of(columns: Columns) -> pa.Schema:
+    """The one schema that a batch with these columns has."""
+    return pa.schema([field for column, field in FIELDS.items() if column in columns])
+
+
+def columns_of(schema: pa.Schema) -> Columns:
+    """The mask of a schema that `schema_of` made."""
+    columns = Columns(0)
+    for column, field in FIELDS.items():
+        if field.name in schema.names:
+            columns |= column
+    assert schema.equals(schema_of(columns)), "not a stored schema"
+    return columns
+
+
+def encode_frame(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> bytes:
+    """Frame a batch that has a stored schema; its rows must be validated already."""
+    message = batch.serialize()
+    stored = _compress(message, codec)
+    header = FrameHeader(
+        codec=codec,
+        columns=columns_of(batch.schema),
+        record_count=batch.num_rows,
+        stored_size=len(stored),
+        raw_size=len(message),
+        body_crc=crc32c(stored),
+    )
+    return b"".join((encode_frame_header(header), stored, padding(len(stored))))
+
+
+def encode_frame_header(header: FrameHeader) -> bytes:
+    _check_frame_header(header)
+    fields = _HEADER.pack(MAGIC, VERSION, *header, 0, 0)[:-4]
+    return fields + crc32c(fields).to_bytes(4, "little")
+
+
+def decode_frame_header(data: bytes | memoryview, position: int = 0) -> FrameHeader:
+    """Read a frame header and check it; the message is not looked at.
+
+    Raises:
+        Corrupt: too short, a wrong checksum, or fields that no writer can have written.
+    """
+    raw = memoryview(data)[position : position + HEADER_SIZE]
+    check("batch frame", len(raw) == HEADER_SIZE, f"{len(raw)} bytes, not {HEADER_SIZE}")
+    found, version, codec, columns, count, stored_size, raw_size, body_crc, _, crc = _HEADER.unpack(
+        raw
+    )
+    check_magic("batch frame", found, MAGIC, version)
+    check("batch frame", crc == crc32c(raw[:-4]), "the checksum of its header does not match")
+    check("batch frame", codec in Codec.__members__.values(), f"codec {codec} is not known")
+    check("batch frame", columns & ~Columns.ALL == 0, f"columns {columns:#x} are not known")
+    header = FrameHeader(Codec(codec), Columns(columns), count, stored_size, raw_size, body_crc)
+    _check_frame_header(header)
+    return header
+
+
+def _check_frame_header(header: FrameHeader) -> None:
+    what = "batch frame"
+    check(what, Columns.VALUE in header.columns, "it has no value column")
+    check(what, 0 < header.record_count <= CHUNK_RECORD_COUNT_MAX, f"records={header.record_count}")
+    check(what, 0 < header.stored_size <= FRAME_SIZE_MAX, f"stored_size={header.stored_size}")
+    check(what, 0 < header.raw_size <= FRAME_SIZE_MAX, f"raw_size={header.raw_size}")
+    if header.codec is Codec.NONE:
+        check(what, header.stored_size == header.raw_size, "uncompressed sizes differ")
+
+
+def split_frames(data: memoryview) -> Iterator[tuple[FrameHeader, memoryview]]:
+    """Walk whole frames one after the other; yields header and the stored message.
+
+    Raises:
+        Corrupt: at the first frame that is malformed or cut short.
+    """
+    position = 0
+    while position < len(data):
+        header = decode_frame_header(data, position)
+        start = position + HEADER_SIZE
+        check("batch frame", position + header.frame_size <= len(data), "it is cut short")
+        yield header, data[start : start + header.stored_size]
+        position += header.frame_size
+
+
+def decode_message(
+    header: FrameHeader, stored: memoryview, *, full: bool = False
+) -> pa.RecordBatch:
+    """Read the batch of a frame; without a codec its columns view `stored` in place.
+
+    `full` also checks every offset and every UTF-8 byte, which bytes from outside need;
+    bytes that passed it once are covered by checksums afterwards.
+
+    Raises:
+        Corrupt: the checksum, the codec, the message or its rows are wrong.
+    """
+    check(
+        "batch frame", crc32c(stored) == header.body_crc, "the checksum of its body does not match"
+    )
+    message = _decompress(header, stored)
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema_of(header.columns))
+        batch.validate(full=full)
+    except (pa.ArrowException, OSError) as error:
+        raise corrupt("batch frame", "it is not a valid Arrow record batch") from error
+    check(
+        "batch frame", batch.num_rows == header.record_count, "its record count is not its batch's"
+    )
+    for name in ("value", "content"):
+        if name in batch.schema.names:
+            check("batch frame", batch.column(name).null_count == 0, f"its {name} column has nulls")
+    return batch
+
+
+def decode_frames(data: memoryview) -> list[pa.RecordBatch]:
+    """Every batch of a chunk's frames, in order."""
+    return [decode_message(header, stored) for header, stored in split_frames(data)]
+
+
+def _compress(message: pa.Buffer, codec: Codec) -> pa.Buffer:
+    if codec is Codec.NONE:
+        return message
+    return pa.Codec(_ARROW_CODECS[codec]).compress(message)
+
+
+def _decompress(header: FrameHeader, stored: memoryview) -> memoryview | pa.Buffer:
+    if header.codec is Codec.NONE:
+        return stored
+    try:
+        # The output is allocated at raw_size, which is bounded, and never grows.
+        return pa.Codec(_ARROW_CODECS[header.codec]).decompress(stored, header.raw_size)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise corrupt("batch frame", "it does not decompress to its size") from error
+
+
+_ARROW_CODECS: Final = {Codec.ZSTD: "zstd", Codec.LZ4: "lz4"}

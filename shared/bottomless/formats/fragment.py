@@ -1,0 +1,303 @@
+"""Fragments: the objects that hold stream data, self-describing from both ends.
+
+    | header 128 | chunks, exactly as on disk ... | index: 48 per chunk | footer 64 |
+                 ^ HEADER_SIZE                    ^ index_position                  ^ end
+
+A reader with the manifest's entry fetches index and footer in one ranged GET; a
+rebuild without a manifest needs the header only.
+
+On the record's path: after services/bottomless_server/uploader/core/cutter.py, before
+services/bottomless_server/manifest/core/keeper.py. Byte tables: docs/formats.md, "Fragment".
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottomless.formats import chunk as chunk_format
+from bottomless.formats.checks import VERSION, check, check_magic, crc32c, magic
+from bottomless.formats.segment import (
+    INDEX_RECORD_DTYPE,
+    INDEX_RECORD_SIZE,
+    decode_index_record,
+    encode_index_record,
+)
+from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkPlace
+from bottomless.model.fragment import FragmentFooter, FragmentHeader, FragmentInfo
+from bottomless.model.limits import FRAGMENT_CHUNK_COUNT_MAX, OFFSET_MAX
+from bottomless.model.names import (
+    StreamId,
+    Uid,
+    stream_id_bytes,
+    stream_id_from_bytes,
+    uid_bytes,
+    uid_from_bytes,
+)
+
+MAGIC: Final = magic("BLfr")
+FOOTER_MAGIC: Final = magic("rfLB")
+
+_HEADER = struct.Struct(
+    "<"
+    "I"  # magic
+    "B"  # version
+    "3x"  # reserved
+    "16s"  # stream_id
+    "16s"  # uid
+    "Q"  # first_offset
+    "Q"  # next_offset
+    "q"  # first_timestamp
+    "q"  # last_timestamp
+    "Q"  # epoch
+    "Q"  # record_count
+    "Q"  # data_size
+    "I"  # chunk_count
+    "24x"  # reserved
+    "I"  # header_crc, of the 124 bytes before
+)
+HEADER_SIZE: Final = _HEADER.size
+assert HEADER_SIZE == 128  # docs/formats.md, "Fragment header"
+
+_FOOTER = struct.Struct(
+    "<"
+    "Q"  # index_position
+    "Q"  # data_size
+    "I"  # index_size
+    "I"  # chunk_count
+    "I"  # index_crc
+    "I"  # data_crc
+    "23x"  # reserved
+    "B"  # version
+    "I"  # footer_crc, of the 56 bytes before
+    "I"  # magic
+)
+FOOTER_SIZE: Final = _FOOTER.size
+assert FOOTER_SIZE == 64  # docs/formats.md, "Fragment footer"
+
+
+class PackedFragment(NamedTuple):
+    """A fragment ready to be put: its bytes in parts, and what the manifest will keep."""
+
+    info: FragmentInfo
+    parts: list[bytes | memoryview]
+
+
+def pack_fragment(
+    stream_id: StreamId, uid: Uid, data: Sequence[bytes | memoryview]
+) -> PackedFragment:
+    """Make a fragment of whole chunks; every checksum is verified on the way.
+
+    `data` holds runs of whole chunks that follow each other; the bytes are not copied.
+
+    Raises:
+        Corrupt: a chunk is damaged, or the chunks are not one dense run of one epoch.
+    """
+    places: list[ChunkPlace] = []
+    flags = ChunkFlags.NONE
+    position = HEADER_SIZE
+    data_crc = 0
+    for run in data:
+        for header, chunk in chunk_format.split_chunks(run):
+            _check_follows(places, header)
+            places.append(_place(header, position))
+            position += len(chunk)
+            flags = header.flags
+        data_crc = crc32c(run, data_crc)
+    check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
+    header, footer, index = _describe(stream_id, uid, places, data_crc, position)
+    first, last = encode_fragment_header(header), encode_footer(footer)
+    parts: list[bytes | memoryview] = [first, *data, index, last]
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    info = FragmentInfo(
+        uid=uid,
+        first_offset=header.first_offset,
+        next_offset=header.next_offset,
+        first_timestamp=header.first_timestamp,
+        last_timestamp=header.last_timestamp,
+        epoch=header.epoch,
+        record_count=header.record_count,
+        size=position + len(index) + FOOTER_SIZE,
+        index_size=len(index) + FOOTER_SIZE,
+        crc=crc,
+    )
+    return PackedFragment(info, parts)
+
+
+def _check_follows(places: Sequence[ChunkPlace], header: ChunkHeader) -> None:
+    if places:
+        last = places[-1]
+        check("fragment", header.first_offset == last.next_offset, "its chunks are not dense")
+        check("fragment", header.epoch == last.epoch, "it spans epochs")
+        check("fragment", header.timestamp >= last.timestamp, "its timestamps decrease")
+
+
+def _place(header: ChunkHeader, position: int) -> ChunkPlace:
+    return ChunkPlace(
+        header.first_offset,
+        header.timestamp,
+        position,
+        header.epoch,
+        header.total_size,
+        header.record_count,
+    )
+
+
+def _describe(
+    stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int, data_end: int
+) -> tuple[FragmentHeader, FragmentFooter, bytes]:
+    check("fragment", len(places) > 0, "it holds no chunk")
+    index = b"".join(encode_index_record(place) for place in places)
+    header = FragmentHeader(
+        stream_id=stream_id,
+        uid=uid,
+        first_offset=places[0].first_offset,
+        next_offset=places[-1].next_offset,
+        first_timestamp=places[0].timestamp,
+        last_timestamp=places[-1].timestamp,
+        epoch=places[0].epoch,
+        record_count=sum(place.record_count for place in places),
+        data_size=data_end - HEADER_SIZE,
+        chunk_count=len(places),
+    )
+    footer = FragmentFooter(
+        index_position=data_end,
+        data_size=data_end - HEADER_SIZE,
+        index_size=len(index),
+        chunk_count=len(places),
+        index_crc=crc32c(index),
+        data_crc=data_crc,
+    )
+    return header, footer, index
+
+
+def encode_fragment_header(header: FragmentHeader) -> bytes:
+    _check_fragment_header(header)
+    stream_id, uid, *numbers = header
+    raw = _HEADER.pack(MAGIC, VERSION, stream_id_bytes(stream_id), uid_bytes(uid), *numbers, 0)[:-4]
+    return raw + crc32c(raw).to_bytes(4, "little")
+
+
+def decode_fragment_header(data: bytes | memoryview) -> FragmentHeader:
+    """Read the first HEADER_SIZE bytes of a fragment.
+
+    Raises:
+        Corrupt: no writer of this format can have written these bytes.
+    """
+    what = "fragment header"
+    check(what, len(data) == HEADER_SIZE, f"{len(data)} bytes, not {HEADER_SIZE}")
+    found, version, stream_id, uid, *numbers, crc = _HEADER.unpack(data)
+    check_magic(what, found, MAGIC, version)
+    check(what, crc == crc32c(memoryview(data)[:-4]), "its checksum does not match")
+    header = FragmentHeader(stream_id_from_bytes(stream_id), uid_from_bytes(uid), *numbers)
+    _check_fragment_header(header)
+    return header
+
+
+def _check_fragment_header(header: FragmentHeader) -> None:
+    what = "fragment header"
+    check(what, header.next_offset == header.first_offset + header.record_count, "it is not dense")
+    check(what, header.record_count > 0, "it holds no record")
+    check(what, header.next_offset <= OFFSET_MAX + 1, f"next_offset={header.next_offset}")
+    check(what, header.first_timestamp <= header.last_timestamp, "its timestamps decrease")
+    check(what, 0 < header.chunk_count <= FRAGMENT_CHUNK_COUNT_MAX, f"chunks={header.chunk_count}")
+    check(
+        what, header.data_size >= header.chunk_count * chunk_format.HEADER_SIZE, "it is too small"
+    )
+
+
+def encode_footer(footer: FragmentFooter) -> bytes:
+    _check_footer(footer)
+    raw = _FOOTER.pack(*footer, VERSION, 0, FOOTER_MAGIC)[:-8]
+    return raw + crc32c(raw).to_bytes(4, "little") + FOOTER_MAGIC.to_bytes(4, "little")
+
+
+def decode_footer(data: bytes | memoryview) -> FragmentFooter:
+    """Read the last FOOTER_SIZE bytes of a fragment.
+
+    Raises:
+        Corrupt: no writer of this format can have written these bytes.
+    """
+    what = "fragment footer"
+    check(what, len(data) == FOOTER_SIZE, f"{len(data)} bytes, not {FOOTER_SIZE}")
+    *numbers, version, crc, found = _FOOTER.unpack(data)
+    check_magic(what, found, FOOTER_MAGIC, version)
+    check(what, crc == crc32c(memoryview(data)[:-8]), "its checksum does not match")
+    footer = FragmentFooter(*numbers)
+    _check_footer(footer)
+    return footer
+
+
+def _check_footer(footer: FragmentFooter) -> None:
+    what = "fragment footer"
+    check(what, 0 < footer.chunk_count <= FRAGMENT_CHUNK_COUNT_MAX, f"chunks={footer.chunk_count}")
+    check(what, footer.index_size == footer.chunk_count * INDEX_RECORD_SIZE, "the index is odd")
+    check(what, footer.index_position == HEADER_SIZE + footer.data_size, "the index has moved")
+
+
+class FragmentIndex:
+    """Places of all chunks of one fragment, searched by numpy and never by a loop."""
+
+    def __init__(self, footer: FragmentFooter, records: NDArray[np.void]) -> None:
+        self.footer = footer
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def place(self, number: int) -> ChunkPlace:
+        first, timestamp, position, epoch, size, count, _, _ = self.records[number].item()
+        return ChunkPlace(first, timestamp, position, epoch, size, count)
+
+    def at_offset(self, offset: int) -> int:
+        """Number of the chunk that holds `offset`, which must lie in the fragment."""
+        found = (
+            int(np.searchsorted(self.records["first_offset"], np.uint64(offset), side="right")) - 1
+        )
+        assert found >= 0
+        return found
+
+    def since(self, timestamp: int) -> int:
+        """Number of the first chunk whose timestamp is `timestamp` or later; len() if none."""
+        return int(np.searchsorted(self.records["timestamp"], np.int64(timestamp), side="left"))
+
+
+def decode_index(data: bytes | memoryview) -> FragmentIndex:
+    """Read index and footer, as one ranged GET brings them.
+
+    Raises:
+        Corrupt: a checksum does not match, or the places are not one dense run.
+    """
+    view = memoryview(data)
+    check("fragment index", len(view) > FOOTER_SIZE, f"{len(view)} bytes are too few")
+    footer = decode_footer(view[-FOOTER_SIZE:])
+    raw = view[:-FOOTER_SIZE]
+    check(
+        "fragment index",
+        len(raw) == footer.index_size,
+        f"{len(raw)} bytes, not {footer.index_size}",
+    )
+    check("fragment index", crc32c(raw) == footer.index_crc, "its checksum does not match")
+    decode_index_record(raw[:INDEX_RECORD_SIZE])
+    records = np.frombuffer(raw, dtype=INDEX_RECORD_DTYPE)
+    ends = records["position"] + records["size"]
+    dense = (
+        bool(np.all(records["position"][1:] == ends[:-1]))
+        and int(ends[-1]) == footer.index_position
+    )
+    check(
+        "fragment index",
+        dense and int(records["position"][0]) == HEADER_SIZE,
+        "chunks overlap or miss",
+    )
+    nexts = records["first_offset"] + records["record_count"]
+    check(
+        "fragment index",
+        bool(np.all(records["first_offset"][1:] == nexts[:-1])),
+        "offsets are not dense",
+    )
+    return FragmentIndex(footer, records)

@@ -1,0 +1,63 @@
+"""Object keys: where each object of a stream lies. The only place that knows.
+
+    {prefix}/{tenant}/{stream_id}/data/{first_offset:020d}.{uid}.fragment
+    {prefix}/{tenant}/{stream_id}/metadata/root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest
+    {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
+    {prefix}/{tenant}/{stream_id}/stream.json
+    {prefix}/_system/generation.json
+
+The prefix belongs to the drive, so the keys here start with the tenant. Numbers are
+padded so that a sorted listing is in offset order. Byte tables: docs/formats.md, "Keys".
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
+
+GENERATION_KEY: Final = "_system/generation.json"
+
+_FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
+
+
+class FragmentKey(NamedTuple):
+    first_offset: int
+    uid: Uid
+
+
+def stream_prefix(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
+    return f"{tenant}/{stream_id}/"
+
+
+def fragment_key(
+    stream_id: StreamId, first_offset: int, uid: Uid, tenant: str = TENANT_DEFAULT
+) -> str:
+    return f"{stream_prefix(stream_id, tenant)}data/{first_offset:020d}.{uid}.fragment"
+
+
+def parse_fragment_key(object_key: str) -> FragmentKey | None:
+    """First offset and uid of a fragment's key, None for any other key."""
+    match = _FRAGMENT.fullmatch(object_key.rpartition("/")[2])
+    return FragmentKey(int(match[1]), Uid(match[2])) if match else None
+
+
+def root_key(
+    stream_id: StreamId,
+    generation: int,
+    epoch: int,
+    version: int,
+    uid: Uid,
+    tenant: str = TENANT_DEFAULT,
+) -> str:
+    name = f"root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest"
+    return f"{stream_prefix(stream_id, tenant)}metadata/{name}"
+
+
+def group_key(
+    stream_id: StreamId, first_offset: int, uid: Uid, height: int, tenant: str = TENANT_DEFAULT
+) -> str:
+    return f"{stream_prefix(stream_id, tenant)}metadata/{first_offset:020d}.{uid}.g{height}"
+
+
+def registry_key(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
+    return f"{stream_prefix(stream_id, tenant)}stream.json"

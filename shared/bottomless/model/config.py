@@ -1,0 +1,141 @@
+"""What a user may configure of a stream, as it is sent, kept and shown.
+
+The parsing is pydantic's, strict and closed: an unknown member or a number in
+quotes is refused, and the answer names its place, never what was sent.
+"""
+
+import re
+from typing import Annotated, Any, Final
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import (
+    FRAGMENT_AGE_MS_DEFAULT,
+    FRAGMENT_AGE_MS_MAX,
+    FRAGMENT_AGE_MS_MIN,
+    FRAGMENT_TARGET_SIZE_DEFAULT,
+    FRAGMENT_TARGET_SIZE_MAX,
+    FRAGMENT_TARGET_SIZE_MIN,
+    LABEL_COUNT_MAX,
+    LABEL_SIZE_MAX,
+    OFFSET_MAX,
+)
+
+_SIMPLE_DURATION = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
+_ISO_DURATION = re.compile(
+    r"P(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
+    r"(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?",
+    re.ASCII,
+)
+_UNIT_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+_ISO_SECONDS: Final = (31_536_000, 2_592_000, 604_800, 86_400, 3_600, 60, 1)
+_DURATION_SECONDS_MAX: Final = 1_000 * 31_536_000
+
+
+def parse_duration(text: str) -> int:
+    """Seconds of `7D`, `90m` or an ISO 8601 duration; a year has 365 days, a month 30.
+
+    Raises:
+        ValueError: it is neither, or nothing, or more than a thousand years.
+    """
+    if match := _SIMPLE_DURATION.fullmatch(text):
+        seconds = int(match[1]) * _UNIT_SECONDS[match[2]]
+    elif (match := _ISO_DURATION.fullmatch(text)) and any(match.groups()):
+        counts = (int(group or 0) for group in match.groups())
+        seconds = sum(count * unit for count, unit in zip(counts, _ISO_SECONDS, strict=True))
+    else:
+        raise ValueError("a duration is a number with one of Y M D h m s, or ISO 8601")
+    if not 0 < seconds <= _DURATION_SECONDS_MAX:
+        raise ValueError("a duration lies between a second and a thousand years")
+    return seconds
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+class _Closed(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class RetentionConfig(_Closed):
+    """What may be deleted; the larger cut wins, and the last fragment stays."""
+
+    max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
+    max_bytes: Annotated[int, Field(ge=1, le=OFFSET_MAX)] | None = None
+
+
+class FragmentConfig(_Closed):
+    """When the tail is cut into a fragment: whichever bound is reached first."""
+
+    target_bytes: Annotated[
+        int, Field(ge=FRAGMENT_TARGET_SIZE_MIN, le=FRAGMENT_TARGET_SIZE_MAX)
+    ] = FRAGMENT_TARGET_SIZE_DEFAULT
+    max_age_ms: Annotated[int, Field(ge=FRAGMENT_AGE_MS_MIN, le=FRAGMENT_AGE_MS_MAX)] = (
+        FRAGMENT_AGE_MS_DEFAULT
+    )
+
+
+_Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
+
+
+class StreamConfig(_Closed):
+    """The body of `PUT /v1/streams/{name}`; every member has a default."""
+
+    retention: RetentionConfig = RetentionConfig()
+    fragment: FragmentConfig = FragmentConfig()
+    labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = {}
+
+
+def parse_config(value: object) -> StreamConfig:
+    """Check a readable JSON value against the schema of a stream's configuration.
+
+    Raises:
+        InvalidRequest: `validation-failed`, with a pointer to each fault.
+    """
+    try:
+        return StreamConfig.model_validate(value)
+    except ValidationError as error:
+        faults = [_fault(item) for item in error.errors(include_input=False, include_url=False)]
+        raise InvalidRequest(
+            "the configuration does not fit its schema", code=Code.VALIDATION_FAILED, faults=faults
+        ) from error
+
+
+def _fault(item: Any) -> Fault:
+    place, kind = item["loc"], item["type"]
+    if kind == "extra_forbidden":
+        # The member's name is the sender's, so the pointer stops at its parent.
+        return Fault(
+            "unknown-member",
+            "there is a member that the schema does not know",
+            _pointer(place[:-1]),
+        )
+    if place and place[0] == "labels":
+        place = place[:1]
+    return Fault(str(kind).replace("_", "-"), str(item["msg"]), _pointer(place))
+
+
+def _pointer(place: tuple[object, ...]) -> str:
+    return "".join(f"/{part}" for part in place)
+
+
+def encode_config(config: StreamConfig) -> dict[str, Any]:
+    """The configuration as plain JSON values."""
+    return config.model_dump(mode="json")
+
+
+def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
+    """Pointers to the members in which two configurations differ."""
+    pointers = []
+    for section in ("retention", "fragment"):
+        left, right = encode_config(mine)[section], encode_config(theirs)[section]
+        pointers += [f"/{section}/{member}" for member in left if left[member] != right[member]]
+    if orjson.dumps(mine.labels, option=orjson.OPT_SORT_KEYS) != orjson.dumps(
+        theirs.labels, option=orjson.OPT_SORT_KEYS
+    ):
+        pointers.append("/labels")
+    return pointers

@@ -1,0 +1,57 @@
+"""Bounds, each with its reason. Sizes in bytes, times in milliseconds unless the name says otherwise."""
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+OFFSET_MAX: Final = 2**53 - 1
+"""Largest offset: JSON numbers beyond are rounded by common parsers."""
+
+NAME_SIZE_MAX: Final = 128
+RECORD_VALUE_SIZE_MAX: Final = MIB
+RECORD_KEY_SIZE_MAX: Final = KIB
+FILTER_VALUE_SIZE_MAX: Final = 255
+HEADER_COUNT_MAX: Final = 32
+HEADER_SIZE_MAX: Final = 4 * KIB
+"""Bytes of one header, name and value together."""
+
+JSON_RECORD_COUNT_MAX: Final = 10_000
+ARROW_RECORD_COUNT_MAX: Final = 1_000_000
+JSON_BODY_SIZE_MAX: Final = 8 * MIB
+BINARY_BODY_SIZE_MAX: Final = 16 * MIB
+DECOMPRESSED_SIZE_MAX: Final = 64 * MIB
+URL_SIZE_MAX: Final = 8 * KIB
+
+PAGE_RECORD_COUNT_DEFAULT: Final = 1_000
+PAGE_RECORD_COUNT_MAX: Final = 10_000
+PAGE_RECORD_COUNT_ARROW_MAX: Final = 1_000_000
+"""Arrow pages are bounded by bytes; the count only keeps arithmetic small."""
+PAGE_SIZE_DEFAULT: Final = MIB
+PAGE_SIZE_MAX: Final = 16 * MIB
+LONG_POLL_MS_MAX: Final = 30_000
+
+CHUNK_SIZE_MAX: Final = 128 * MIB
+"""Nothing larger is sealed, and a decoder refuses a header that claims more before it allocates."""
+CHUNK_RECORD_COUNT_MAX: Final = 4_000_000
+CHUNK_BATCH_COUNT_MAX: Final = 65_535
+FRAME_SIZE_MAX: Final = 96 * MIB
+"""Larger than DECOMPRESSED_SIZE_MAX by the room that Arrow's own buffers need."""
+
+FRAGMENT_TARGET_SIZE_MIN: Final = 64 * KIB
+FRAGMENT_TARGET_SIZE_MAX: Final = GIB
+FRAGMENT_TARGET_SIZE_DEFAULT: Final = 64 * MIB
+FRAGMENT_AGE_MS_MIN: Final = 100
+FRAGMENT_AGE_MS_MAX: Final = 86_400_000
+FRAGMENT_AGE_MS_DEFAULT: Final = 60_000
+FRAGMENT_CHUNK_COUNT_MAX: Final = 4_000_000
+"""Bounds the index: 48 bytes each, so that index and footer stay below 2^32 bytes."""
+
+FANOUT_DEFAULT: Final = 1024
+FANOUT_MIN: Final = 2
+NODE_ENTRY_COUNT_MAX: Final = 1_000_000
+"""A decoder refuses a node that claims more before it allocates."""
+
+LABEL_COUNT_MAX: Final = 64
+LABEL_SIZE_MAX: Final = 256

@@ -1,0 +1,102 @@
+"""Names: what users call a stream, and what the store calls it.
+
+A stream name is the user's and may be given again after a deletion; a stream id
+is ours and never reused. Files, object keys and Redis keys carry only ids, so a
+name can never reach a path.
+"""
+
+import re
+import uuid
+from typing import Final, NewType
+
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.limits import NAME_SIZE_MAX
+
+StreamName = NewType("StreamName", str)
+StreamId = NewType("StreamId", str)
+"""UUIDv7 in its canonical lowercase form."""
+NodeId = NewType("NodeId", str)
+"""Identity of one data directory of an ingest node, 32 hex digits."""
+Uid = NewType("Uid", str)
+"""128 random bits in hex: makes an object key unique for ever."""
+
+TENANT_DEFAULT: Final = "default"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+_RESERVED_PREFIXES: Final = ("amq.", "__", "internal.")
+
+
+def parse_stream_name(text: str) -> StreamName:
+    """Check a stream name against the grammar of api.md, section 0.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+    """
+    if len(text) > NAME_SIZE_MAX:
+        raise InvalidRequest(
+            f"a stream name has at most {NAME_SIZE_MAX} characters", code=Code.BAD_NAME
+        )
+    if not _NAME.fullmatch(text) or ".." in text:
+        raise InvalidRequest(
+            "a stream name starts with an ASCII letter or digit, goes on with letters, digits, "
+            "'.', '_' and '-', and does not contain '..'",
+            code=Code.BAD_NAME,
+        )
+    if text.startswith(_RESERVED_PREFIXES):
+        raise InvalidRequest(
+            "stream names starting with 'amq.', '__' or 'internal.' are reserved",
+            code=Code.BAD_NAME,
+        )
+    return StreamName(text)
+
+
+def parse_stream_id(text: str) -> StreamId:
+    """Check the form of a stream id.
+
+    Raises:
+        InvalidRequest: it is not a canonical UUID.
+    """
+    if not _STREAM_ID.fullmatch(text):
+        raise InvalidRequest("a stream id is a lowercase UUID", code=Code.BAD_PARAMETER)
+    return StreamId(text)
+
+
+def stream_id_from(timestamp: int, randomness: bytes) -> StreamId:
+    """Make a stream id (UUIDv7, RFC 9562 section 5.7) of a time in ms and ten random bytes."""
+    assert 0 <= timestamp < 2**48
+    assert len(randomness) == 10
+    raw = bytearray(timestamp.to_bytes(6, "big") + randomness)
+    raw[6] = 0x70 | raw[6] & 0x0F
+    raw[8] = 0x80 | raw[8] & 0x3F
+    return StreamId(str(uuid.UUID(bytes=bytes(raw))))
+
+
+def stream_id_bytes(stream_id: StreamId) -> bytes:
+    """The 16 bytes that formats carry."""
+    return uuid.UUID(stream_id).bytes
+
+
+def stream_id_from_bytes(raw: bytes) -> StreamId:
+    return StreamId(str(uuid.UUID(bytes=bytes(raw))))
+
+
+def parse_uid(text: str) -> Uid:
+    """Check the form of a uid.
+
+    Raises:
+        InvalidRequest: it is not 32 lowercase hex digits.
+    """
+    if not _UID.fullmatch(text):
+        raise InvalidRequest("a uid is 32 lowercase hex digits", code=Code.BAD_PARAMETER)
+    return Uid(text)
+
+
+def uid_from_bytes(raw: bytes) -> Uid:
+    assert len(raw) == 16
+    return Uid(bytes(raw).hex())
+
+
+def uid_bytes(uid: Uid) -> bytes:
+    return bytes.fromhex(uid)

@@ -1,0 +1,112 @@
+"""Offset specs: where a reader asks to start, as text and as values."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.limits import OFFSET_MAX
+
+_INTEGER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+_RFC3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
+    re.ASCII,
+)
+TIMESTAMP_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, which RFC 3339 can still write."""
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first record that is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The first record of the last chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The record that will be appended next."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last `count` records."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """The first record whose chunk has this timestamp (ms) or a later one."""
+
+    timestamp: int
+
+
+OffsetSpec = First | Last | Next | At | Tail | Since
+
+
+def parse_offset_spec(text: str) -> OffsetSpec:
+    """Read `first`, `last`, `next`, an integer, `tail:N` or `timestamp:…` (RFC 3339 or ms).
+
+    Raises:
+        InvalidRequest: `bad-offset-spec`.
+    """
+    match text:
+        case "first":
+            return First()
+        case "last":
+            return Last()
+        case "next":
+            return Next()
+    kind, separator, argument = text.partition(":")
+    if not separator:
+        return At(parse_offset(text))
+    if kind == "tail":
+        return Tail(parse_offset(argument))
+    if kind == "timestamp":
+        return Since(parse_timestamp(argument))
+    raise _bad_spec("an offset spec is first, last, next, an integer, tail:N or timestamp:T")
+
+
+def parse_offset(text: str) -> int:
+    """Read a decimal integer from 0 to 2^53-1 without sign or leading zeros."""
+    if not _INTEGER.fullmatch(text) or int(text) > OFFSET_MAX:
+        raise _bad_spec("an offset is an integer from 0 to 2^53-1")
+    return int(text)
+
+
+def parse_timestamp(text: str) -> int:
+    """Read RFC 3339, or integer milliseconds since 1970; fractions of a ms round down."""
+    if _INTEGER.fullmatch(text):
+        if int(text) > TIMESTAMP_MAX:
+            raise _bad_spec("a timestamp lies before the year 10000")
+        return int(text)
+    if not _RFC3339.fullmatch(text):
+        raise _bad_spec("a timestamp is RFC 3339 with an offset, or integer milliseconds")
+    # fromisoformat knows at most six digits of a second's fraction.
+    cut = re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text.upper())
+    try:
+        moment = datetime.fromisoformat(cut)
+        elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise _bad_spec("a timestamp names a day that does not exist") from error
+    return elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
+
+
+def format_timestamp(timestamp: int) -> str:
+    """RFC 3339 in UTC with milliseconds."""
+    seconds, milliseconds = divmod(timestamp, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def _bad_spec(message: str) -> InvalidRequest:
+    return InvalidRequest(message, code=Code.BAD_OFFSET_SPEC)

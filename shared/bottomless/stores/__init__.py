@@ -1,0 +1,1 @@
+"""Typed reads and writes on drives and coordination, through their protocols only."""
