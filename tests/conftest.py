@@ -1,0 +1,17 @@
+"""Fixtures that more than one kind of test needs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.server import AllInOne
+
+SMALL_SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
+"""Small enough that a handful of fragments makes groups, and local files go within a test."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AllInOne]:
+    """The all-in-one on an empty directory."""
+    with AllInOne(tmp_path / "data", SMALL_SETTINGS) as running:
+        yield running

@@ -1,0 +1,18 @@
+"""Wait for a fact, with a deadline: never for a time."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(fact: Callable[[], T], seconds: float = 30, what: str = "the fact") -> T:
+    """Ask until the answer is true and return it; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    never = threading.Event()
+    while not (answer := fact()):
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
+        never.wait(0.02)
+    return answer
