@@ -1,0 +1,111 @@
+"""Coordination in memory: for tests and simulations. Nothing is durable.
+
+Every call gives others one turn before it acts, and `transact` one more between
+reading and writing, so that conflicts happen here as they do in the real store.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bottomless.coordination.base import Change, Changes, CoordinationConflict, Due
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: bytes
+    expires_at: int | None = None
+
+
+@dataclass(slots=True)
+class _Stored:
+    values: dict[str, _Kept] = field(default_factory=dict)
+    queues: dict[str, dict[bytes, int]] = field(default_factory=dict)
+    changes: dict[str, int] = field(default_factory=dict)
+    """How often each key was written, which is what WATCH compares."""
+
+
+class MemoryCoordination:
+    """`clock` gives milliseconds since 1970; leases run out by it."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._stored = _Stored()
+
+    async def get(self, redis_key: str) -> bytes | None:
+        await asyncio.sleep(0)
+        return self._value(redis_key)
+
+    async def transact(
+        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+    ) -> Changes:
+        assert redis_keys
+        for _ in range(attempts):
+            await asyncio.sleep(0)
+            watched = self._watched(redis_keys)
+            changes = change({key: self._value(key) for key in redis_keys})
+            await asyncio.sleep(0)
+            if self._watched(redis_keys) == watched:
+                self.write(changes)
+                return changes
+        raise CoordinationConflict("others changed the same keys at every attempt")
+
+    def write(self, changes: Changes) -> None:
+        """Write at once and without conditions, as another client of the store could."""
+        for redis_key, value in changes.values.items():
+            self._set(redis_key, None if value is None else _Kept(value))
+        for due in changes.queued:
+            queue = self._stored.queues.setdefault(due.redis_key, {})
+            queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at))
+
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+        await asyncio.sleep(0)
+        if self._value(redis_key) not in (None, value):
+            return False
+        self._set(redis_key, _Kept(value, self._clock() + ttl_ms))
+        return True
+
+    async def release(self, redis_key: str, value: bytes) -> None:
+        await asyncio.sleep(0)
+        if self._value(redis_key) == value:
+            self._set(redis_key, None)
+
+    async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
+        await asyncio.sleep(0)
+        queue = self._stored.queues.get(redis_key, {})
+        ripe = sorted((due_at, member) for member, due_at in queue.items() if due_at <= now)
+        return [Due(redis_key, member, due_at) for due_at, member in ripe[:limit]]
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        await asyncio.sleep(0)
+        for due in dues:
+            queue = self._stored.queues.get(due.redis_key, {})
+            if queue.get(due.member) == due.due_at:
+                del queue[due.member]
+
+    async def check(self) -> None:
+        """It answers; what it is given lives as long as the process, and callers know that."""
+
+    async def aclose(self) -> None:
+        """Keep everything: a test may look at it afterwards."""
+
+    def _value(self, redis_key: str) -> bytes | None:
+        kept = self._stored.values.get(redis_key)
+        if kept is None:
+            return None
+        if kept.expires_at is not None and kept.expires_at <= self._clock():
+            self._set(redis_key, None)
+            return None
+        return kept.value
+
+    def _set(self, redis_key: str, kept: _Kept | None) -> None:
+        if kept is None:
+            self._stored.values.pop(redis_key, None)
+        else:
+            self._stored.values[redis_key] = kept
+        self._stored.changes[redis_key] = self._stored.changes.get(redis_key, 0) + 1
+
+    def _watched(self, redis_keys: Sequence[str]) -> list[int]:
+        for redis_key in redis_keys:
+            self._value(redis_key)  # a lease that ran out is a change
+        return [self._stored.changes.get(redis_key, 0) for redis_key in redis_keys]

@@ -1,0 +1,268 @@
+"""Coordination in Redis or Valkey, over redis-py's connections but not its client.
+
+Why not its pipelines? They turn a connection that broke while keys were watched
+into the error that means "others changed them", and may reconnect and send again.
+Here one attempt is one connection from WATCH to the reply of EXEC: an error before
+EXEC is sent changed nothing; after it nobody knows, and the caller hears so. Either
+way that connection is closed, so that no late reply can reach another caller.
+
+On the server after a crash of this process: before EXEC arrived, nothing of the
+transaction; after it, all of it, synced before the reply (`appendfsync always`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self, TypeAlias
+
+from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from bottomless.coordination.base import (
+    Change,
+    Changes,
+    CoordinationConflict,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Due,
+)
+
+Command: TypeAlias = tuple[str | bytes | int, ...]
+
+CONNECTION_COUNT_MAX: Final = 16
+"""Transactions at the same time; more wait, for at most the connect timeout."""
+ANSWER_SECONDS: Final = 10.0
+"""Longer than any fsync that is worth waiting for."""
+CONNECT_SECONDS: Final = 5.0
+CONFLICT_COUNT_MAX: Final = 16
+
+_WANTED: Final = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "maxmemory-policy": "noeviction",
+}
+"""Settings without which an answered write can be lost."""
+
+
+class RedisCoordination:
+    """Made by `connect`. Calls may run at the same time."""
+
+    def __init__(self, pool: BlockingConnectionPool, *, accept_unsafe: bool = False) -> None:
+        self._pool = pool
+        self._accept_unsafe = accept_unsafe
+
+    @classmethod
+    def connect(
+        cls, url: str, *, accept_unsafe: bool = False, answer_seconds: float = ANSWER_SECONDS
+    ) -> Self:
+        """For `redis://`, `rediss://` or `unix:///path?db=0`. Connections open when needed."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTION_COUNT_MAX,
+            timeout=CONNECT_SECONDS,
+            socket_timeout=answer_seconds,
+            socket_connect_timeout=CONNECT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            # RESP2: no pushed messages between replies, no move to another address.
+            protocol=2,
+            health_check_interval=0,
+        )
+        return cls(pool, accept_unsafe=accept_unsafe)
+
+    async def get(self, redis_key: str) -> bytes | None:
+        (value,) = await self._ask(("GET", redis_key))
+        return _bytes_or_none(value)
+
+    async def transact(
+        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+    ) -> Changes:
+        assert redis_keys
+        decided: list[Changes] = []
+
+        def decide(replies: list[Any]) -> list[Command]:
+            values = [_bytes_or_none(value) for value in replies[0]]
+            decided[:] = [change(dict(zip(redis_keys, values, strict=True)))]
+            return _commands(decided[0])
+
+        for _ in range(attempts):
+            if await self._attempt(redis_keys, [("MGET", *redis_keys)], decide):
+                return decided[0]
+        raise CoordinationConflict("others changed the same keys at every attempt")
+
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+        held: list[bool] = []
+
+        def decide(replies: list[Any]) -> list[Command]:
+            held[:] = [replies[0] in (None, value)]
+            return [("SET", redis_key, value, "PX", ttl_ms)] if held[0] else []
+
+        await self._until_written([redis_key], [("GET", redis_key)], decide)
+        return held[0]
+
+    async def release(self, redis_key: str, value: bytes) -> None:
+        def decide(replies: list[Any]) -> list[Command]:
+            return [("DEL", redis_key)] if replies[0] == value else []
+
+        await self._until_written([redis_key], [("GET", redis_key)], decide)
+
+    async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
+        (found,) = await self._ask(
+            ("ZRANGEBYSCORE", redis_key, "-inf", now, "WITHSCORES", "LIMIT", 0, limit)
+        )
+        return [
+            Due(redis_key, member, int(float(score)))
+            for member, score in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        if not dues:
+            return
+
+        def decide(replies: list[Any]) -> list[Command]:
+            return [
+                ("ZREM", due.redis_key, due.member)
+                for due, score in zip(dues, replies, strict=True)
+                if score is not None and float(score) == due.due_at
+            ]
+
+        queues = sorted({due.redis_key for due in dues})
+        scores: list[Command] = [("ZSCORE", due.redis_key, due.member) for due in dues]
+        await self._until_written(queues, scores, decide)
+
+    async def check(self) -> None:
+        if self._accept_unsafe:
+            await self._ask(("PING",))
+            return
+        found = await self._ask(*(("CONFIG GET", name) for name in _WANTED))
+        for (name, wanted), pair in zip(_WANTED.items(), found, strict=True):
+            value = pair[1].decode("ascii", "replace") if len(pair) == 2 else "unknown"
+            if value != wanted:
+                raise CoordinationUnavailable(
+                    "the coordination store can lose what it answered",
+                    retryable=False,
+                    facts={"setting": name, "value": value, "wanted": wanted},
+                )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+    async def _until_written(
+        self,
+        redis_keys: Sequence[str],
+        reads: Sequence[Command],
+        decide: Callable[[list[Any]], list[Command]],
+    ) -> None:
+        for _ in range(CONFLICT_COUNT_MAX):
+            if await self._attempt(redis_keys, reads, decide):
+                return
+        raise CoordinationUnavailable("others changed the same key at every attempt")
+
+    async def _ask(self, *commands: Command) -> list[Any]:
+        """Replies to commands that only read."""
+        async with self._connection() as connection:
+            try:
+                return _unless_refused(await _exchange(connection, commands))
+            except (RedisError, OSError) as error:
+                raise _unavailable(error) from error
+
+    async def _attempt(
+        self,
+        redis_keys: Sequence[str],
+        reads: Sequence[Command],
+        decide: Callable[[list[Any]], list[Command]],
+    ) -> bool:
+        """Watch, read, decide, write; False if the keys changed in between.
+
+        EXEC is sent also where nothing is to be written: it tells whether what was read
+        at one time was true at one time.
+        """
+        async with self._connection() as connection:
+            try:
+                replies = await _exchange(connection, [("WATCH", *redis_keys), *reads])
+                _unless_refused(replies)
+            except (RedisError, OSError) as error:
+                raise _unavailable(error) from error
+            # What this raises ends the attempt; the connection is then closed, which
+            # also ends the watch, cheaper to get right than UNWATCH.
+            writes = decide(replies[1:])
+            # redis-py would connect anew here, and a new connection watches nothing.
+            if not connection.is_connected:
+                raise CoordinationUnavailable("the connection was closed")
+            try:
+                replies = await _exchange(connection, [("MULTI",), *writes, ("EXEC",)])
+            except (RedisError, OSError) as error:
+                raise CoordinationUnknown("the coordination store did not answer EXEC") from error
+            return _executed(replies)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AbstractConnection]:
+        """One connection; closed, not reused, unless the block ends without an exception."""
+        try:
+            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        try:
+            yield connection
+        except BaseException:
+            await asyncio.shield(connection.disconnect(nowait=True))
+            raise
+        finally:
+            await asyncio.shield(self._pool.release(connection))
+
+
+async def _exchange(connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
+    """Send commands at once and read all their replies; a refusal is a reply like others."""
+    await connection.send_packed_command(connection.pack_commands(commands))
+    replies: list[Any] = []
+    for _ in commands:
+        try:
+            replies.append(await connection.read_response())
+        except ResponseError as error:
+            replies.append(error)
+    return replies
+
+
+def _unless_refused(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+    return replies
+
+
+def _executed(replies: list[Any]) -> bool:
+    """Whether EXEC wrote; False where a watched key had changed."""
+    done = replies[-1]
+    if isinstance(done, ResponseError):
+        # Refused as a whole: out of memory, read-only, no right to one of the commands.
+        refusal = next(reply for reply in replies if isinstance(reply, ResponseError))
+        raise CoordinationUnavailable("the coordination store refused to write") from refusal
+    if done is None:
+        return False
+    failed = [reply for reply in done if isinstance(reply, Exception)]
+    # A command that fails inside EXEC does not undo the others: a key holds another type.
+    assert not failed, failed
+    return True
+
+
+def _commands(changes: Changes) -> list[Command]:
+    commands: list[Command] = [
+        ("DEL", key) if value is None else ("SET", key, value)
+        for key, value in changes.values.items()
+    ]
+    # GT: a member that is queued again waits for the later time.
+    commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
+    return commands
+
+
+def _bytes_or_none(value: Any) -> bytes | None:
+    assert value is None or isinstance(value, bytes)
+    return value
+
+
+def _unavailable(error: Exception) -> CoordinationUnavailable:
+    if isinstance(error, ResponseError):
+        # It answers, and will answer the same again: a right is missing, or a key is not ours.
+        return CoordinationUnavailable("the coordination store refused a command", retryable=False)
+    return CoordinationUnavailable("the coordination store does not answer")

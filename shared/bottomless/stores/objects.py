@@ -1,0 +1,80 @@
+"""Put an object until it is there: the loop round a drive's single attempts.
+
+Object keys hold 128 random bits, so an object that is there under our key is ours,
+put by an attempt whose reply was lost; size and checksum prove it. After a crash
+at any moment the object is there whole or not at all; whoever holds the intent for
+its key looks.
+
+On the record's path: after bottomless_server/uploader/uploader.py, before
+bottomless/drives/.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import stamina
+
+from bottomless.drives.base import (
+    Drive,
+    DriveAmbiguous,
+    DriveUnavailable,
+    ObjectExists,
+    ObjectMissing,
+)
+from bottomless.errors import Corrupt, Unavailable
+
+
+async def put_object(
+    drive: Drive,
+    object_key: str,
+    parts: Sequence[bytes | memoryview],
+    crc: int,
+    *,
+    deadline_seconds: float,
+) -> None:
+    """Put an object; when this returns it is durable under its key, whole.
+
+    Retries with backoff and jitter what a retry can mend, until the deadline. The parts
+    must stay as they are until this returns, and longer if it is cancelled or out of time.
+
+    Raises:
+        DriveAmbiguous: it failed, and at least one attempt may have put the object.
+        DriveUnavailable, DriveRefused, DriveFull: it failed, and nothing was stored.
+        Corrupt: `crc` is not that of `parts`, or another object has the key: an alarm.
+    """
+    unknown = False
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            async for attempt in stamina.retry_context(
+                on=_retryable, attempts=None, timeout=None, wait_max=5.0, wait_jitter=0.5
+            ):
+                with attempt:
+                    try:
+                        await _put_once(drive, object_key, parts, crc)
+                    except (DriveAmbiguous, asyncio.CancelledError):
+                        unknown = True
+                        raise
+    except (Unavailable, TimeoutError) as error:
+        if unknown:
+            raise DriveAmbiguous("an object may have been put, or may not") from error
+        if isinstance(error, TimeoutError):
+            raise DriveUnavailable("no attempt to put an object succeeded in time") from error
+        raise
+
+
+async def _put_once(
+    drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
+) -> None:
+    try:
+        await drive.put(object_key, parts, crc)
+    except ObjectExists as error:
+        try:
+            found = await drive.head(object_key, checksum=True)
+        except ObjectMissing as missing:
+            raise Corrupt("an object that was put is gone again") from missing
+        if (found.size, found.crc) != (sum(memoryview(part).nbytes for part in parts), crc):
+            raise Corrupt("another object has the key of one that is to be put") from error
+
+
+def _retryable(error: Exception) -> bool:
+    return isinstance(error, DriveUnavailable | DriveAmbiguous) and error.retryable

@@ -1,0 +1,218 @@
+"""What every coordination store promises."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from bottomless.coordination.base import Changes, Coordination, CoordinationConflict, Due
+from bottomless.errors import Fenced
+from contracts.conftest import Shared
+
+QUEUE = "queue"
+
+
+@pytest.fixture
+def coordination(shared: Shared) -> Coordination:
+    return shared.coordination
+
+
+async def write(coordination: Coordination, **values: bytes | None) -> None:
+    await coordination.transact(list(values) or ["none"], lambda _: Changes(values))
+
+
+async def queue(coordination: Coordination, *members: tuple[bytes, int]) -> None:
+    changes = Changes(queued=[Due(QUEUE, member, due_at) for member, due_at in members])
+    await coordination.transact(["none"], lambda _: changes)
+
+
+async def test_what_was_never_written_is_none(coordination: Coordination) -> None:
+    assert await coordination.get("a") is None
+
+
+async def test_a_transaction_sees_the_values_and_writes_all_it_decides(
+    coordination: Coordination,
+) -> None:
+    await write(coordination, a=b"1", b=b"\x00\xff")
+    seen: list[dict[str, bytes | None]] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        seen.append(dict(values))
+        return Changes({"a": None, "c": b"3"}, [Due(QUEUE, b"m", 7)])
+
+    written = await coordination.transact(["a", "b", "c"], change)
+
+    assert seen == [{"a": b"1", "b": b"\x00\xff", "c": None}]
+    assert written == Changes({"a": None, "c": b"3"}, [Due(QUEUE, b"m", 7)])
+    assert [await coordination.get(key) for key in "abc"] == [None, b"\x00\xff", b"3"]
+    assert await coordination.due(QUEUE, 7, 10) == [Due(QUEUE, b"m", 7)]
+
+
+async def test_what_a_change_raises_passes_and_nothing_is_written(
+    coordination: Coordination,
+) -> None:
+    await write(coordination, a=b"1")
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        raise Fenced("a newer owner exists")
+
+    with pytest.raises(Fenced):
+        await coordination.transact(["a"], change)
+    await write(coordination, b=b"2")
+    assert await coordination.get("a") == b"1"
+
+
+async def test_a_change_is_asked_again_when_others_were_faster(shared: Shared) -> None:
+    await write(shared.coordination, a=b"1")
+    seen: list[bytes | None] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        seen.append(values["a"])
+        if len(seen) < 3:
+            shared.interfere("a", f"theirs {len(seen)}".encode())
+        return Changes({"a": b"mine", "b": b"mine"})
+
+    await shared.coordination.transact(["a"], change)
+
+    assert seen == [b"1", b"theirs 1", b"theirs 2"]
+    assert await shared.coordination.get("a") == b"mine"
+
+
+async def test_the_same_value_written_again_is_a_change(shared: Shared) -> None:
+    await write(shared.coordination, a=b"1")
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        shared.interfere("a", b"1")
+        return Changes({"a": b"mine"})
+
+    with pytest.raises(CoordinationConflict):
+        await shared.coordination.transact(["a"], change, attempts=1)
+
+
+async def test_when_others_are_always_faster_nothing_is_written(shared: Shared) -> None:
+    calls: list[int] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        calls.append(1)
+        shared.interfere("a", b"theirs")
+        return Changes({"a": b"mine", "b": b"mine"}, [Due(QUEUE, b"m", 1)])
+
+    with pytest.raises(CoordinationConflict):
+        await shared.coordination.transact(["a"], change, attempts=4)
+
+    assert len(calls) == 4
+    assert await shared.coordination.get("a") == b"theirs"
+    assert await shared.coordination.get("b") is None
+    assert await shared.coordination.due(QUEUE, 9, 9) == []
+
+
+async def test_a_change_to_a_key_that_is_not_watched_is_no_conflict(shared: Shared) -> None:
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        shared.interfere("b", b"theirs")
+        return Changes({"a": b"mine"})
+
+    await shared.coordination.transact(["a"], change, attempts=1)
+    assert await shared.coordination.get("a") == b"mine"
+
+
+async def test_deciding_to_write_nothing_still_finds_out_that_others_wrote(
+    shared: Shared,
+) -> None:
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        shared.interfere("a", b"theirs")
+        return Changes()
+
+    with pytest.raises(CoordinationConflict):
+        await shared.coordination.transact(["a"], change, attempts=2)
+
+
+async def test_no_update_is_lost_among_many_at_the_same_time(coordination: Coordination) -> None:
+    def add_one(values: Mapping[str, bytes | None]) -> Changes:
+        return Changes({"a": b"%d" % (int(values["a"] or 0) + 1)})
+
+    await asyncio.gather(*(coordination.transact(["a"], add_one, 100) for _ in range(20)))
+
+    assert await coordination.get("a") == b"20"
+
+
+async def test_a_lease_is_held_by_one_and_renewed_by_the_same(coordination: Coordination) -> None:
+    assert await coordination.hold("lease", b"me", 60_000)
+    assert await coordination.hold("lease", b"me", 60_000)
+    assert not await coordination.hold("lease", b"you", 60_000)
+    assert await coordination.get("lease") == b"me"
+
+
+async def test_a_lease_that_ran_out_reads_as_absent_and_may_be_taken(shared: Shared) -> None:
+    coordination = shared.coordination
+    await coordination.hold("lease", b"me", 30_000)
+    shared.expire("lease")
+
+    assert await coordination.get("lease") is None
+    seen: list[bytes | None] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        seen.append(values["lease"])
+        return Changes()
+
+    await coordination.transact(["lease"], change)
+    assert seen == [None]
+    assert await coordination.hold("lease", b"you", 60_000)
+    assert not await coordination.hold("lease", b"me", 60_000)
+
+
+async def test_a_lease_that_runs_out_during_a_transaction_is_a_conflict(shared: Shared) -> None:
+    await shared.coordination.hold("lease", b"me", 30_000)
+    seen: list[bytes | None] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        seen.append(values["lease"])
+        if values["lease"] is not None:
+            shared.expire("lease")
+        return Changes({"a": b"1"})
+
+    await shared.coordination.transact(["lease"], change)
+    assert seen == [b"me", None]
+
+
+async def test_only_the_holder_gives_a_lease_up(coordination: Coordination) -> None:
+    await coordination.hold("lease", b"me", 60_000)
+
+    await coordination.release("lease", b"you")
+    assert await coordination.get("lease") == b"me"
+    await coordination.release("lease", b"me")
+    assert await coordination.get("lease") is None
+    await coordination.release("lease", b"me")
+
+
+async def test_what_is_due_comes_earliest_first_and_bounded(coordination: Coordination) -> None:
+    late = 1_800_000_000_123
+    await queue(coordination, (b"c", 3), (b"a", 1), (b"b", 1), (b"late", late))
+
+    assert await coordination.due(QUEUE, 0, 10) == []
+    assert await coordination.due(QUEUE, 3, 2) == [Due(QUEUE, b"a", 1), Due(QUEUE, b"b", 1)]
+    assert (await coordination.due(QUEUE, late, 10))[-1] == Due(QUEUE, b"late", late)
+    assert await coordination.due("nothing", late, 10) == []
+
+
+async def test_a_member_queued_again_takes_the_later_time(coordination: Coordination) -> None:
+    await queue(coordination, (b"up", 5), (b"down", 5))
+    await queue(coordination, (b"up", 9), (b"down", 2))
+
+    assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"down", 5), Due(QUEUE, b"up", 9)]
+
+
+async def test_settling_spares_what_was_queued_again_for_later(coordination: Coordination) -> None:
+    await queue(coordination, (b"a", 1), (b"b", 1), (b"c", 1))
+    dues = await coordination.due(QUEUE, 1, 2)
+    await queue(coordination, (b"a", 8))
+
+    await coordination.settle([*dues, Due(QUEUE, b"gone", 1), Due("other", b"a", 1)])
+    await coordination.settle([])
+
+    assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"c", 1), Due(QUEUE, b"a", 8)]
+
+
+async def test_a_store_that_keeps_what_it_is_given_passes_its_check(
+    coordination: Coordination,
+) -> None:
+    await coordination.check()

@@ -1,0 +1,255 @@
+"""What a directory drive does to its disk: the order of its calls, faults, and a kill."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bottomless.drives.base import (
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    Location,
+    ObjectExists,
+)
+from bottomless.drives.file_calls import FileCalls
+from bottomless.drives.local import LocalDrive
+from bottomless.errors import StoreError
+from bottomless.formats.checks import crc32c
+
+BODY = b"body"
+
+
+class RecordedCalls(FileCalls):
+    """Writes down every call, and lets those in `faults` fail."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.seen: list[str] = []
+        self.faults: dict[str, int] = {}
+
+    def create(self, path: Path) -> int:
+        self._note("create")
+        return super().create(path)
+
+    def write(self, file: int, parts: Sequence[memoryview]) -> None:
+        self._note("write")
+        super().write(file, parts)
+
+    def sync_file(self, file: int) -> None:
+        self._note("sync file")
+        super().sync_file(file)
+
+    def link(self, source: Path, target: Path) -> None:
+        self._note("link", target)
+        super().link(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._note("unlink", None if path.parent.name == ".tmp" else path)
+        super().unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        self._note("make", path)
+        super().make_directory(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._note("sync", path)
+        super().sync_directory(path)
+
+    def _note(self, call: str, path: Path | None = None) -> None:
+        self.seen.append(f"{call} {os.path.relpath(path, self.root)}" if path else call)
+        if number := self.faults.get(call):
+            raise OSError(number, os.strerror(number))
+
+
+@asynccontextmanager
+async def a_drive(root: Path) -> AsyncIterator[tuple[LocalDrive, RecordedCalls]]:
+    calls = RecordedCalls(root)
+    drive = LocalDrive(root, calls)
+    yield drive, calls
+    await drive.aclose()
+
+
+async def put(drive: LocalDrive, object_key: str) -> None:
+    await drive.put(object_key, [BODY], crc32c(BODY))
+
+
+async def test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return(
+    tmp_path: Path,
+) -> None:
+    async with a_drive(tmp_path / "store") as (drive, calls):
+        await put(drive, "a/b/one")
+
+        assert calls.seen == [
+            "make .",
+            "sync ..",
+            "make .tmp",
+            "sync .",
+            "make a",
+            "sync .",
+            "make a/b",
+            "sync a",
+            "create",
+            "write",
+            "sync file",
+            "link a/b/one",
+            "sync a/b",
+            "unlink",
+        ]
+
+
+async def test_directories_known_to_be_durable_are_not_synced_again(tmp_path: Path) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/b/one")
+        calls.seen.clear()
+        await put(drive, "a/b/two")
+
+        assert calls.seen == ["create", "write", "sync file", "link a/b/two", "sync a/b", "unlink"]
+
+
+async def test_an_object_of_a_dead_process_is_synced_before_it_is_said_to_exist(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/one").write_bytes(BODY)
+    async with a_drive(tmp_path) as (drive, calls):
+        with pytest.raises(ObjectExists):
+            await put(drive, "a/one")
+
+        assert calls.seen[-5:] == ["write", "sync file", "link a/one", "sync a", "unlink"]
+        assert calls.seen[-8:-6] == ["make a", "sync ."]
+
+
+async def test_a_delete_is_synced_also_where_nothing_was_left_to_delete(tmp_path: Path) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/one")
+        await put(drive, "b/one")
+        calls.seen.clear()
+        await drive.delete(["a/one", "b/one", "a/two"])
+
+        assert calls.seen == ["unlink a/one", "unlink b/one", "unlink a/two", "sync a", "sync b"]
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "wanted"),
+    [
+        ("write", errno.ENOSPC, DriveFull),
+        ("create", errno.EDQUOT, DriveFull),
+        ("sync file", errno.EIO, DriveUnavailable),
+        ("create", errno.EROFS, DriveRefused),
+        ("link", errno.EOPNOTSUPP, DriveRefused),
+        ("link", errno.EIO, DriveAmbiguous),
+    ],
+)
+async def test_a_put_that_fails_says_what_to_do_and_leaves_nothing(
+    tmp_path: Path, call: str, number: int, wanted: type[StoreError]
+) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/one")
+        calls.faults = {call: number}
+        with pytest.raises(wanted) as raised:
+            await put(drive, "a/two")
+
+        assert type(raised.value) is wanted
+        assert [facts.object_key async for facts in drive.list()] == ["a/one"]
+        assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+async def test_a_name_that_could_not_be_synced_is_an_unknown_outcome(tmp_path: Path) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/one")
+        calls.faults = {"sync": errno.EIO}
+        with pytest.raises(DriveAmbiguous):
+            await put(drive, "a/two")
+
+
+async def test_keys_that_could_not_be_deleted_are_named(tmp_path: Path) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/one")
+        calls.faults = {"unlink": errno.EIO}
+        failures = await drive.delete(["a/one"])
+        calls.faults = {"sync": errno.EIO}
+        unsynced = await drive.delete(["a/one", "a/two"])
+
+        assert {key: type(error) for key, error in failures.items()} == {"a/one": DriveUnavailable}
+        assert sorted(unsynced) == ["a/one", "a/two"]
+
+
+async def test_only_temp_files_older_than_an_hour_are_swept(tmp_path: Path) -> None:
+    scratch = tmp_path / ".tmp"
+    scratch.mkdir()
+    (scratch / "young").touch()
+    (scratch / "old").touch()
+    os.utime(scratch / "old", (1, 1))
+    async with a_drive(tmp_path) as (drive, _):
+        await put(drive, "a/one")
+
+        assert [path.name for path in scratch.iterdir()] == ["young"]
+
+
+async def test_reading_makes_nothing(tmp_path: Path) -> None:
+    async with a_drive(tmp_path / "store") as (drive, calls):
+        assert [facts async for facts in drive.list()] == []
+        assert drive.location == Location("file", str(tmp_path / "store"))
+        assert calls.seen == []
+        assert not (tmp_path / "store").exists()
+
+
+async def test_foreign_names_are_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "ä").touch()
+    (tmp_path / "lost+found").mkdir()
+    async with a_drive(tmp_path) as (drive, _):
+        await put(drive, "a")
+
+        assert [facts.object_key async for facts in drive.list()] == ["a"]
+
+
+PUTTER = """
+import asyncio, itertools, sys
+from pathlib import Path
+from bottomless.drives.local import LocalDrive
+from bottomless.formats.checks import crc32c
+
+async def main() -> None:
+    drive = LocalDrive(Path(sys.argv[1]))
+    async def put(worker: int) -> None:
+        for number in itertools.count():
+            key = f"a/{worker}/{number}"
+            data = key.encode() * 50_000
+            await drive.put(key, [data[:100], data[100:]], crc32c(data))
+            print(key, flush=True)
+    await asyncio.gather(*(put(worker) for worker in range(4)))
+
+asyncio.run(main())
+"""
+
+
+def kill_during_puts(root: Path) -> list[str]:
+    """The keys whose put returned in a process that was killed while it went on putting."""
+    putter = subprocess.Popen(
+        [sys.executable, "-c", PUTTER, str(root)], stdout=subprocess.PIPE, text=True
+    )
+    assert putter.stdout is not None
+    with putter, putter.stdout as output:
+        answered = [output.readline().strip() for _ in range(20)]
+        putter.kill()
+        return answered + [line.strip() for line in output if line.endswith("\n")]
+
+
+async def test_a_process_that_is_killed_during_puts_leaves_whole_objects_only(
+    tmp_path: Path,
+) -> None:
+    answered = kill_during_puts(tmp_path)
+
+    async with a_drive(tmp_path) as (drive, _):
+        found = [facts.object_key async for facts in drive.list()]
+        assert set(answered) <= set(found)
+        bodies = await asyncio.gather(*(drive.get(key) for key in found))
+        assert all(body == key.encode() * 50_000 for key, body in zip(found, bodies, strict=True))

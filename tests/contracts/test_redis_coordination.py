@@ -1,0 +1,221 @@
+"""What only a real server behind a connection can show: lost replies, and settings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.reply_eater import ReplyEater, reply_eater
+from support.valkey import another_client, command
+
+from bottomless.coordination.base import (
+    Changes,
+    Coordination,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Due,
+)
+from bottomless.coordination.redis import RedisCoordination
+from bottomless.errors import Outcome
+
+
+@pytest.fixture
+async def direct(valkey_url: str) -> AsyncIterator[RedisCoordination]:
+    coordination = RedisCoordination.connect(valkey_url)
+    yield coordination
+    await coordination.aclose()
+
+
+@pytest.fixture
+async def eater(valkey_url: str, tmp_path: Path) -> AsyncIterator[ReplyEater]:
+    server = Path(valkey_url.removeprefix("unix://").removesuffix("?db=0"))
+    async with reply_eater(server, tmp_path / "eater.sock") as running:
+        yield running
+
+
+@pytest.fixture
+async def through(eater: ReplyEater, tmp_path: Path) -> AsyncIterator[RedisCoordination]:
+    coordination = RedisCoordination.connect(f"unix://{tmp_path / 'eater.sock'}?db=0")
+    yield coordination
+    await coordination.aclose()
+
+
+async def set_value(coordination: Coordination, value: bytes, **when: bytes) -> None:
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        assert all(values[key] == wanted for key, wanted in when.items())
+        return Changes({"a": value})
+
+    await coordination.transact(["a"], change)
+
+
+async def test_a_lost_reply_to_exec_is_an_unknown_outcome_and_is_not_sent_again(
+    eater: ReplyEater, through: RedisCoordination, direct: RedisCoordination
+) -> None:
+    await set_value(through, b"0")
+    calls: list[bytes | None] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        calls.append(values["a"])
+        return Changes({"a": b"1"})
+
+    eater.eating = True
+    with pytest.raises(CoordinationUnknown) as raised:
+        await through.transact(["a"], change)
+
+    assert raised.value.outcome is Outcome.UNKNOWN
+    assert calls == [b"0"]
+    await asyncio.wait_for(eater.answered.wait(), 10)
+    assert await direct.get("a") == b"1"
+    # The next call has a connection of its own, and no reply of the old one.
+    assert await through.get("a") == b"1"
+
+
+async def test_an_exec_that_arrives_late_is_dead_once_its_key_was_changed(
+    eater: ReplyEater, through: RedisCoordination, direct: RedisCoordination
+) -> None:
+    """The protocol of architecture.md: first make it impossible, then look."""
+    await set_value(through, b"version 1")
+    eater.deliver.clear()
+    eater.eating = True
+    with pytest.raises(CoordinationUnknown):
+        await set_value(through, b"version 2, mine")
+
+    assert await direct.get("a") == b"version 1"  # looking first would decide nothing
+    await set_value(direct, b"version 2, bumped", a=b"version 1")
+    eater.deliver.set()
+    await asyncio.wait_for(eater.answered.wait(), 10)
+
+    assert await direct.get("a") == b"version 2, bumped"
+
+
+async def test_a_lost_reply_to_a_lease_is_an_unknown_outcome(
+    eater: ReplyEater, through: RedisCoordination
+) -> None:
+    eater.eating = True
+    with pytest.raises(CoordinationUnknown):
+        await through.hold("lease", b"me", 60_000)
+    await asyncio.wait_for(eater.answered.wait(), 10)
+
+    assert await through.hold("lease", b"me", 60_000)
+
+
+async def test_a_server_that_is_silent_after_exec_is_an_unknown_outcome(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    impatient = RedisCoordination.connect(valkey_url, answer_seconds=0.2)
+    with another_client(valkey_url) as client:
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            command(client, "CLIENT", "PAUSE", "1000", "WRITE")
+            return Changes({"a": b"1"})
+
+        with pytest.raises(CoordinationUnknown):
+            await impatient.transact(["a"], change)
+        command(client, "CLIENT", "UNPAUSE")
+    await impatient.aclose()
+
+
+async def test_a_connection_that_breaks_while_watching_changed_nothing_and_is_no_conflict(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    with another_client(valkey_url) as client:
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            return Changes({"a": b"1"})
+
+        # EXEC may already be on its way into the broken connection, so either is true.
+        with pytest.raises((CoordinationUnknown, CoordinationUnavailable)):
+            await direct.transact(["a"], change)
+
+    assert await direct.get("a") is None
+
+
+async def test_a_transaction_that_is_cancelled_leaves_no_reply_to_the_next(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    await set_value(direct, b"1")
+    with another_client(valkey_url) as client:
+        command(client, "CLIENT", "PAUSE", "5000", "WRITE")
+        task = asyncio.create_task(set_value(direct, b"2"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(task, 0.1)
+        command(client, "CLIENT", "UNPAUSE")
+
+    assert await direct.get("a") in (b"1", b"2")
+    await set_value(direct, b"3")
+    assert await direct.get("a") == b"3"
+
+
+async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    nobody = RedisCoordination.connect(f"unix://{tmp_path / 'nobody.sock'}?db=0")
+    with pytest.raises(CoordinationUnavailable) as raised:
+        await set_value(nobody, b"1")
+    with pytest.raises(CoordinationUnavailable):
+        await nobody.check()
+    await nobody.aclose()
+
+    assert raised.value.outcome is Outcome.NONE
+    assert raised.value.retryable
+
+
+async def test_a_write_that_the_server_refuses_changed_nothing(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    with another_client(valkey_url) as client:
+        client.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(CoordinationUnavailable) as raised:
+                await set_value(direct, b"1")
+        finally:
+            client.config_set("maxmemory", "0")
+
+    assert raised.value.outcome is Outcome.NONE
+    assert await direct.get("a") is None
+
+
+async def test_a_server_whose_settings_may_not_be_read_is_refused(valkey_url: str) -> None:
+    with another_client(valkey_url) as client:
+        command(client, "ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all", "-config")
+    guest = RedisCoordination.connect(valkey_url.replace("unix://", "unix://guest:any@"))
+    with pytest.raises(CoordinationUnavailable, match="refused") as raised:
+        await guest.check()
+    await guest.aclose()
+
+    assert not raised.value.retryable
+
+
+async def test_many_more_calls_than_connections_are_all_served(direct: RedisCoordination) -> None:
+    due = Due("queue", b"m", 1)
+    await direct.transact(["a"], lambda _: Changes({"a": b"1"}, [due]))
+
+    assert await asyncio.gather(*(direct.get("a") for _ in range(200))) == [b"1"] * 200
+
+
+@pytest.fixture
+def setting(valkey_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One setting under which answered writes are lost; mended afterwards."""
+    name, value = request.param
+    with another_client(valkey_url) as client:
+        before = client.config_get(name)[name] or ""
+        client.config_set(name, value)
+        yield name
+        client.config_set(name, before)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [("appendfsync", "everysec"), ("maxmemory-policy", "allkeys-lru"), ("appendonly", "no")],
+    indirect=True,
+)
+async def test_settings_that_lose_writes_are_refused_by_name_unless_accepted(
+    setting: str, valkey_url: str, direct: RedisCoordination
+) -> None:
+    with pytest.raises(CoordinationUnavailable) as raised:
+        await direct.check()
+    assert raised.value.facts["setting"] == setting
+    assert not raised.value.retryable
+
+    daring = RedisCoordination.connect(valkey_url, accept_unsafe=True)
+    await daring.check()
+    await daring.aclose()

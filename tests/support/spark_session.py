@@ -1,0 +1,52 @@
+"""One SparkSession for all tests: starting one takes seconds, and a process can have only one."""
+
+import warnings
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from bottomless.client import BottomlessClient
+from bottomless.spark import configure, register
+from support.server import AllInOne
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A local session with two workers that knows the data source."""
+    with warnings.catch_warnings():
+        # Py4J and PySpark leave sockets and pipes of the JVM's start to the collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
+        session = configure(builder, master="local[2]").getOrCreate()
+        register(session)
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        session.stop()
+
+
+class Streams(NamedTuple):
+    """Looks at the streams of one server, over HTTP and as DataFrames."""
+
+    client: BottomlessClient
+    spark: SparkSession
+    server: AllInOne
+
+    def load(self, name: str, **options: str | int) -> DataFrame:
+        given: dict[str, str | int] = {"url": self.server.url, "stream": name, **options}
+        return self.spark.read.format("bottomless").options(**given).load()
+
+    def rows_over_http(self, name: str) -> list[tuple[int, int, bytes]]:
+        """Offset, time in ms and value of every record, as plain reads show them."""
+        rows: list[tuple[int, int, bytes]] = []
+        while True:
+            page = self.client.read_arrow(name, len(rows), limit=1000)
+            if page.table.num_rows == 0:
+                return rows
+            columns = page.table.select(["offset", "timestamp", "value"])
+            rows += [
+                (row["offset"], round(row["timestamp"].timestamp() * 1000), row["value"])
+                for row in columns.to_pylist()
+            ]

@@ -1,0 +1,248 @@
+"""What the uploader talks to, small: an ingest and a manifest in memory, served over HTTP."""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from bottomless.drives.memory import MemoryDrive
+from bottomless.errors import Code, Fenced, OffsetGone, StoreError, Unavailable
+from bottomless.formats.chunk import split_chunks
+from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
+from bottomless.formats.keys import fragment_key
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import StreamId, Uid
+from bottomless_server.runtime.http import create_api, json_response, wrap
+
+STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Group(NamedTuple):
+    """One append: its chunks are never parted."""
+
+    data: bytes
+    first_offset: int
+    next_offset: int
+    log_end: int
+
+
+class Asked(NamedTuple):
+    first_offset: int
+    max_bytes: int
+    sent: int
+
+
+class FakeIngest:
+    """The tail of streams that this test appends to, and its two feeds."""
+
+    def __init__(self, target_bytes: int = 2**20, max_age_ms: int = 20) -> None:
+        self.target_bytes = target_bytes
+        self.max_age_ms = max_age_ms
+        self.groups: dict[str, list[Group]] = {}
+        self.epoch = 1
+        self.local_first_offset = 0
+        self.asked: list[Asked] = []
+        self.failures: list[StoreError] = []
+        """Raised by the chunk feed, one a call."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Come up as a new process: tokens given out before are not known any more."""
+        self._instance = secrets.token_hex(4)
+        self._changed: dict[str, int] = {}
+        self._news = asyncio.Event()
+
+    def append(self, *chunks: bytes, stream_id: str = STREAM_ID) -> None:
+        groups = self.groups.setdefault(stream_id, [])
+        data = b"".join(chunks)
+        headers = [header for header, _ in split_chunks(data)]
+        log_end = (groups[-1].log_end if groups else 0) + len(data)
+        groups.append(Group(data, headers[0].first_offset, headers[-1].next_offset, log_end))
+        self.epoch = headers[-1].epoch
+        self._changed[stream_id] = len(self._changed) + max(self._changed.values(), default=0) + 1
+        self._news.set()
+
+    def app(self) -> ASGIApp:
+        api = create_api("ingest")
+        api.add_route("/internal/v1/commits", self._commits)
+        api.add_route("/internal/v1/streams/{stream_id}/chunks", self._chunks)
+        return wrap(api)
+
+    async def _commits(self, request: Request) -> Response:
+        instance, _, after = request.query_params.get("after", "").partition(":")
+        seen = int(after) if instance == self._instance else None
+        if seen is not None and max(self._changed.values(), default=0) <= seen:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(int(request.query_params["wait_ms"]) / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+        streams = [
+            self._commit(stream_id, groups)
+            for stream_id, groups in self.groups.items()
+            if seen is None or self._changed.get(stream_id, 0) > seen
+        ]
+        token = f"{self._instance}:{max(self._changed.values(), default=0)}"
+        return json_response({"token": token, "streams": streams})
+
+    def _commit(self, stream_id: str, groups: list[Group]) -> dict[str, Any]:
+        return {
+            "stream_id": stream_id,
+            "epoch": self.epoch,
+            "committed_next": groups[-1].next_offset,
+            "published_next": 0,
+            "log_end": groups[-1].log_end,
+            "target_bytes": self.target_bytes,
+            "max_age_ms": self.max_age_ms,
+        }
+
+    async def _chunks(self, request: Request) -> Response:
+        first = int(request.query_params["first_offset"])
+        max_bytes = int(request.query_params["max_bytes"])
+        if self.failures:
+            raise self.failures.pop(0)
+        if first < self.local_first_offset:
+            raise OffsetGone("it is published and gone", code=Code.MOVED)
+        sent: list[Group] = []
+        for group in self.groups[request.path_params["stream_id"]]:
+            size = sum(len(taken.data) for taken in sent)
+            if group.next_offset > first and (not sent or size + len(group.data) <= max_bytes):
+                sent.append(group)
+            elif sent:
+                break
+        data = b"".join(group.data for group in sent)
+        self.asked.append(Asked(first, max_bytes, len(data)))
+        headers = {
+            "Chunks-Epoch": str(self.epoch),
+            "Chunks-First-Offset": str(sent[0].first_offset if sent else first),
+            "Chunks-Next-Offset": str(sent[-1].next_offset if sent else first),
+            "Chunks-Log-End": str(sent[-1].log_end if sent else 0),
+        }
+        return Response(data, headers=headers, media_type="application/octet-stream")
+
+
+class FakeManifest:
+    """Intents, quarantine and the list of applied fragments of one stream; publishes at once."""
+
+    def __init__(self, drive: MemoryDrive, published_next: int = 0) -> None:
+        self.drive = drive
+        self.published_next = published_next
+        self.session = ""
+        self.sessions: list[str] = []
+        self.intents: dict[Uid, int] = {}
+        self.quarantine: set[Uid] = set()
+        self.applied: list[FragmentInfo] = []
+        self.adopted: list[Uid] = []
+        self.waiting: dict[int, FragmentInfo] = {}
+        self.registered: list[Uid] = []
+        """Every uid of every registration, as often as it came."""
+        self.failures: list[StoreError] = []
+        """Raised by registrations, one a call."""
+        self.register_wait_seconds = 0.05
+        self.gone = False
+        self._published = asyncio.Condition()
+
+    def fence(self) -> None:
+        """Let somebody else be the uploader, who then goes away."""
+        self.session = "somebody else"
+
+    def app(self) -> ASGIApp:
+        api = create_api("manifest")
+        for name, answer in (
+            ("uploads", self._uploads),
+            ("intents", self._intents),
+            ("fragments", self._fragments),
+            ("abandon", self._abandon),
+        ):
+            path = "/internal/v1/streams/{stream_id}/" + name
+            api.add_route(path, self._posted(answer), methods=["POST"])
+        return wrap(api)
+
+    def _posted(self, answer: Callable[[Any], Awaitable[Any]]) -> Answer:
+        async def respond(request: Request) -> Response:
+            body = orjson.loads(await request.body())
+            if self.gone:
+                raise StoreError("there is no such stream", code=Code.STREAM_NOT_FOUND)
+            return json_response(await answer(body))
+
+        return respond
+
+    async def _uploads(self, body: Any) -> Any:
+        self.session = body["session"]
+        self.sessions.append(self.session)
+        for uid, first_offset in sorted(self.intents.items(), key=lambda item: item[1]):
+            await self._resolve(uid, first_offset)
+        self.waiting.clear()
+        return {"published_next": self.published_next, "version": 1, "epoch": 1}
+
+    async def _resolve(self, uid: Uid, first_offset: int) -> None:
+        del self.intents[uid]
+        try:
+            raw = await self.drive.get(fragment_key(STREAM_ID, first_offset, uid), 0, HEADER_SIZE)
+        except StoreError:
+            raw = b""
+        if raw and first_offset == self.published_next:
+            self.published_next = decode_fragment_header(raw).next_offset
+            self.adopted.append(uid)
+        else:
+            self.quarantine.add(uid)
+
+    async def _intents(self, body: Any) -> Any:
+        self._check(body)
+        uids = [Uid(secrets.token_hex(16)) for _ in body["first_offsets"]]
+        self.intents.update(zip(uids, body["first_offsets"], strict=True))
+        return {"uids": uids}
+
+    async def _fragments(self, body: Any) -> Any:
+        self._check(body)
+        if self.failures:
+            raise self.failures.pop(0)
+        infos = [FragmentInfo(**fragment) for fragment in body["fragments"]]
+        for info in infos:
+            self.registered.append(info.uid)
+            if info.uid in self.intents:
+                self.waiting[info.first_offset] = info
+        async with self._published:
+            while info := self.waiting.pop(self.published_next, None):
+                self.applied.append(info)
+                del self.intents[info.uid]
+                self.published_next = info.next_offset
+                self._published.notify_all()
+            try:
+                async with asyncio.timeout(self.register_wait_seconds):
+                    await self._published.wait_for(
+                        lambda: self.published_next >= infos[-1].next_offset
+                    )
+            except TimeoutError:
+                pass
+        done = {info.uid for info in self.applied}
+        uids = [info.uid for info in infos]
+        return {
+            "published_next": self.published_next,
+            "version": 1,
+            "applied": [uid for uid in uids if uid in done],
+            "waiting": [uid for uid in uids if uid not in done],
+        }
+
+    async def _abandon(self, body: Any) -> Any:
+        self._check(body)
+        for uid in body["uids"]:
+            self.intents.pop(Uid(uid), None)
+            self.quarantine.add(Uid(uid))
+        return {}
+
+    def _check(self, body: Any) -> None:
+        if body["session"] != self.session:
+            raise Fenced("another session uploads this stream")
+
+
+def unavailable() -> Unavailable:
+    return Unavailable("not now", code=Code.COORDINATION_UNAVAILABLE)

@@ -1,0 +1,143 @@
+"""Putting until it is there: which failures are tried again, and what the last one means."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+import stamina
+
+from bottomless.drives.base import (
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    ObjectFacts,
+    ObjectMissing,
+)
+from bottomless.drives.memory import MemoryDrive
+from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless.stores.objects import put_object
+
+BODY = b"body"
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting() -> Iterator[None]:
+    with stamina.set_testing(True, attempts=20):
+        yield
+
+
+class FlakyDrive(MemoryDrive):
+    """Fails in the ways of `plan`, one a put: (put it nevertheless, what to raise)."""
+
+    def __init__(self, *plan: tuple[bool, StoreError]) -> None:
+        super().__init__()
+        self.plan = list(plan)
+        self.attempts = 0
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        self.attempts += 1
+        stored, error = self.plan.pop(0) if self.plan else (True, None)
+        if stored:
+            await super().put(object_key, parts, crc)
+        if error:
+            raise error
+
+
+async def put(drive: MemoryDrive, deadline_seconds: float = 30) -> None:
+    parts: list[bytes | memoryview] = [BODY[:1], memoryview(BODY)[1:]]
+    await put_object(drive, "key", parts, crc32c(BODY), deadline_seconds=deadline_seconds)
+
+
+async def test_what_a_retry_can_mend_is_tried_until_it_is_there() -> None:
+    drive = FlakyDrive(
+        (False, DriveUnavailable("down")),
+        (False, DriveAmbiguous("lost")),
+        (False, DriveUnavailable("down")),
+    )
+    await put(drive)
+
+    assert drive.attempts == 4
+    assert await drive.get("key") == BODY
+
+
+async def test_an_object_whose_reply_was_lost_is_recognised_as_ours() -> None:
+    drive = FlakyDrive((True, DriveAmbiguous("lost")))
+    await put(drive)
+
+    assert drive.attempts == 2
+    assert await drive.get("key") == BODY
+
+
+@pytest.mark.parametrize("other", [b"ydob", b"bodybody", b""])
+async def test_another_object_under_our_key_is_an_alarm(other: bytes) -> None:
+    drive = FlakyDrive()
+    await drive.put("key", [other], crc32c(other))
+
+    with pytest.raises(Corrupt, match="another object"):
+        await put(drive)
+    assert await drive.get("key") == other
+
+
+async def test_an_object_that_is_deleted_while_it_is_put_is_an_alarm() -> None:
+    class Vanishing(MemoryDrive):
+        async def head(self, *_: object, **__: object) -> ObjectFacts:
+            raise ObjectMissing("no object has this key")
+
+    drive = Vanishing()
+    await drive.put("key", [BODY], crc32c(BODY))
+
+    with pytest.raises(Corrupt, match="gone again"):
+        await put(drive)
+
+
+@pytest.mark.parametrize("error", [DriveRefused("no"), DriveFull("full"), Corrupt("crc")])
+async def test_what_a_retry_cannot_mend_is_raised_at_once(error: StoreError) -> None:
+    drive = FlakyDrive((False, error))
+
+    with pytest.raises(type(error)) as raised:
+        await put(drive)
+    assert raised.value is error
+    assert drive.attempts == 1
+
+
+async def test_a_failure_after_a_lost_reply_is_an_unknown_outcome() -> None:
+    drive = FlakyDrive((False, DriveAmbiguous("lost")), (False, DriveRefused("no")))
+
+    with pytest.raises(DriveAmbiguous):
+        await put(drive)
+
+
+async def test_a_deadline_during_an_attempt_is_an_unknown_outcome() -> None:
+    class Hanging(MemoryDrive):
+        async def put(self, *_: object) -> None:
+            await asyncio.Event().wait()
+
+    with pytest.raises(DriveAmbiguous):
+        await put(Hanging(), deadline_seconds=0.01)
+
+
+async def test_a_deadline_between_failed_attempts_means_that_nothing_was_stored() -> None:
+    class Down(MemoryDrive):
+        async def put(self, *_: object) -> None:
+            raise DriveUnavailable("down")
+
+    stamina.set_testing(False)
+    with pytest.raises(DriveUnavailable):
+        await put(Down(), deadline_seconds=0.05)
+
+
+async def test_cancelling_passes_through() -> None:
+    class Hanging(MemoryDrive):
+        async def put(self, *_: object) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+    started = asyncio.Event()
+    task = asyncio.create_task(put(Hanging()))
+    await started.wait()
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
