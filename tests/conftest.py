@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 from support.server import AllInOne
+from support.spark_session import spark
+
+__all__ = ["server", "spark"]
 
 SMALL_SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
 """Small enough that a handful of fragments makes groups, and local files go within a test."""

@@ -37,6 +37,8 @@ class Code(StrEnum):
     METHOD_NOT_ALLOWED = "method-not-allowed"
     NOT_ACCEPTABLE = "not-acceptable"
     UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
+    URI_TOO_LONG = "uri-too-long"
+    HEADERS_TOO_LARGE = "headers-too-large"
     STREAM_EXISTS = "stream-exists"
     STREAM_REPLACED = "stream-replaced"
     OFFSET_TRIMMED = "offset-trimmed"

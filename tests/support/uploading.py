@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from bottomless.drives.memory import MemoryDrive
-from bottomless.errors import Code, Fenced, OffsetGone, StoreError, Unavailable
+from bottomless.errors import Code, Fenced, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.formats.keys import fragment_key
@@ -20,8 +20,6 @@ from bottomless.model.names import StreamId, Uid
 from bottomless_server.runtime.http import create_api, json_response, wrap
 
 STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
-
-Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Group(NamedTuple):
@@ -85,6 +83,8 @@ class FakeIngest:
                     await self._news.wait()
             except TimeoutError:
                 pass
+            if instance != self._instance:
+                raise unavailable()
         streams = [
             self._commit(stream_id, groups)
             for stream_id, groups in self.groups.items()
@@ -132,9 +132,10 @@ class FakeIngest:
 class FakeManifest:
     """Intents, quarantine and the list of applied fragments of one stream; publishes at once."""
 
-    def __init__(self, drive: MemoryDrive, published_next: int = 0) -> None:
+    def __init__(self, drive: MemoryDrive, stream_id: str = STREAM_ID) -> None:
         self.drive = drive
-        self.published_next = published_next
+        self.stream_id = StreamId(stream_id)
+        self.published_next = 0
         self.session = ""
         self.sessions: list[str] = []
         self.intents: dict[Uid, int] = {}
@@ -154,26 +155,19 @@ class FakeManifest:
         """Let somebody else be the uploader, who then goes away."""
         self.session = "somebody else"
 
-    def app(self) -> ASGIApp:
-        api = create_api("manifest")
-        for name, answer in (
-            ("uploads", self._uploads),
-            ("intents", self._intents),
-            ("fragments", self._fragments),
-            ("abandon", self._abandon),
-        ):
-            path = "/internal/v1/streams/{stream_id}/" + name
-            api.add_route(path, self._posted(answer), methods=["POST"])
-        return wrap(api)
+    def has_heard_of(self, fragment_count: int) -> bool:
+        return len(set(self.registered)) == fragment_count
 
-    def _posted(self, answer: Callable[[Any], Awaitable[Any]]) -> Answer:
-        async def respond(request: Request) -> Response:
-            body = orjson.loads(await request.body())
-            if self.gone:
-                raise StoreError("there is no such stream", code=Code.STREAM_NOT_FOUND)
-            return json_response(await answer(body))
-
-        return respond
+    async def answer(self, what: str, body: Any) -> Any:
+        if self.gone:
+            raise NotFound("there is no such stream")
+        answers = {
+            "uploads": self._uploads,
+            "intents": self._intents,
+            "fragments": self._fragments,
+            "abandon": self._abandon,
+        }
+        return await answers[what](body)
 
     async def _uploads(self, body: Any) -> Any:
         self.session = body["session"]
@@ -186,7 +180,9 @@ class FakeManifest:
     async def _resolve(self, uid: Uid, first_offset: int) -> None:
         del self.intents[uid]
         try:
-            raw = await self.drive.get(fragment_key(STREAM_ID, first_offset, uid), 0, HEADER_SIZE)
+            raw = await self.drive.get(
+                fragment_key(self.stream_id, first_offset, uid), 0, HEADER_SIZE
+            )
         except StoreError:
             raw = b""
         if raw and first_offset == self.published_next:
@@ -211,7 +207,8 @@ class FakeManifest:
             if info.uid in self.intents:
                 self.waiting[info.first_offset] = info
         async with self._published:
-            while info := self.waiting.pop(self.published_next, None):
+            while self.published_next in self.waiting:
+                info = self.waiting.pop(self.published_next)
                 self.applied.append(info)
                 del self.intents[info.uid]
                 self.published_next = info.next_offset
@@ -242,6 +239,19 @@ class FakeManifest:
     def _check(self, body: Any) -> None:
         if body["session"] != self.session:
             raise Fenced("another session uploads this stream")
+
+
+def manifest_app(manifests: Mapping[str, FakeManifest]) -> ASGIApp:
+    """One service for the manifests of several streams."""
+    api = create_api("manifest")
+
+    async def respond(request: Request) -> Response:
+        manifest = manifests[request.path_params["stream_id"]]
+        body = orjson.loads(await request.body())
+        return json_response(await manifest.answer(request.path_params["what"], body))
+
+    api.add_route("/internal/v1/streams/{stream_id}/{what}", respond, methods=["POST"])
+    return wrap(api)
 
 
 def unavailable() -> Unavailable:

@@ -30,6 +30,7 @@ from bottomless.formats.checks import (
     padded,
     padding,
 )
+from bottomless.formats.message import open_message
 from bottomless.model.limits import CHUNK_RECORD_COUNT_MAX, FRAME_SIZE_MAX
 from bottomless.model.record import Columns
 
@@ -138,7 +139,7 @@ def decode_frame_header(data: bytes | memoryview, position: int = 0) -> FrameHea
     check_magic("batch frame", found, MAGIC, version)
     check("batch frame", crc == crc32c(raw[:-4]), "the checksum of its header does not match")
     check("batch frame", codec in Codec.__members__.values(), f"codec {codec} is not known")
-    check("batch frame", columns & ~Columns.ALL == 0, f"columns {columns:#x} are not known")
+    check("batch frame", columns <= Columns.ALL, f"columns {columns:#x} are not known")
     header = FrameHeader(Codec(codec), Columns(columns), count, stored_size, raw_size, body_crc)
     _check_frame_header(header)
     return header
@@ -164,9 +165,12 @@ def split_frames(data: memoryview) -> Iterator[tuple[FrameHeader, memoryview]]:
     while position < len(data):
         header = decode_frame_header(data, position)
         start = position + HEADER_SIZE
-        check("batch frame", position + header.frame_size <= len(data), "it is cut short")
-        yield header, data[start : start + header.stored_size]
-        position += header.frame_size
+        stored, end = data[start : start + header.stored_size], position + header.frame_size
+        check("batch frame", end <= len(data), "it is cut short")
+        # No checksum of the frame covers its padding, and a frame may stand alone.
+        check("batch frame", not any(data[start + len(stored) : end]), "its padding is not zero")
+        yield header, stored
+        position = end
 
 
 def decode_message(
@@ -180,21 +184,19 @@ def decode_message(
     Raises:
         Corrupt: the checksum, the codec, the message or its rows are wrong.
     """
-    check(
-        "batch frame", crc32c(stored) == header.body_crc, "the checksum of its body does not match"
-    )
-    message = _decompress(header, stored)
+    what = "batch frame"
+    check(what, len(stored) == header.stored_size, f"{len(stored)} bytes, not {header.stored_size}")
+    check(what, crc32c(stored) == header.body_crc, "the checksum of its body does not match")
+    message = open_message(_decompress(header, stored), header.columns)
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema_of(header.columns))
+        batch = pa.ipc.read_record_batch(message, schema_of(header.columns))
         batch.validate(full=full)
     except (pa.ArrowException, OSError) as error:
-        raise corrupt("batch frame", "it is not a valid Arrow record batch") from error
-    check(
-        "batch frame", batch.num_rows == header.record_count, "its record count is not its batch's"
-    )
+        raise corrupt(what, "it is not a valid Arrow record batch") from error
+    check(what, batch.num_rows == header.record_count, "its record count is not its batch's")
     for name in ("value", "content"):
         if name in batch.schema.names:
-            check("batch frame", batch.column(name).null_count == 0, f"its {name} column has nulls")
+            check(what, batch.column(name).null_count == 0, f"its {name} column has nulls")
     return batch
 
 
@@ -206,17 +208,21 @@ def decode_frames(data: memoryview) -> list[pa.RecordBatch]:
 def _compress(message: pa.Buffer, codec: Codec) -> pa.Buffer:
     if codec is Codec.NONE:
         return message
-    return pa.Codec(_ARROW_CODECS[codec]).compress(message)
+    return pa.Codec("zstd" if codec is Codec.ZSTD else "lz4").compress(message)
 
 
 def _decompress(header: FrameHeader, stored: memoryview) -> memoryview | pa.Buffer:
     if header.codec is Codec.NONE:
         return stored
+    what, why = "batch frame", "it does not decompress to its size"
     try:
         # The output is allocated at raw_size, which is bounded, and never grows.
-        return pa.Codec(_ARROW_CODECS[header.codec]).decompress(stored, header.raw_size)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise corrupt("batch frame", "it does not decompress to its size") from error
-
-
-_ARROW_CODECS: Final = {Codec.ZSTD: "zstd", Codec.LZ4: "lz4"}
+        if header.codec is Codec.ZSTD:
+            return pa.Codec("zstd").decompress(stored, header.raw_size)
+        # Not Codec.decompress: of a shorter LZ4 frame it returns the rest uninitialised.
+        with pa.CompressedInputStream(pa.BufferReader(stored), "lz4") as stream:
+            raw = stream.read_buffer(header.raw_size)
+            check(what, raw.size == header.raw_size and stream.read(1) == b"", why)
+    except (pa.ArrowException, OSError) as error:
+        raise corrupt(what, why) from error
+    return raw

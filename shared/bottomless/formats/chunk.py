@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from bottomless.formats.batch import decode_frame_header
 from bottomless.formats.checks import (
     VERSION,
     check,
@@ -30,6 +31,8 @@ from bottomless.model.limits import (
     CHUNK_RECORD_COUNT_MAX,
     CHUNK_SIZE_MAX,
     OFFSET_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
 )
 
 MAGIC: Final = magic("BLch")
@@ -73,6 +76,7 @@ _HAS_PRODUCER: Final = 1
 _HAS_IDEMPOTENCY_HASH: Final = 2
 _HAS_PRINCIPAL_HASH: Final = 4
 _HASH_SIZE: Final = 16
+_PRESENT_ALL: Final = _HAS_PRODUCER | _HAS_IDEMPOTENCY_HASH | _HAS_PRINCIPAL_HASH
 
 
 def encode_header(header: ChunkHeader) -> bytes:
@@ -104,9 +108,12 @@ def _check_header(header: ChunkHeader) -> None:
     # where it would outlive the bug that wrote it.
     what = "chunk header"
     body_size = header.filter_size + header.batches_size + header.trailer_size
+    # A flag changes what the chunk means, so one that is not known is not skipped.
+    check(what, header.flags <= ChunkFlags.MORE_FOLLOWS, f"flags {int(header.flags):#x}")
     check(what, header.total_size <= CHUNK_SIZE_MAX, f"total_size={header.total_size}")
     check(what, header.record_count <= CHUNK_RECORD_COUNT_MAX, f"records={header.record_count}")
     check(what, header.next_offset <= OFFSET_MAX + 1, f"first_offset={header.first_offset}")
+    check(what, TIMESTAMP_MIN <= header.timestamp <= TIMESTAMP_MAX, f"timestamp={header.timestamp}")
     if header.kind is not ChunkKind.HOLE:
         check(what, header.total_size == padded(HEADER_SIZE + body_size), "its sizes do not add up")
     check(what, header.batch_count <= CHUNK_BATCH_COUNT_MAX, f"batches={header.batch_count}")
@@ -116,7 +123,8 @@ def _check_header(header: ChunkHeader) -> None:
         what, header.filter_size % 8 == 0 and header.batches_size % 8 == 0, "a part is not padded"
     )
     if header.kind is ChunkKind.DATA:
-        check(what, header.record_count > 0 and header.batch_count > 0, "it holds no record")
+        filled = header.record_count > 0 and header.batch_count > 0 and header.batches_size > 0
+        check(what, filled, "it holds no record")
     if header.kind is ChunkKind.TRACKING:
         check(what, header.record_count == 0, "a tracking chunk holds records")
 
@@ -136,6 +144,10 @@ def seal_chunk(
     The frames are passed through without a copy: their bytes on disk are those
     that were given, and each is already padded to 8.
     """
+    # Readers count through frames to find a record, so a miscount would misplace all after it.
+    framed = [decode_frame_header(frame) for frame in frames]
+    assert [frame.frame_size for frame in framed] == [len(frame) for frame in frames]
+    assert record_count == sum(frame.record_count for frame in framed)
     trailer = encode_trailer(entries)
     batches_size = sum(len(frame) for frame in frames)
     end = padding(len(trailer))
@@ -205,6 +217,9 @@ def encode_trailer(entries: Sequence[AppendEntry]) -> bytes:
 def _encode_entry(entry: AppendEntry) -> bytes:
     producer = b"" if entry.producer_id is None else entry.producer_id.encode("ascii")
     assert len(producer) <= 255
+    assert all(
+        h is None or len(h) == _HASH_SIZE for h in (entry.idempotency_hash, entry.principal_hash)
+    )
     tail, present = b"", 0
     if entry.idempotency_hash is not None:
         present |= _HAS_IDEMPOTENCY_HASH
@@ -249,6 +264,7 @@ def _decode_entry(view: memoryview) -> tuple[AppendEntry, int]:
     size, mode, present, first, count, crc, sequence, epoch = _ENTRY.unpack(view[:ENTRY_SIZE_MIN])
     check(what, ENTRY_SIZE_MIN <= size <= len(view) and size % 8 == 0, f"its size is {size}")
     check(what, mode in AppendMode.__members__.values(), f"mode {mode} is not known")
+    check(what, present <= _PRESENT_ALL, f"present {present:#x} is not known")
     tail = bytes(view[ENTRY_SIZE_MIN:size])
     idempotency_hash = principal_hash = producer = None
     if present & _HAS_IDEMPOTENCY_HASH:
@@ -259,9 +275,10 @@ def _decode_entry(view: memoryview) -> tuple[AppendEntry, int]:
         check(what, len(tail) > 0 and len(tail) > tail[0], "its producer id is cut short")
         name = tail[1 : 1 + tail[0]]
         check(what, name.isascii(), "its producer id is not ASCII")
-        producer = name.decode("ascii")
+        producer, tail = name.decode("ascii"), tail[1 + len(name) :]
     for digest in (idempotency_hash, principal_hash):
         check(what, digest is None or len(digest) == _HASH_SIZE, "a hash is cut short")
+    check(what, len(tail) < 8 and not any(tail), "bytes follow that it does not describe")
     entry = AppendEntry(
         AppendMode(mode),
         first,

@@ -25,9 +25,14 @@ from bottomless.formats.segment import (
     decode_index_record,
     encode_index_record,
 )
-from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkPlace
+from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkKind, ChunkPlace
 from bottomless.model.fragment import FragmentFooter, FragmentHeader, FragmentInfo
-from bottomless.model.limits import FRAGMENT_CHUNK_COUNT_MAX, OFFSET_MAX
+from bottomless.model.limits import (
+    CHUNK_RECORD_COUNT_MAX,
+    CHUNK_SIZE_MAX,
+    FRAGMENT_CHUNK_COUNT_MAX,
+    OFFSET_MAX,
+)
 from bottomless.model.names import (
     StreamId,
     Uid,
@@ -100,11 +105,12 @@ def pack_fragment(
     position = HEADER_SIZE
     data_crc = 0
     for run in data:
-        for header, chunk in chunk_format.split_chunks(run):
-            _check_follows(places, header)
-            places.append(_place(header, position))
+        for sealed, chunk in chunk_format.split_chunks(run):
+            _check_follows(places, sealed)
+            places.append(_place(sealed, position))
             position += len(chunk)
-            flags = header.flags
+            if sealed.kind is not ChunkKind.TRACKING:
+                flags = sealed.flags
         data_crc = crc32c(run, data_crc)
     check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
     header, footer, index = _describe(stream_id, uid, places, data_crc, position)
@@ -284,20 +290,24 @@ def decode_index(data: bytes | memoryview) -> FragmentIndex:
     check("fragment index", crc32c(raw) == footer.index_crc, "its checksum does not match")
     decode_index_record(raw[:INDEX_RECORD_SIZE])
     records = np.frombuffer(raw, dtype=INDEX_RECORD_DTYPE)
-    ends = records["position"] + records["size"]
-    dense = (
-        bool(np.all(records["position"][1:] == ends[:-1]))
-        and int(ends[-1]) == footer.index_position
-    )
-    check(
-        "fragment index",
-        dense and int(records["position"][0]) == HEADER_SIZE,
-        "chunks overlap or miss",
-    )
-    nexts = records["first_offset"] + records["record_count"]
-    check(
-        "fragment index",
-        bool(np.all(records["first_offset"][1:] == nexts[:-1])),
-        "offsets are not dense",
-    )
+    _check_records(records, footer)
     return FragmentIndex(footer, records)
+
+
+def _check_records(records: NDArray[np.void], footer: FragmentFooter) -> None:
+    # The first record was checked alone and each starts where the one before ends, so
+    # that no sum can pass 2^64.
+    what = "fragment index"
+    sizes, counts, positions = records["size"], records["record_count"], records["position"]
+    check(what, bool(np.all(sizes <= CHUNK_SIZE_MAX)), "a chunk is too large")
+    check(what, bool(np.all(sizes >= chunk_format.HEADER_SIZE)), "a chunk is too small")
+    check(what, bool(np.all(counts <= CHUNK_RECORD_COUNT_MAX)), "a chunk has too many records")
+    ends = positions + sizes
+    dense = bool(np.all(positions[1:] == ends[:-1])) and int(ends[-1]) == footer.index_position
+    check(what, dense and int(positions[0]) == HEADER_SIZE, "chunks overlap or miss")
+    firsts, timestamps = records["first_offset"], records["timestamp"]
+    nexts = firsts + counts
+    check(what, bool(np.all(firsts[1:] == nexts[:-1])), "offsets are not dense")
+    check(what, int(nexts[-1]) <= OFFSET_MAX + 1, f"next_offset={nexts[-1]}")
+    check(what, bool(np.all(timestamps[1:] >= timestamps[:-1])), "timestamps decrease")
+    check(what, bool(np.all(records["epoch"] == records["epoch"][0])), "it spans epochs")

@@ -13,6 +13,7 @@ padded so that a sorted listing is in offset order. Byte tables: docs/formats.md
 import re
 from typing import Final, NamedTuple
 
+from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
@@ -38,7 +39,9 @@ def fragment_key(
 def parse_fragment_key(object_key: str) -> FragmentKey | None:
     """First offset and uid of a fragment's key, None for any other key."""
     match = _FRAGMENT.fullmatch(object_key.rpartition("/")[2])
-    return FragmentKey(int(match[1]), Uid(match[2])) if match else None
+    if match is None or int(match[1]) > OFFSET_MAX:
+        return None
+    return FragmentKey(int(match[1]), Uid(match[2]))
 
 
 def root_key(

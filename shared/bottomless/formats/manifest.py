@@ -26,6 +26,8 @@ from bottomless.model.names import (
 
 MAGIC: Final = magic("BLmn")
 ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
+TOTAL_SIZE_MAX: Final = 2**63
+"""Bytes under one node stay below it, so that no sum of them overflows."""
 
 _HEADER = struct.Struct(
     "<"
@@ -40,7 +42,7 @@ _HEADER = struct.Struct(
     "Q"  # total_size, bytes of live fragments below
     "Q"  # record_count, live records below
     "Q"  # epoch
-    "Q"  # version of the manifest
+    "Q"  # manifest_version
     "q"  # last_timestamp
     "I"  # generation
     "I"  # entry_count
@@ -100,8 +102,6 @@ def decode_node(data: bytes | memoryview) -> Node:
     )
     check(what, entries_crc == crc32c(raw), "the checksum of its entries does not match")
     entries = np.frombuffer(raw, dtype=ENTRY_DTYPE)
-    check(what, int(entries["byte_size"].sum()) == size, "its sizes do not add up")
-    check(what, int(entries["record_count"].sum()) == records, "its records do not add up")
     node = Node(
         stream_id=stream_id_from_bytes(stream_id),
         uid=uid_from_bytes(uid),
@@ -115,6 +115,8 @@ def decode_node(data: bytes | memoryview) -> Node:
         entries=entries,
     )
     _check_node(node)
+    check(what, int(entries["byte_size"].sum()) == size, "its sizes do not add up")
+    check(what, int(entries["record_count"].sum()) == records, "its records do not add up")
     return node
 
 
@@ -138,5 +140,9 @@ def _check_node(node: Node) -> None:
     known = (kinds >= EntryKind.FRAGMENT) & (kinds <= EntryKind.GAP)
     check(what, bool(np.all(known)), "an entry is of no known kind")
     check(what, bool(np.all((heights > 0) == (kinds == EntryKind.GROUP))), "a height is impossible")
+    # Sums over entries are 64 bits wide: what could pass them is refused, not wrapped.
+    total = float(entries["byte_size"].sum(dtype=np.float64))
+    check(what, total < TOTAL_SIZE_MAX, "its sizes are impossible")
+    check(what, bool(np.all(entries["record_count"] <= nexts - firsts)), "an entry is overfull")
     if node.height:
         check(what, bool(np.all(heights < node.height)), "a group points at its own height")

@@ -79,7 +79,7 @@ _CHECKPOINT = struct.Struct(
     "Q"  # synced_next
     "q"  # last_timestamp
     "Q"  # epoch
-    "Q"  # version seen
+    "Q"  # manifest_version, the highest seen
     "Q"  # published_next
     "Q"  # reserved_next
     "4x"  # reserved
@@ -116,6 +116,7 @@ def decode_index_header(data: bytes | memoryview) -> SegmentHeader:
 
 
 def _encode_header(wanted: int, header: SegmentHeader) -> bytes:
+    _check_header("segment header", header)
     raw = _HEADER.pack(
         wanted, VERSION, stream_id_bytes(header.stream_id), header.first_offset, header.epoch, 0
     )
@@ -127,11 +128,17 @@ def _decode_header(what: str, wanted: int, data: bytes | memoryview) -> SegmentH
     found, version, stream_id, first_offset, epoch, crc = _HEADER.unpack(data)
     check_magic(what, found, wanted, version)
     check(what, crc == crc32c(memoryview(data)[:-4]), "its checksum does not match")
-    check(what, first_offset <= OFFSET_MAX, f"first_offset={first_offset}")
-    return SegmentHeader(stream_id_from_bytes(stream_id), first_offset, epoch)
+    header = SegmentHeader(stream_id_from_bytes(stream_id), first_offset, epoch)
+    _check_header(what, header)
+    return header
+
+
+def _check_header(what: str, header: SegmentHeader) -> None:
+    check(what, header.first_offset <= OFFSET_MAX + 1, f"first_offset={header.first_offset}")
 
 
 def encode_index_record(place: ChunkPlace) -> bytes:
+    _check_place(place)
     raw = _RECORD.pack(*place, 0, 0)[:-4]
     return raw + crc32c(raw).to_bytes(4, "little")
 
@@ -147,13 +154,20 @@ def decode_index_record(data: bytes | memoryview) -> ChunkPlace:
     *fields, _, crc = _RECORD.unpack(data)
     check(what, crc == crc32c(memoryview(data)[:-4]), "its checksum does not match")
     place = ChunkPlace(*fields)
-    check(what, place.size <= CHUNK_SIZE_MAX, f"size={place.size}")
-    check(what, place.record_count <= CHUNK_RECORD_COUNT_MAX, f"records={place.record_count}")
-    check(what, place.next_offset <= OFFSET_MAX + 1, f"first_offset={place.first_offset}")
+    _check_place(place)
     return place
 
 
+def _check_place(place: ChunkPlace) -> None:
+    what = "index record"
+    check(what, place.position <= OFFSET_MAX, f"position={place.position}")
+    check(what, place.size <= CHUNK_SIZE_MAX, f"size={place.size}")
+    check(what, place.record_count <= CHUNK_RECORD_COUNT_MAX, f"records={place.record_count}")
+    check(what, place.next_offset <= OFFSET_MAX + 1, f"first_offset={place.first_offset}")
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    _check_checkpoint(checkpoint)
     stream_id, *numbers = checkpoint
     raw = _CHECKPOINT.pack(CHECKPOINT_MAGIC, VERSION, stream_id_bytes(stream_id), *numbers, 0)[:-4]
     return raw + crc32c(raw).to_bytes(4, "little")
@@ -170,4 +184,14 @@ def decode_checkpoint(data: bytes | memoryview) -> Checkpoint:
     found, version, stream_id, *numbers, crc = _CHECKPOINT.unpack(data)
     check_magic(what, found, CHECKPOINT_MAGIC, version)
     check(what, crc == crc32c(memoryview(data)[:-4]), "its checksum does not match")
-    return Checkpoint(stream_id_from_bytes(stream_id), *numbers)
+    checkpoint = Checkpoint(stream_id_from_bytes(stream_id), *numbers)
+    _check_checkpoint(checkpoint)
+    return checkpoint
+
+
+def _check_checkpoint(checkpoint: Checkpoint) -> None:
+    what, end = "checkpoint", OFFSET_MAX + 1
+    check(what, checkpoint.segment_first_offset <= end, "its segment starts beyond all offsets")
+    check(what, checkpoint.synced_next <= end, f"synced_next={checkpoint.synced_next}")
+    check(what, checkpoint.published_next <= end, f"published_next={checkpoint.published_next}")
+    check(what, checkpoint.reserved_next <= end, f"reserved_next={checkpoint.reserved_next}")

@@ -2,9 +2,11 @@
 
 The registry object (`stream.json`) is what a rebuild starts from when coordination is
 lost: it says that the stream exists, how it is configured and which node holds its tail.
-It ends with the CRC-32C of its canonical form. Spec: docs/formats.md, "Stream record".
+It has one canonical form and ends with the CRC-32C of it, so that any other byte is
+damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -12,7 +14,8 @@ import orjson
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import VERSION, check, corrupt, crc32c
 from bottomless.model.config import encode_config, parse_config
-from bottomless.model.names import NodeId, StreamName, Uid, parse_stream_id
+from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
+from bottomless.model.names import parse_stream_id, parse_stream_name, parse_uid
 from bottomless.model.stream import (
     EpochStart,
     Intent,
@@ -39,7 +42,7 @@ _REGISTRY_MEMBERS: Final = (
 def encode_record(record: StreamRecord) -> bytes:
     """The value of the stream's key in coordination."""
     check_record(record)
-    return orjson.dumps(_as_json(record))
+    return orjson.dumps({"format": VERSION, **_as_json(record)})
 
 
 def decode_record(data: bytes) -> StreamRecord:
@@ -48,14 +51,17 @@ def decode_record(data: bytes) -> StreamRecord:
     Raises:
         Corrupt: it is not such a value.
     """
-    return _from_json("stream record", _parse("stream record", data))
+    what = "stream record"
+    members = _parse(what, data)
+    check(what, members.keys() == _READERS.keys(), "its members are not those of its version")
+    return _from_json(what, members)
 
 
 def encode_registry(record: StreamRecord) -> bytes:
     """The registry object: what of a record must outlive coordination."""
-    whole = _as_json(record)
-    members = {name: whole[name] for name in _REGISTRY_MEMBERS}
-    return orjson.dumps({**members, "crc32c": f"{crc32c(orjson.dumps(members)):08x}"})
+    check_record(record)
+    whole = {"format": VERSION, **_as_json(record)}
+    return _sealed({name: whole[name] for name in _REGISTRY_MEMBERS})
 
 
 def decode_registry(data: bytes) -> StreamRecord:
@@ -66,9 +72,21 @@ def decode_registry(data: bytes) -> StreamRecord:
     """
     what = "stream registry object"
     members = _parse(what, data)
-    crc = members.pop("crc32c", None)
-    check(what, crc == f"{crc32c(orjson.dumps(members)):08x}", "its checksum does not match")
+    members.pop("crc32c", None)
+    names = {"format", *members}
+    check(what, names == set(_REGISTRY_MEMBERS), "its members are not those of its version")
+    whole = {"format": VERSION, **members}
+    try:
+        sealed = _sealed({name: whole[name] for name in _REGISTRY_MEMBERS})
+    except orjson.JSONEncodeError as error:
+        raise corrupt(what, "it is nested too deeply") from error
+    check(what, sealed == data, "its checksum does not match, or its form is not the canonical one")
     return _from_json(what, members)
+
+
+def _sealed(members: dict[str, Any]) -> bytes:
+    crc = crc32c(orjson.dumps(members))
+    return orjson.dumps({**members, "crc32c": f"{crc:08x}"})
 
 
 def _parse(what: str, data: bytes) -> dict[str, Any]:
@@ -77,13 +95,14 @@ def _parse(what: str, data: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise corrupt(what, "it is not JSON") from error
     check(what, isinstance(members, dict), "it is not an object")
-    check(what, members.get("format") == VERSION, "its version is not known")
+    version = members.pop("format", None)
+    check(what, type(version) is int, "it names no version")
+    check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
     return dict(members)
 
 
 def _as_json(record: StreamRecord) -> dict[str, Any]:
     return {
-        "format": VERSION,
         "stream_id": record.stream_id,
         "name": record.name,
         "tenant": record.tenant,
@@ -117,24 +136,87 @@ def _intent_as_json(intent: Intent) -> list[Any]:
     return [intent.uid, intent.first_offset, intent.session]
 
 
-def _from_json(what: str, members: dict[str, Any]) -> StreamRecord:
-    members.pop("format")
+def _from_json(what: str, members: Mapping[str, Any]) -> StreamRecord:
     try:
-        root = members.pop("root", None)
-        record = StreamRecord(
-            stream_id=parse_stream_id(members.pop("stream_id")),
-            name=StreamName(members.pop("name")),
-            state=StreamState(members.pop("state")),
-            config=parse_config(members.pop("config")),
-            home=NodeId(home) if (home := members.pop("home")) is not None else None,
-            epochs=tuple(EpochStart(*start) for start in members.pop("epochs", ())),
-            root=None if root is None else RootPointer(*root),
-            past_roots=tuple(Uid(uid) for uid in members.pop("past_roots", ())),
-            intents=tuple(Intent(*intent) for intent in members.pop("intents", ())),
-            quarantine=tuple(Intent(*intent) for intent in members.pop("quarantine", ())),
-            **members,
-        )
-    except (KeyError, TypeError, ValueError, InvalidRequest) as error:
+        record = StreamRecord(**{name: _READERS[name](value) for name, value in members.items()})
+        check_record(record)
+    except (AssertionError, TypeError, ValueError, InvalidRequest) as error:
         raise corrupt(what, "its members do not fit its schema") from error
-    check_record(record)
     return record
+
+
+def _number(low: int, high: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        # Not isinstance: JSON's true is not a number.
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError("not a number, or out of its range")
+        return value
+
+    return read
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not a flag")
+    return value
+
+
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _list(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
+    def read_all(values: Any) -> tuple[Any, ...]:
+        if not isinstance(values, list):
+            raise TypeError("not a list")
+        return tuple(read(value) for value in values)
+
+    return read_all
+
+
+def _row(kind: Callable[..., Any], *columns: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read(values: Any) -> Any:
+        if not isinstance(values, list):
+            raise TypeError("not a list")
+        return kind(*(column(value) for column, value in zip(columns, values, strict=True)))
+
+    return read
+
+
+_count = _number(0, 2**63 - 1)
+_crc = _number(0, 2**32 - 1)
+_offset = _number(0, OFFSET_MAX + 1)
+_timestamp = _number(TIMESTAMP_MIN, TIMESTAMP_MAX)
+_intent = _row(Intent, parse_uid, _offset, _text)
+
+_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "stream_id": parse_stream_id,
+    "name": parse_stream_name,
+    "tenant": _text,
+    "state": StreamState,
+    "created_at": _timestamp,
+    "config": parse_config,
+    "config_version": _count,
+    "generation": _count,
+    "version": _count,
+    "epoch": _count,
+    "home": _optional(_text),
+    "owner_url": _optional(_text),
+    "dirty": _flag,
+    "reserved_next": _offset,
+    "epochs": _list(_row(EpochStart, _count, _offset)),
+    "root": _optional(_row(RootPointer, parse_uid, _count, _count, _count, _count, _crc)),
+    "past_roots": _list(parse_uid),
+    "published_next": _offset,
+    "last_timestamp": _timestamp,
+    "uploader": _optional(_text),
+    "intents": _list(_intent),
+    "quarantine": _list(_intent),
+}
+"""How each member of a record is read, in the order in which it is written."""

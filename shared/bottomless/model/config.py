@@ -26,7 +26,7 @@ from bottomless.model.limits import (
 _SIMPLE_DURATION = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
 _ISO_DURATION = re.compile(
     r"P(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
-    r"(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?",
+    r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?",
     re.ASCII,
 )
 _UNIT_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -107,7 +107,7 @@ def parse_config(value: object) -> StreamConfig:
 
 def _fault(item: Any) -> Fault:
     place, kind = item["loc"], item["type"]
-    if kind == "extra_forbidden":
+    if kind in {"extra_forbidden", "invalid_key"}:
         # The member's name is the sender's, so the pointer stops at its parent.
         return Fault(
             "unknown-member",

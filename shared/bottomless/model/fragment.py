@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 from bottomless.errors import Code, NotFound
+from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId, Uid
 
 _FRAGMENT_ID = re.compile(r"([0-9]{20})-([0-9a-f]{32})", re.ASCII)
@@ -69,6 +70,6 @@ def parse_fragment_id(text: str) -> tuple[int, Uid]:
         NotFound: no fragment has such an id.
     """
     match = _FRAGMENT_ID.fullmatch(text)
-    if match is None:
+    if match is None or int(match[1]) > OFFSET_MAX:
         raise NotFound("there is no such fragment", code=Code.FRAGMENT_NOT_FOUND)
     return int(match[1]), Uid(match[2])

@@ -9,6 +9,10 @@ GIB: Final = 1024 * MIB
 OFFSET_MAX: Final = 2**53 - 1
 """Largest offset: JSON numbers beyond are rounded by common parsers."""
 
+TIMESTAMP_MIN: Final = -62_135_596_800_000
+TIMESTAMP_MAX: Final = 253_402_300_799_999
+"""First and last millisecond of the years 1 to 9999, which RFC 3339 can write."""
+
 NAME_SIZE_MAX: Final = 128
 RECORD_VALUE_SIZE_MAX: Final = MIB
 RECORD_KEY_SIZE_MAX: Final = KIB

@@ -52,7 +52,7 @@ ENTRY_DTYPE: Final = np.dtype(
         ("reserved", "V20"),
     ]
 )
-assert ENTRY_DTYPE.itemsize == 128  # docs/formats.md, manifest node
+assert ENTRY_DTYPE.itemsize == 128  # docs/formats.md, "Manifest entry"
 
 Entries = NDArray[np.void]
 """One-dimensional array of ENTRY_DTYPE, in offset order."""

@@ -26,6 +26,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _RESERVED_PREFIXES: Final = ("amq.", "__", "internal.")
+_DEVICE = re.compile(r"con|prn|aux|nul|(?:com|lpt)[0-9]", re.ASCII | re.IGNORECASE)
+"""Device names of Windows: users save streams to files named after them."""
 
 
 def parse_stream_name(text: str) -> StreamName:
@@ -49,6 +51,8 @@ def parse_stream_name(text: str) -> StreamName:
             "stream names starting with 'amq.', '__' or 'internal.' are reserved",
             code=Code.BAD_NAME,
         )
+    if _DEVICE.fullmatch(text):
+        raise InvalidRequest("this stream name is reserved: a device has it", code=Code.BAD_NAME)
     return StreamName(text)
 
 

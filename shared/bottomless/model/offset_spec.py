@@ -2,19 +2,19 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _RFC3339 = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
+    r"([Zz]|[+-][0-9]{2}:[0-5][0-9])",
     re.ASCII,
 )
-TIMESTAMP_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, which RFC 3339 can still write."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,10 @@ def parse_offset(text: str) -> int:
 
 
 def parse_timestamp(text: str) -> int:
-    """Read RFC 3339, or integer milliseconds since 1970; fractions of a ms round down."""
+    """Read RFC 3339, or integer milliseconds since 1970; fractions of a ms round down.
+
+    A leap second is refused: time in ms since 1970 has no number for it.
+    """
     if _INTEGER.fullmatch(text):
         if int(text) > TIMESTAMP_MAX:
             raise _bad_spec("a timestamp lies before the year 10000")
@@ -95,17 +98,19 @@ def parse_timestamp(text: str) -> int:
     # fromisoformat knows at most six digits of a second's fraction.
     cut = re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text.upper())
     try:
-        moment = datetime.fromisoformat(cut)
-        elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    except (ValueError, OverflowError) as error:
-        raise _bad_spec("a timestamp names a day that does not exist") from error
-    return elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
+        timestamp = (datetime.fromisoformat(cut) - _EPOCH) // timedelta(milliseconds=1)
+    except ValueError as error:
+        raise _bad_spec("a timestamp names a moment that does not exist") from error
+    if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
+        raise _bad_spec("a timestamp lies in the years 1 to 9999 of UTC")
+    return timestamp
 
 
 def format_timestamp(timestamp: int) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    seconds, milliseconds = divmod(timestamp, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    """RFC 3339 in UTC with milliseconds, of a time from TIMESTAMP_MIN to TIMESTAMP_MAX."""
+    # Not strftime: its %Y does not pad years before 1000.
+    moment = _EPOCH + timedelta(milliseconds=timestamp)
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _bad_spec(message: str) -> InvalidRequest:

@@ -1,0 +1,147 @@
+"""All four services in one process, on one port, with an embedded Valkey and a directory as store.
+
+    DIR/lock        held while the process lives: a second one is refused
+    DIR/ingest      the tails of streams, not yet uploaded
+    DIR/objects     the object store
+    DIR/valkey      the coordination store
+    DIR/run         sockets of the internal listeners
+
+The services call each other over those sockets with the same clients as when they run
+apart: there is no second code path. After a crash at any moment everything that was
+answered is in these directories, and the next start recovers from them.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bottomless.coordination.base import Coordination
+from bottomless.coordination.embedded import EmbeddedValkey
+from bottomless.drives.base import Drive
+from bottomless_server.ingest import app as ingest
+from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.manifest import app as manifest
+from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.reader import app as reader
+from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.runtime.dispatch import Dispatcher
+from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
+from bottomless_server.runtime.service import Service, run_process, serve
+from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.uploader import app as uploader
+from bottomless_server.uploader.settings import UploaderSettings
+
+SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
+"""In the order in which they start: each calls those before it."""
+
+DRAIN_ORDER: Final = ("ingest", "uploader", "reader", "manifest")
+"""The way of a record: what one service finishes, the next still takes."""
+
+_INGEST_PARTS: Final = ("producers", "staged")
+_READER_PARTS: Final = ("offsets", "fragments")
+
+
+def run(settings: CommonSettings) -> int:
+    """Run until a signal; returns the exit code. `settings.data_dir` is DIR."""
+    configure_logs(settings.log_level, as_json=settings.log_json)
+
+    async def main() -> int:
+        with ExitStack() as held:
+            held.enter_context(locked(settings.data_dir))
+            coordination_url = settings.coordination_url
+            if coordination_url is None:
+                # Started here and not in a thread: it dies with the thread that forks it.
+                valkey = EmbeddedValkey(settings.data_dir / "valkey")
+                valkey.start()
+                held.callback(valkey.stop)
+                coordination_url = valkey.url
+            store_url = settings.store_url or directory_url(settings.data_dir / "objects")
+            drive = open_drive(store_url)
+            coordination = open_coordination(coordination_url)
+            try:
+                return await _serve(settings, drive, coordination)
+            finally:
+                await drive.aclose()
+                await coordination.aclose()
+
+    return run_process(main)
+
+
+def directory_url(directory: Path) -> str:
+    """The url of a directory as a store."""
+    return directory.absolute().as_uri()
+
+
+def route(method: str, path: str) -> Sequence[str]:
+    """Whose path it is: the table of api.md, section 1."""
+    parts = path.split("/")
+    if len(parts) < 3 or parts[:2] != ["", "v1"]:
+        return ()
+    part = parts[4] if len(parts) > 4 and parts[2] == "streams" else ""
+    if part == "records" and len(parts) == 5:
+        return ("reader", "ingest") if method in ("GET", "HEAD") else ("ingest", "reader")
+    if part in _INGEST_PARTS:
+        return ("ingest",)
+    if part == "records" or part in _READER_PARTS:
+        return ("reader",)
+    return ("manifest",)
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Hold the lock of a data directory, which is made if it is absent.
+
+    Raises:
+        CannotStart: another process holds it, or the directory cannot be written.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason = error.strerror
+        raise CannotStart(f"the data directory {data_dir} cannot be used: {reason}") from error
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            sentence = f"another process uses the data directory {data_dir}"
+            raise CannotStart(sentence) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+async def _serve(settings: CommonSettings, drive: Drive, coordination: Coordination) -> int:
+    data_dir = settings.data_dir
+    urls = {name: internal_url(None, data_dir, name) for name in SERVICES}
+    common: dict[str, Any] = {
+        "manifest_url": urls["manifest"],
+        "ingest_url": urls["ingest"],
+        "reader_url": urls["reader"],
+    }
+
+    def own(name: str) -> dict[str, Any]:
+        return {"data_dir": data_dir / name, "internal_listen": urls[name], **common}
+
+    services: list[Service] = [
+        manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
+        ingest.create_service(IngestSettings(**own("ingest")), coordination),
+        uploader.create_service(UploaderSettings(**own("uploader")), drive),
+        reader.create_service(ReaderSettings(**own("reader")), drive),
+    ]
+    assert tuple(service.name for service in services) == SERVICES
+    apps = {service.name: service.public for service in services}
+    return await serve(
+        services,
+        public_app=Dispatcher(apps, route, "Bottomless"),
+        host=settings.host,
+        port=settings.port,
+        internal_urls=urls,
+        drain_order=DRAIN_ORDER,
+        drain_seconds=settings.drain_seconds,
+    )

@@ -1,0 +1,187 @@
+"""Ingest, put together: settings and coordination in, two applications and a lifecycle out."""
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bottomless.coordination.base import Coordination
+from bottomless.errors import Unavailable
+from bottomless_server.ingest.appender import AppendBounds, DiskUse, Surroundings
+from bottomless_server.ingest.core.clock import CommitClock
+from bottomless_server.ingest.feed import CommitFeed
+from bottomless_server.ingest.file_calls import FileCalls, RealFileCalls
+from bottomless_server.ingest.internal_routes import Tails, create_internal_api
+from bottomless_server.ingest.names import ManifestCalls, StreamNames
+from bottomless_server.ingest.node import DirectoryLock, load_node_id
+from bottomless_server.ingest.owner import Clocks, LeaseBounds, NodeLease, Owner
+from bottomless_server.ingest.routes import AppendRoute, Appends
+from bottomless_server.ingest.segments import RollBounds
+from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.runtime.http import create_api
+from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.peers import Peer
+
+REAL_CLOCKS: Final = Clocks(wall=lambda: time.time_ns() // 1_000_000, monotonic=time.monotonic)
+
+
+class IngestService:
+    """One of the four services; see runtime/service.py for who calls what when."""
+
+    name = "ingest"
+
+    def __init__(
+        self,
+        settings: IngestSettings,
+        coordination: Coordination,
+        manifest: ManifestCalls,
+        files: FileCalls,
+        clocks: Clocks,
+    ) -> None:
+        self._settings = settings
+        self._coordination = coordination
+        self._files = files
+        self._clocks = clocks
+        self._disk = DiskUse(settings.ingest_disk_bytes_max)
+        # What was asked of manifest is good for as long as the owner believes in its lease.
+        keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
+        self._names = StreamNames(manifest, clocks, keep_ms)
+        self._appends = Appends(settings, self._names, self._disk, clocks)
+        self._feed = CommitFeed(os.urandom(8).hex())
+        self._executor: ThreadPoolExecutor | None = None
+        self._lock: DirectoryLock | None = None
+        self._tails: Tails | None = None
+        self._internal: FastAPI | None = None
+        self.public: ASGIApp = AppendRoute(self._appends, _create_public_api())
+
+    async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The internal application: there are no tails before the start."""
+        if self._internal is None:
+            raise Unavailable("ingest has not started")
+        await self._internal(scope, receive, send)
+
+    async def start(self) -> None:
+        """Lock the directory, take the lease, open what lies here.
+
+        Raises:
+            CannotStart: another process uses the directory, or the owner's url is not known.
+        """
+        settings, data_dir = self._settings, self._settings.data_dir
+        owner_url = settings.ingest_url or settings.internal_listen
+        if owner_url is None:
+            raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
+        self._files.make_dir(data_dir)
+        self._lock = DirectoryLock(data_dir)
+        node_id = load_node_id(self._files, data_dir, os.urandom(16).hex())
+        self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
+        lease = NodeLease(
+            self._coordination,
+            node_id,
+            self._clocks,
+            LeaseBounds(
+                settings.ingest_lease_ms,
+                settings.ingest_lease_margin_ms,
+                settings.ingest_renew_ms,
+            ),
+        )
+        await lease.start()
+        owner = Owner(self._coordination, node_id, owner_url, lease)
+        streams = OwnedStreams(
+            self._files, data_dir, owner, self._surroundings(), _roll(settings), self._feed.note
+        )
+        self._tails = Tails(streams, self._feed, lease, self._files, self._executor)
+        self._internal = create_internal_api(self._tails)
+        await streams.start(settings.ingest_open_count)
+        self._appends.open(streams)
+
+    async def drain(self) -> None:
+        """Refuse appends and finish those in flight; tails are served on, for the uploader."""
+        await self._appends.drain()
+
+    async def stop(self) -> None:
+        """Close streams, clean ones as clean, and give the lease up."""
+        if self._tails is not None:
+            self._feed.wake()
+            await self._tails.streams.stop()
+            await self._tails.lease.stop()
+        await self._names.aclose()
+        if self._executor is not None:
+            self._executor.shutdown()
+        if self._lock is not None:
+            self._lock.release()
+
+    async def report(self) -> Mapping[str, Any]:
+        """A word on what ingest depends on, for `/readyz?verbose=1`."""
+        if self._tails is None:
+            return {}
+        return {
+            "coordination": "lease held" if self._tails.lease.is_live() else "lease ran out",
+            "open_streams": sum(1 for _ in self._tails.streams.opened()),
+            "local_bytes": self._disk.held,
+        }
+
+    def _surroundings(self) -> Surroundings:
+        settings = self._settings
+        assert self._executor is not None
+        return Surroundings(
+            executor=self._executor,
+            clocks=self._clocks,
+            commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
+            disk=self._disk,
+            bounds=AppendBounds(
+                chunk_size_max=settings.ingest_chunk_size_max,
+                local_keep_ms=settings.ingest_local_keep_ms,
+                local_bytes_keep=settings.ingest_local_bytes_keep,
+                checkpoint_bytes=settings.ingest_checkpoint_bytes,
+                checkpoint_ms=settings.ingest_checkpoint_ms,
+            ),
+        )
+
+
+def create_service(
+    settings: IngestSettings,
+    coordination: Coordination,
+    *,
+    manifest: ManifestCalls | None = None,
+    files: FileCalls | None = None,
+    clocks: Clocks = REAL_CLOCKS,
+) -> IngestService:
+    """Build the service; nothing is opened before `start`.
+
+    Raises:
+        CannotStart: a setting that it cannot do without is missing.
+    """
+    if manifest is None:
+        if settings.manifest_url is None:
+            raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
+        manifest = Peer(settings.manifest_url, name="manifest")
+    return IngestService(settings, coordination, manifest, files or RealFileCalls(), clocks)
+
+
+def _roll(settings: IngestSettings) -> RollBounds:
+    return RollBounds(
+        settings.ingest_segment_size_max,
+        settings.ingest_segment_age_ms_max,
+        settings.ingest_segment_chunk_count_max,
+    )
+
+
+def _create_public_api() -> FastAPI:
+    """Everything on the public listener but the append itself, whose contract it states."""
+    api = create_api("Bottomless ingest")
+
+    @api.post(
+        "/v1/streams/{name}/records",
+        operation_id="appendRecords",
+        summary="Append records",
+    )
+    async def append_records(name: str, request: Request) -> None:
+        # Only here for the contract and for `Allow`: AppendRoute takes these requests before.
+        raise AssertionError((name, request.method))
+
+    return api

@@ -1,0 +1,1 @@
+"""What ingest decides, without I/O, clocks or randomness."""

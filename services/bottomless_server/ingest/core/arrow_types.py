@@ -1,0 +1,100 @@
+"""Which Arrow types a column may come in, and how large their values are once decoded."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow.compute import call_function
+
+from bottomless.model.record import Columns
+
+_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_BYTES = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are valid UTF-8 by its own rule."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(fits(kind) for fits in _TEXT)
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(fits(kind) for fits in _BYTES)
+
+
+def stored_form(column: Columns, kind: pa.DataType) -> bool:
+    """Whether a column of this type can be stored as its own."""
+    if pa.types.is_null(kind):
+        return column not in (Columns.VALUE, Columns.CONTENT)
+    if column in (Columns.VALUE, Columns.KEY):
+        return is_text(kind) or is_bytes(kind)
+    if column is Columns.FILTER_VALUE:
+        return is_text(kind)
+    if column is Columns.CONTENT:
+        return pa.types.is_integer(kind)
+    if column is Columns.EVENT_TIME:
+        # Without a zone nobody can say which moment is meant.
+        return pa.types.is_timestamp(kind) and kind.tz is not None
+    assert column is Columns.HEADERS
+    return (
+        pa.types.is_map(kind)
+        and is_text(kind.key_type)
+        and (is_text(kind.item_type) or is_bytes(kind.item_type))
+        and not pa.types.is_dictionary(kind.key_type)
+        and not pa.types.is_dictionary(kind.item_type)
+    )
+
+
+def sizes_of(array: Any) -> NDArray[np.int64] | None:
+    """Bytes of each value of a column of text or bytes, 0 for nulls; None for other types.
+
+    Views and dictionaries are measured without being decoded: they may name one large
+    value as often as they like.
+    """
+    kind = array.type
+    sizes: NDArray[np.int64]
+    if pa.types.is_map(kind):
+        return _map_sizes(array)
+    if not (is_text(kind) or is_bytes(kind)):
+        return None
+    if pa.types.is_dictionary(kind):
+        return _dictionary_sizes(array)
+    if pa.types.is_fixed_size_binary(kind):
+        return np.full(len(array), kind.byte_width, np.int64)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
+        sizes = views[array.offset : array.offset + len(array), 0].astype(np.int64)
+        if array.null_count:
+            # The bytes of a null's view may be anything.
+            sizes[np.asarray(array.is_null())] = 0
+        return sizes
+    lengths = call_function("binary_length", [array])
+    return np.asarray(lengths.fill_null(0), np.int64)
+
+
+def _dictionary_sizes(array: Any) -> NDArray[np.int64]:
+    sizes = sizes_of(array.dictionary)
+    assert sizes is not None
+    if not len(sizes):
+        return np.zeros(len(array), np.int64)
+    indices = np.asarray(array.indices.fill_null(0), np.int64)
+    taken: NDArray[np.int64] = sizes[indices]
+    if array.indices.null_count:
+        taken[np.asarray(array.indices.is_null())] = 0
+    return taken
+
+
+def _map_sizes(array: Any) -> NDArray[np.int64]:
+    names, items = sizes_of(array.keys), sizes_of(array.items)
+    assert names is not None
+    assert items is not None
+    return names + items

@@ -1,0 +1,41 @@
+"""Refuse a wall clock that jumped ahead: one wrong hour would stay in the stream for ever.
+
+Commit timestamps never decrease, so a clock that is ahead for a moment pulls all later
+records ahead with it. A jump is what the wall clock gained on elapsed time since it was
+last believed; a clock that goes back is harmless and does not move the line.
+"""
+
+from bottomless.errors import Code, Unavailable
+
+
+class CommitClock:
+    """One for all streams of a process. Times in ms; `elapsed` is of a monotonic clock."""
+
+    def __init__(self, jump_ms_max: int) -> None:
+        self._jump_ms_max = jump_ms_max
+        self._line: int | None = None
+        """Wall time minus elapsed time, as it was last believed."""
+
+    def read(self, wall: int, elapsed: int) -> int:
+        """The wall time, if it can be believed.
+
+        Raises:
+            Unavailable: `clock-skew`, until the clock is back.
+        """
+        line = wall - elapsed
+        if self._line is None:
+            self._line = line
+        if line - self._line > self._jump_ms_max:
+            raise Unavailable(
+                "the clock of this node jumped ahead",
+                code=Code.CLOCK_SKEW,
+                retry_after_seconds=5,
+                facts={"ahead_ms": line - self._line, "bound_ms": self._jump_ms_max},
+            )
+        self._line = max(self._line, line)
+        return wall
+
+
+def commit_timestamp(previous: int, wall: int) -> int:
+    """The timestamp of the next chunk: search by time relies on its never decreasing."""
+    return max(previous, wall)

@@ -1,0 +1,227 @@
+"""Give out what is committed: which streams have news, and chunks as they lie on disk.
+
+Nothing is given out beyond what is durable, and nothing when the lease may have run out:
+a fenced owner's tail may differ from the stream's.
+
+On the record's path: after appender.py, before uploader/core/cutter.py and, for the
+tail, the reader.
+"""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple
+
+from bottomless.errors import Code, Corrupt, OffsetGone
+from bottomless.formats.chunk import decode_header
+from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.chunk import ChunkFlags
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.appender import Appender
+from bottomless_server.ingest.file_calls import FileCalls, read_exactly
+from bottomless_server.ingest.layout import segment_path
+from bottomless_server.ingest.pulse import Pulse, wait_for
+from bottomless_server.ingest.segments import Segment
+
+_CHANGED_COUNT_MAX: Final = 10_000
+"""Streams named in one answer; the token then stands at the last of them."""
+
+
+class Run(NamedTuple):
+    """Whole chunks, one after the other; none at the end of the stream."""
+
+    data: bytes
+    first_offset: int
+    next_offset: int
+    log_end: int
+    """Cumulative log bytes up to the end of the last chunk."""
+
+
+class CommitFeed:
+    """Remembers which streams changed, in the order of their last change."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        """Tokens of another process mean nothing here."""
+        self._changes: OrderedDict[StreamId, tuple[int, Appender]] = OrderedDict()
+        self._count = 0
+        self._pulse = Pulse()
+
+    def note(self, appender: Appender) -> None:
+        self._count += 1
+        self._changes[appender.stream_id] = (self._count, appender)
+        self._changes.move_to_end(appender.stream_id)
+        self._pulse.fire()
+
+    def wake(self) -> None:
+        """End all waiting, as at a stop."""
+        self._pulse.fire()
+
+    async def wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
+        """Streams that changed since `token`, at once or when there are any."""
+        after = self._parse(token)
+        if after is None:
+            # A new follower hears of everything that is not published yet.
+            waiting = [a for _, a in self._changes.values() if a.log.next_offset > a.published_next]
+            return self._answer(self._count, waiting)
+        changed = self._pulse.next()
+        found = self._since(after)
+        if not found:
+            await wait_for(changed, wait_seconds)
+            found = self._since(after)
+        if len(found) > _CHANGED_COUNT_MAX:
+            found = found[:_CHANGED_COUNT_MAX]
+        return self._answer(found[-1][0] if found else after, [appender for _, appender in found])
+
+    def _since(self, after: int) -> list[tuple[int, Appender]]:
+        found = []
+        for change in reversed(self._changes.values()):
+            if change[0] <= after:
+                break
+            found.append(change)
+        return found[::-1]
+
+    def _parse(self, token: str | None) -> int | None:
+        instance, _, number = (token or "").partition(".")
+        if instance != self._instance or not number.isdecimal() or int(number) > self._count:
+            return None
+        return int(number)
+
+    def _answer(self, count: int, appenders: list[Appender]) -> dict[str, Any]:
+        streams = [
+            {
+                "stream_id": appender.stream_id,
+                "epoch": appender.claim.epoch,
+                "committed_next": appender.log.next_offset,
+                "published_next": appender.published_next,
+                "log_end": appender.log.log_end,
+                "target_bytes": appender.config.fragment.target_bytes,
+                "max_age_ms": appender.config.fragment.max_age_ms,
+            }
+            for appender in appenders
+            if appender.stopped is None
+        ]
+        return {"token": f"{self._instance}.{count}", "streams": streams}
+
+
+def bounds_of(appender: Appender) -> dict[str, int | None]:
+    """What every answer says of a stream beside its bytes."""
+    return {
+        "epoch": appender.claim.epoch,
+        "local_first_offset": appender.log.first_offset,
+        "committed_next": appender.log.next_offset,
+        "published_next": appender.published_next,
+        "version": appender.version,
+        "last_chunk_offset": appender.log.last_chunk_offset,
+        "last_timestamp": appender.log.last_timestamp,
+    }
+
+
+def locate(appender: Appender, timestamp: int) -> int | None:
+    """First offset of the first local chunk with this timestamp or a later one."""
+    appender.claim.require()
+    for segment in appender.log.segments:
+        number = segment.index.since(timestamp)
+        if number < len(segment.index):
+            return segment.index.place(number).first_offset
+    return None
+
+
+async def read_run(
+    files: FileCalls,
+    executor: Executor,
+    appender: Appender,
+    first_offset: int,
+    size_max: int,
+    wait_seconds: float,
+) -> Run:
+    """Whole chunks from the one that holds `first_offset`; at least one, if there is one.
+
+    They end at the end of a segment at the latest, and never within a group.
+
+    Raises:
+        OffsetGone: `moved`: below what lies here.
+        Unavailable: `not-owner`.
+        Corrupt: the file does not hold what was written.
+    """
+    appender.claim.require()
+    advanced = appender.advanced.next()
+    if first_offset == appender.log.next_offset:
+        await wait_for(advanced, wait_seconds)
+        appender.claim.require()
+    if first_offset >= appender.log.next_offset:
+        return Run(b"", first_offset, first_offset, appender.log.log_end)
+    if first_offset < appender.log.first_offset:
+        raise moved(appender)
+    segment = _segment_of(appender, first_offset)
+    loop = asyncio.get_running_loop()
+    try:
+        run = await loop.run_in_executor(
+            executor, _read, files, appender, segment, first_offset, size_max, len(segment.index)
+        )
+    except FileNotFoundError:
+        # It was freed meanwhile.
+        raise moved(appender) from None
+    appender.claim.require()
+    return run
+
+
+def moved(appender: Appender) -> OffsetGone:
+    """The answer for what is in object storage only, with all that is needed to find it."""
+    return OffsetGone(
+        "these offsets are not kept here any more",
+        code=Code.MOVED,
+        retryable=True,
+        facts=bounds_of(appender),
+    )
+
+
+def _segment_of(appender: Appender, offset: int) -> Segment:
+    for segment in reversed(appender.log.segments):
+        if segment.first_offset <= offset:
+            return segment
+    raise moved(appender)
+
+
+def _read(
+    files: FileCalls,
+    appender: Appender,
+    segment: Segment,
+    first_offset: int,
+    size_max: int,
+    count: int,
+) -> Run:
+    index = segment.index
+    number = index.holding(first_offset)
+    first = index.place(number)
+    last = max(min(index.before(first.position + size_max), count - 1), number)
+    place = index.place(last)
+    if last > number and place.position + place.size > first.position + size_max:
+        last -= 1
+        place = index.place(last)
+    fd = files.open(segment_path(appender.log.directory, segment.first_offset))
+    try:
+        data = _read_places(files, fd, first.position, place.position + place.size)
+        parts = [data]
+        # A group is committed as a whole, so its end is there.
+        while _more_follows(parts[-1], place.size):
+            last += 1
+            place = index.place(last)
+            parts.append(_read_places(files, fd, place.position, place.position + place.size))
+    finally:
+        files.close(fd)
+    log_end = segment.log_start + place.position + place.size - HEADER_SIZE
+    whole = data if len(parts) == 1 else b"".join(parts)
+    return Run(whole, first.first_offset, place.next_offset, log_end)
+
+
+def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:
+    data = read_exactly(files, fd, end - start, start)
+    if len(data) != end - start:
+        raise Corrupt("the log is shorter than what was written")
+    return data
+
+
+def _more_follows(data: bytes, last_size: int) -> bool:
+    header = decode_header(data, len(data) - last_size)
+    return ChunkFlags.MORE_FOLLOWS in header.flags

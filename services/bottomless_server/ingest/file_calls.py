@@ -1,0 +1,154 @@
+"""The file operations of ingest, all of them, behind one small port.
+
+Why a port for something as plain as files? The promises of this service are about the
+order of these calls (synced before answered, published before freed), so tests record
+them, and make them fail one at a time.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+IOV_COUNT_MAX: Final = 512
+"""Parts of one gathered write; Linux takes 1024."""
+
+
+class FileCalls(Protocol):
+    """Blocking; called from worker threads, several at once."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create` it must not exist yet."""
+        ...
+
+    def close(self, fd: int) -> None: ...
+
+    def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int: ...
+
+    def pread(self, fd: int, size: int, position: int) -> bytes: ...
+
+    def fdatasync(self, fd: int) -> None: ...
+
+    def fsync_dir(self, path: Path) -> None: ...
+
+    def truncate(self, fd: int, size: int) -> None: ...
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory unless it is there."""
+        ...
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory; none if it does not exist."""
+        ...
+
+
+class RealFileCalls:
+    """The operating system's."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return os.open(path, flags, 0o644)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+        return os.pwritev(fd, parts, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        return os.pread(fd, size, position)
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def fsync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def rename(self, old: Path, new: Path) -> None:
+        old.rename(new)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def make_dir(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+def write_all(files: FileCalls, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+    """Write all parts at `position`; returns the position after them.
+
+    A short write is continued once more, only to learn from the next call why it was short.
+
+    Raises:
+        OSError: some of it may be in the file.
+    """
+    waiting = [memoryview(part) for part in parts if len(part)]
+    while waiting:
+        written = files.pwritev(fd, waiting[:IOV_COUNT_MAX], position)
+        if written <= 0:
+            raise OSError("a write wrote nothing")
+        position += written
+        while waiting and written >= len(waiting[0]):
+            written -= len(waiting[0])
+            del waiting[0]
+        if written:
+            waiting[0] = waiting[0][written:]
+    return position
+
+
+def read_exactly(files: FileCalls, fd: int, size: int, position: int) -> bytes:
+    """Read up to `size` bytes at `position`; fewer only at the end of the file."""
+    data = files.pread(fd, size, position)
+    while len(data) < size:
+        more = files.pread(fd, size - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def read_file(files: FileCalls, path: Path, size_max: int) -> bytes:
+    """A small file, whole."""
+    fd = files.open(path)
+    try:
+        return read_exactly(files, fd, size_max, 0)
+    finally:
+        files.close(fd)
+
+
+def replace_file(files: FileCalls, path: Path, data: bytes) -> None:
+    """Replace a small file as a whole, durably.
+
+    After a crash there is the old file or the new one, and perhaps `*.new` beside it, which
+    means nothing and is written over the next time.
+    """
+    fresh = path.with_name(path.name + ".new")
+    if fresh.name in files.names(path.parent):
+        files.unlink(fresh)
+    fd = files.open(fresh, create=True)
+    try:
+        write_all(files, fd, [data], 0)
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
+    files.rename(fresh, path)
+    files.fsync_dir(path.parent)

@@ -1,0 +1,43 @@
+"""Names of files: everything ingest keeps below its data directory.
+
+node.json                                   which data directory this is
+lock                                        held by the process that uses it
+streams/{stream_id}/checkpoint
+streams/{stream_id}/{first_offset:020d}.segment
+streams/{stream_id}/{first_offset:020d}.index
+streams-aside/{stream_id}.{epoch}           a log that was replaced by another home's, kept for an operator
+"""
+
+import re
+from pathlib import Path
+
+from bottomless.model.names import StreamId
+
+CHECKPOINT_NAME = "checkpoint"
+_SEGMENT = re.compile(r"([0-9]{20})\.segment", re.ASCII)
+
+
+def streams_dir(data_dir: Path) -> Path:
+    return data_dir / "streams"
+
+
+def stream_dir(data_dir: Path, stream_id: StreamId) -> Path:
+    return streams_dir(data_dir) / stream_id
+
+
+def aside_dir(data_dir: Path) -> Path:
+    return data_dir / "streams-aside"
+
+
+def segment_path(directory: Path, first_offset: int) -> Path:
+    return directory / f"{first_offset:020d}.segment"
+
+
+def index_path(directory: Path, first_offset: int) -> Path:
+    return directory / f"{first_offset:020d}.index"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The first offset in a segment's file name, None if it is another file's."""
+    match = _SEGMENT.fullmatch(name)
+    return None if match is None else int(match[1])

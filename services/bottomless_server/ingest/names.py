@@ -1,0 +1,93 @@
+"""Which stream a name means: asked of manifest, and remembered for less than a lease.
+
+After a deletion a name may be given to another stream, so nobody may go by an old answer
+for longer than the old owner's lease would last.
+"""
+
+import asyncio
+from typing import Any, Protocol
+
+from bottomless.errors import Unavailable
+from bottomless.model.names import StreamId, StreamName, parse_stream_id
+from bottomless.model.stream import StreamState
+from bottomless.stores.streams import stream_not_found
+from bottomless_server.ingest.owner import Clocks
+from bottomless_server.runtime.peers import PeerAnswer
+
+_NAME_COUNT_MAX = 100_000
+
+
+class ManifestCalls(Protocol):
+    """What ingest asks of manifest; a `Peer` is one."""
+
+    async def call(self, method: str, path: str) -> PeerAnswer: ...
+
+    async def aclose(self) -> None: ...
+
+
+class StreamNames:
+    """A small cache in front of manifest; one question at a time for each name."""
+
+    def __init__(self, manifest: ManifestCalls, clocks: Clocks, keep_ms: int) -> None:
+        self._manifest = manifest
+        self._clocks = clocks
+        self._keep_ms = keep_ms
+        self._known: dict[StreamName, tuple[StreamId, int]] = {}
+        self._asking: dict[StreamName, asyncio.Task[StreamId]] = {}
+
+    async def find(self, name: StreamName) -> StreamId:
+        """The stream behind a name.
+
+        Raises:
+            NotFound: there is none, or it is being deleted.
+            Unavailable: manifest does not answer, and did not lately; outcome none.
+        """
+        known = self._known.get(name)
+        if known is None:
+            return await asyncio.shield(self._ask(name))
+        stream_id, age = known[0], self._clocks.elapsed() - known[1]
+        if age >= self._keep_ms:
+            return await asyncio.shield(self._ask(name))
+        if age >= self._keep_ms // 2:
+            # Asked again while the old answer is good, so that no append waits for it.
+            self._ask(name)
+        return stream_id
+
+    def _ask(self, name: StreamName) -> asyncio.Task[StreamId]:
+        asking = self._asking.get(name)
+        if asking is None:
+            asking = asyncio.create_task(self._load(name))
+            self._asking[name] = asking
+            asking.add_done_callback(lambda task: self._asked(name, task))
+        return asking
+
+    def _asked(self, name: StreamName, task: asyncio.Task[StreamId]) -> None:
+        del self._asking[name]
+        # Looked at here, since a question ahead of time has nobody waiting for its answer.
+        if not task.cancelled():
+            task.exception()
+
+    async def _load(self, name: StreamName) -> StreamId:
+        asked_at = self._clocks.elapsed()
+        try:
+            answer: Any = (
+                await self._manifest.call("GET", f"/internal/v1/streams/by-name/{name}")
+            ).body
+        except Unavailable as error:
+            raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+        except Exception:
+            self._known.pop(name, None)
+            raise
+        if answer["state"] != StreamState.ACTIVE:
+            self._known.pop(name, None)
+            raise stream_not_found()
+        stream_id = parse_stream_id(answer["stream_id"])
+        if len(self._known) >= _NAME_COUNT_MAX:
+            self._known.clear()
+        self._known[name] = (stream_id, asked_at)
+        return stream_id
+
+    async def aclose(self) -> None:
+        for asking in list(self._asking.values()):
+            asking.cancel()
+        await self._manifest.aclose()

@@ -1,0 +1,283 @@
+"""The lease of this node, and its claims on streams.
+
+The node holds one lease for all its streams and renews it often. It believes in it only
+until lease minus margin after the *start* of the last successful renewal, by its own
+monotonic clock, while coordination keeps it for lease plus margin: so an owner that was
+cut off, or paused, has stopped before anybody else may begin.
+
+A lapse makes every claim doubtful: clean streams may have moved meanwhile. So each claim
+is confirmed against the record before it is used after a lapse.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.coordination.base import Coordination
+from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
+from bottomless.model.names import NodeId, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless.stores.streams import Streams, node_key
+from bottomless_server.ingest.core import ownership
+from bottomless_server.ingest.core.ownership import LocalView
+
+log = structlog.get_logger(__name__)
+
+_CLAIM_ATTEMPTS: Final = 4
+"""A claim begins anew when the home changes under it, which happens once in a handover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where time comes from. `monotonic` is in seconds, `wall` in ms since 1970."""
+
+    wall: Callable[[], int]
+    monotonic: Callable[[], float]
+
+    def elapsed(self) -> int:
+        """Monotonic time in ms."""
+        return int(self.monotonic() * 1000)
+
+
+class LeaseBounds(NamedTuple):
+    lease_ms: int
+    margin_ms: int
+    renew_ms: int
+
+
+class NodeLease:
+    """Whether this node may act as the owner of anything."""
+
+    def __init__(
+        self, coordination: Coordination, node_id: NodeId, clocks: Clocks, bounds: LeaseBounds
+    ) -> None:
+        self._coordination = coordination
+        self._redis_key = node_key(node_id)
+        # The node's id and not the process's: the directory is locked, so whoever else
+        # holds this lease is this node, before it was killed.
+        self._value = node_id.encode("ascii")
+        self._clocks = clocks
+        self._bounds = bounds
+        self._believed_until = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+        self.term = 0
+        """Grows with every lapse."""
+
+    def is_live(self) -> bool:
+        return self._clocks.monotonic() < self._believed_until
+
+    def require(self, outcome: Outcome = Outcome.NONE) -> None:
+        """Raises:
+        Unavailable: `not-owner`: the lease may have run out.
+        """
+        if not self.is_live():
+            raise ownership.not_owner(outcome=outcome)
+
+    async def start(self) -> None:
+        """Take the lease, if coordination answers, and go on renewing it."""
+        await self.renew()
+        self._task = asyncio.create_task(self._keep(), name="node-lease")
+
+    async def stop(self) -> None:
+        """Give the lease up: nothing may be served any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        self._believed_until = float("-inf")
+        with suppress(StoreError):
+            await self._coordination.release(self._redis_key, self._value)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._bounds.renew_ms / 1000)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew the lease now; what goes wrong is logged, and shows when it runs out."""
+        begun = self._clocks.monotonic()
+        ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
+        try:
+            async with asyncio.timeout(self._bounds.lease_ms / 1000):
+                held = await self._coordination.hold(self._redis_key, self._value, ttl_ms)
+        except (StoreError, TimeoutError) as error:
+            log.warning("the lease was not renewed", error=str(error))
+            return
+        if not held:
+            log.error("the lease of this node is held with another value")
+            return
+        if begun >= self._believed_until:
+            self.term += 1
+        self._believed_until = begun + (self._bounds.lease_ms - self._bounds.margin_ms) / 1000
+
+
+class Claim:
+    """One ownership: an epoch of a stream, and the offsets reserved under it."""
+
+    def __init__(self, owner: "Owner", record: StreamRecord, term: int) -> None:
+        self.stream_id = record.stream_id
+        self.epoch = record.epoch
+        self.first_offset = record.epochs[-1].first_offset
+        self._owner = owner
+        self._term = term
+        self._dirty = record.dirty
+        self._reserved_next = record.reserved_next
+        self._reserving: asyncio.Task[None] | None = None
+
+    @property
+    def reserved_next(self) -> int:
+        return self._reserved_next
+
+    async def confirm(self) -> None:
+        """Make sure that this claim is still the newest.
+
+        Raises:
+            Unavailable: the lease may have run out, or coordination does not answer.
+            Fenced: somebody claimed the stream since.
+        """
+        self._owner.lease.require()
+        term = self._owner.lease.term
+        if term == self._term:
+            return
+        record = await self._owner.streams.load(self.stream_id)
+        if record.epoch != self.epoch:
+            raise Fenced("the stream is owned by a newer epoch")
+        self._term = term
+
+    def require(self, outcome: Outcome = Outcome.NONE) -> None:
+        """Raises:
+        Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`.
+        """
+        self._owner.lease.require(outcome)
+        if self._owner.lease.term != self._term:
+            raise ownership.not_owner(outcome=outcome)
+
+    async def reserve(self, next_offset: int) -> None:
+        """Return when offsets below `next_offset` may be written and acknowledged.
+
+        Asks coordination before the first append, and when a block is used up; when half of
+        it is used, it is asked in the background.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Unavailable: `coordination-unavailable`; nothing was written, so outcome none.
+        """
+        if not self._dirty or next_offset > self._reserved_next:
+            await self._reserve(next_offset)
+            return
+        asking = self._reserving is not None and not self._reserving.done()
+        if not asking and next_offset + ownership.RESERVE_COUNT // 2 > self._reserved_next:
+            self._reserving = asyncio.create_task(self._reserve_quietly(next_offset))
+
+    async def leave(self, next_offset: int) -> None:
+        """Note that object storage holds everything, if it does; a best effort at the stop."""
+        if self._reserving is not None:
+            await self._reserving
+        if not self._dirty:
+            return
+        await self._owner.streams.update(
+            self.stream_id,
+            lambda record: ownership.leave_clean(record, self.epoch, next_offset),
+        )
+        self._dirty = False
+
+    async def _reserve_quietly(self, next_offset: int) -> None:
+        try:
+            await self._reserve(next_offset)
+        except StoreError as error:
+            # Asked again with the next append; the block is half full yet.
+            log.warning("offsets were not reserved", stream_id=self.stream_id, error=str(error))
+
+    async def _reserve(self, next_offset: int) -> None:
+        try:
+            record = await self._owner.streams.update(
+                self.stream_id,
+                lambda record: ownership.reserve(record, self.epoch, next_offset),
+            )
+        except Unavailable as error:
+            # Whether this EXEC lands does not matter: it only raises a bound.
+            raise coordination_unavailable() from error
+        self._dirty = True
+        self._reserved_next = max(self._reserved_next, record.reserved_next)
+
+
+class Owner:
+    """Claims streams for this node."""
+
+    def __init__(
+        self, coordination: Coordination, node_id: NodeId, owner_url: str, lease: NodeLease
+    ) -> None:
+        self.streams = Streams(coordination)
+        self.lease = lease
+        self.node_id = node_id
+        self._owner_url = owner_url
+
+    async def load(self, stream_id: StreamId) -> StreamRecord:
+        """The stream's record.
+
+        Raises:
+            NotFound
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        try:
+            return await self.streams.load(stream_id)
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def claim(self, stream_id: StreamId, local: LocalView) -> tuple[StreamRecord, Claim]:
+        """Claim a stream with the next epoch.
+
+        After a lost reply the claim may have happened: the next one takes a higher epoch.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+            Unavailable: `not-owner`, `coordination-unavailable`, `coordination-regressed`,
+                `storage-failed`; outcome none.
+        """
+        for _ in range(_CLAIM_ATTEMPTS):
+            self.lease.require()
+            term = self.lease.term
+            home = (await self.load(stream_id)).home
+            try:
+                record = await self._claim(stream_id, home, local)
+            except _HomeChanged:
+                continue
+            return record, Claim(self, record, term)
+        raise ownership.not_owner()
+
+    async def _claim(
+        self, stream_id: StreamId, home: NodeId | None, local: LocalView
+    ) -> StreamRecord:
+        def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
+            if record.home != home:
+                raise _HomeChanged
+            return ownership.claim(
+                record, self.node_id, self._owner_url, local, home_held=home_held
+            )
+
+        try:
+            if home is None or home == self.node_id:
+                return await self.streams.update(stream_id, decide)
+            return await self.streams.update_unless_held(stream_id, home, decide)
+        except Unavailable as error:
+            if error.code is Code.COORDINATION_UNAVAILABLE:
+                raise coordination_unavailable() from error
+            raise
+
+
+class _HomeChanged(Exception):
+    """The record names another home than the one whose lease was to be watched."""
+
+
+def coordination_unavailable() -> Unavailable:
+    """Coordination did not answer before anything was written."""
+    return Unavailable(
+        "the coordination store does not answer",
+        code=Code.COORDINATION_UNAVAILABLE,
+        outcome=Outcome.NONE,
+        retry_after_seconds=1,
+    )

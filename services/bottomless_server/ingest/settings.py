@@ -1,0 +1,61 @@
+"""What an operator may set of ingest."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bottomless.model.limits import GIB, KIB, MIB
+from bottomless_server.runtime.settings import CommonSettings
+
+_Positive = Annotated[int, Field(ge=1)]
+
+
+class IngestSettings(CommonSettings):
+    """Each bound with its reason; all of them can be set as `BOTTOMLESS_INGEST_…`."""
+
+    ingest_chunk_size_max: Annotated[int, Field(ge=4 * KIB, le=32 * MIB)] = 8 * MIB
+    """Bytes of a chunk: what a reader must fetch and verify at once for one record. A larger
+    append becomes a group of chunks."""
+
+    ingest_segment_size_max: Annotated[int, Field(ge=64 * KIB)] = 512 * MIB
+    """Bytes of a local segment: what is freed at once."""
+    ingest_segment_age_ms_max: _Positive = 3_600_000
+    """A segment is not freed while it is active, so slow streams begin a new one in time."""
+    ingest_segment_chunk_count_max: _Positive = 262_144
+    """Bounds the index of a segment in memory: 48 bytes a chunk."""
+
+    ingest_local_keep_ms: Annotated[int, Field(ge=0)] = 60_000
+    """How long a segment stays after all of it is published: longer than readers cache a root."""
+    ingest_local_bytes_keep: Annotated[int, Field(ge=0)] = 0
+    """Bytes of published segments of a stream to keep beyond that, for readers of the tail."""
+    ingest_disk_bytes_max: _Positive = 64 * GIB
+    """Bytes of all local segments; beyond, appends wait for uploads (429 `disk-bound`)."""
+
+    ingest_queue_bytes_max: _Positive = 256 * MIB
+    """Bytes of appends in the whole process that are being received, waiting or written."""
+    ingest_stream_queue_bytes_max: _Positive = 64 * MIB
+    """The same for one stream, so that one cannot starve all others."""
+    ingest_queue_wait_ms: Annotated[int, Field(ge=0)] = 2_000
+    """How long an append waits for room before 503 `overloaded`."""
+    ingest_body_wait_ms: _Positive = 60_000
+    """How long a client may take to send a body: what it declared is held for it meanwhile."""
+
+    ingest_thread_count: Annotated[int, Field(ge=1, le=256)] = 16
+    """Threads for file calls: so many syncs run at once."""
+    ingest_open_count: Annotated[int, Field(ge=1)] = 16
+    """Streams that are recovered and claimed at once at the start."""
+
+    ingest_lease_ms: Annotated[int, Field(ge=100)] = 10_000
+    """After so long without a word from the owner, others may claim a clean stream."""
+    ingest_lease_margin_ms: Annotated[int, Field(ge=10)] = 2_000
+    """The owner stops that much earlier, coordination waits that much longer."""
+    ingest_renew_ms: Annotated[int, Field(ge=10)] = 3_000
+    """Twice within what the owner believes in, so that one lost call costs nothing."""
+
+    ingest_clock_jump_ms_max: _Positive = 60_000
+    """A wall clock that gains more than this on elapsed time stops appends (`clock-skew`)."""
+
+    ingest_checkpoint_bytes: _Positive = 64 * MIB
+    """A checkpoint is written after so many bytes: what recovery walks at most."""
+    ingest_checkpoint_ms: _Positive = 30_000
+    """And after so long, if anything was appended."""

@@ -1,0 +1,249 @@
+"""The streams that this node owns: opened at the start or at first touch, each once.
+
+Opening a stream: recover its directory, claim it with the next epoch, note the claim in
+the checkpoint, take appends. After a crash between any two of these the next opening does
+them all again, with a higher epoch.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from bottomless.errors import (
+    Code,
+    Corrupt,
+    Fenced,
+    InvalidRequest,
+    Outcome,
+    StoreError,
+    Unavailable,
+)
+from bottomless.model.names import StreamId, parse_stream_id
+from bottomless_server.ingest.appender import Appender, Surroundings, restated
+from bottomless_server.ingest.core.ownership import LocalView, is_outdated, not_owner
+from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.ingest.owner import Owner
+from bottomless_server.ingest.recovery import Recovered, recover
+from bottomless_server.ingest.segments import LogBroken, RollBounds, SegmentLog
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+TICK_SECONDS: Final = 0.5
+"""How often streams are asked whether their files need looking after."""
+
+
+class OwnedStreams:
+    """All appenders of this process, by stream id."""
+
+    def __init__(
+        self,
+        files: FileCalls,
+        data_dir: Path,
+        owner: Owner,
+        around: Surroundings,
+        roll: RollBounds,
+        changed: Callable[[Appender], None],
+    ) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self._owner = owner
+        self._around = around
+        self._roll = roll
+        self._changed = changed
+        self._open: dict[StreamId, Appender] = {}
+        self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
+        self._damaged: dict[StreamId, Corrupt] = {}
+        self._stopping = False
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def start(self, open_count: int) -> None:
+        """Open every stream that has a directory here, some at once.
+
+        One that cannot be opened now is tried again when it is touched.
+        """
+        await self._in_thread(self._make_dirs)
+        room = asyncio.Semaphore(open_count)
+
+        async def open_one(stream_id: StreamId) -> None:
+            async with room:
+                try:
+                    await self.get(stream_id)
+                except StoreError as error:
+                    log.warning("a stream is not open", stream_id=stream_id, error=str(error))
+
+        await asyncio.gather(*(open_one(stream_id) for stream_id in self._local_ids()))
+        self._ticking = asyncio.create_task(self._tick(), name="ingest-files")
+
+    async def stop(self) -> None:
+        """Close every stream; those that object storage holds whole are left clean."""
+        self._stopping = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticking
+        for opening in list(self._opening.values()):
+            with suppress(StoreError):
+                await opening
+        draining = Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        await asyncio.gather(
+            *(appender.close(draining, leave=True) for appender in self._open.values())
+        )
+
+    def opened(self) -> Iterator[Appender]:
+        """Those that are open and take appends."""
+        return (appender for appender in self._open.values() if appender.stopped is None)
+
+    def find(self, stream_id: StreamId) -> Appender | None:
+        """The appender of a stream that is open, without opening it."""
+        return self._open.get(stream_id)
+
+    async def get(self, stream_id: StreamId) -> Appender:
+        """The appender of a stream, under a claim that was good just now.
+
+        Raises:
+            NotFound: there is no such stream.
+            Corrupt: what lies here of it is damaged.
+            Unavailable: it cannot be owned now; outcome none.
+        """
+        damaged = self._damaged.get(stream_id)
+        if damaged is not None:
+            raise restated(damaged)
+        appender = self._open.get(stream_id)
+        if appender is None or appender.stopped is not None:
+            appender = await self._opened(stream_id)
+        try:
+            await appender.claim.confirm()
+        except Fenced as error:
+            await appender.close(not_owner(), leave=False)
+            raise not_owner() from error
+        return appender
+
+    async def close(self, stream_id: StreamId) -> None:
+        """Stop a stream for its deletion or its handover; returns when nothing runs any more."""
+        with suppress(KeyError, StoreError):
+            await self._opening[stream_id]
+        appender = self._open.get(stream_id)
+        if appender is not None:
+            await appender.close(not_owner(), leave=True)
+
+    async def _opened(self, stream_id: StreamId) -> Appender:
+        if self._stopping:
+            raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        opening = self._opening.get(stream_id)
+        if opening is None:
+            opening = asyncio.create_task(self._open_stream(stream_id))
+            self._opening[stream_id] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(stream_id, None))
+        # One caller's leaving must not cancel what others wait for.
+        return await asyncio.shield(opening)
+
+    async def _open_stream(self, stream_id: StreamId) -> Appender:
+        before = self._open.pop(stream_id, None)
+        cut_at = None
+        if before is not None:
+            await before.close(not_owner(), leave=False)
+            cut_at = before.log.synced_place()
+        directory = stream_dir(self._data_dir, stream_id)
+        elapsed = self._around.clocks.elapsed()
+        try:
+            found = await self._in_thread(
+                recover, self._files, directory, stream_id, elapsed, cut_at
+            )
+        except Corrupt as error:
+            log.exception("a local log is damaged", stream_id=stream_id)
+            self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
+            raise restated(self._damaged[stream_id]) from error
+        except OSError as error:
+            raise _storage_failed() from error
+        if found.cut_size:
+            log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
+        appender = await self._claim(stream_id, directory, found)
+        self._open[stream_id] = appender
+        self._changed(appender)
+        return appender
+
+    async def _claim(self, stream_id: StreamId, directory: Path, found: Recovered) -> Appender:
+        local, segments = _local_view(found), found.segments
+        try:
+            if segments or found.checkpoint is not None:
+                record = await self._owner.load(stream_id)
+                if is_outdated(record, self._owner.node_id, local):
+                    await self._in_thread(self._set_aside, stream_id, record.epoch)
+                    local, segments = replace(local, next_offset=0, empty=True), []
+            record, claim = await self._owner.claim(stream_id, local)
+            await self._in_thread(self._make_dir, directory)
+            appender = Appender(
+                self._around,
+                claim,
+                SegmentLog(
+                    self._files,
+                    directory,
+                    stream_id,
+                    self._roll,
+                    segments=segments,
+                    next_offset=claim.first_offset,
+                    last_timestamp=max(found.last_timestamp, record.last_timestamp),
+                ),
+                record,
+                self._changed,
+            )
+            await appender.start()
+        except OSError as error:
+            raise _storage_failed() from error
+        return appender
+
+    def _make_dirs(self) -> None:
+        for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
+            self._files.make_dir(path)
+        self._files.fsync_dir(self._data_dir)
+
+    def _make_dir(self, directory: Path) -> None:
+        self._files.make_dir(directory)
+        self._files.fsync_dir(directory.parent)
+
+    def _set_aside(self, stream_id: StreamId, epoch: int) -> None:
+        """Keep an older log of a stream that lived elsewhere since; an operator may look at it."""
+        target = aside_dir(self._data_dir) / f"{stream_id}.{epoch}"
+        self._files.rename(stream_dir(self._data_dir, stream_id), target)
+        self._files.fsync_dir(target.parent)
+        self._files.fsync_dir(streams_dir(self._data_dir))
+        log.warning("an older local log was set aside", stream_id=stream_id, epoch=epoch)
+
+    def _local_ids(self) -> list[StreamId]:
+        ids = []
+        for name in sorted(self._files.names(streams_dir(self._data_dir))):
+            with suppress(InvalidRequest):
+                ids.append(parse_stream_id(name))
+        return ids
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for appender in self.opened():
+                appender.tick()
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._around.executor, call, *arguments)
+
+
+def _local_view(found: Recovered) -> LocalView:
+    point = found.checkpoint
+    return LocalView(
+        next_offset=found.next_offset,
+        empty=not found.segments,
+        epoch=found.epoch,
+        version=0 if point is None else point.version,
+        published_next=0 if point is None else point.published_next,
+    )
+
+
+def _storage_failed() -> LogBroken:
+    return LogBroken("the local disk does not work", outcome=Outcome.NONE)

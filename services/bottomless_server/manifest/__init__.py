@@ -1,0 +1,1 @@
+"""The manifest service: which streams exist, and what object storage holds of each."""

@@ -1,0 +1,33 @@
+"""What every part of the manifest service works with: made once, in app.py, passed down."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bottomless.coordination.base import Coordination
+from bottomless.drives.base import Drive
+from bottomless.model.names import Uid
+from bottomless.stores.streams import Streams
+from bottomless_server.manifest.owners import Owners
+from bottomless_server.manifest.settings import ManifestSettings
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def random_uid() -> Uid:
+    return Uid(secrets.token_hex(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    settings: ManifestSettings
+    drive: Drive
+    coordination: Coordination
+    streams: Streams
+    owners: Owners
+    clock: Callable[[], int] = now_ms
+    """Milliseconds since 1970."""
+    new_uid: Callable[[], Uid] = random_uid

@@ -1,0 +1,275 @@
+"""Decide when fragments become part of the manifest, and in which form.
+
+The keeper holds what one stream's manifest is (the last committed record and root)
+and what is to be added. Uploads finish in any order, but the manifest grows only by
+runs: a fragment waits here until the one before it is there. Published roots are
+debounced, since each one is a whole object: a deadline is set by the first fragment
+that could go, a full run goes at once, and the timer is set again while some remain.
+
+Events go in, actions come out; nothing here waits, reads a clock or draws a number.
+`../committer.py` carries the actions out in the order given: groups, root, pointer.
+
+On the record's path: after services/bottomless_server/uploader/uploader.py, before
+services/bottomless_server/manifest/committer.py.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottomless.formats.checks import crc32c
+from bottomless.formats.manifest import encode_node
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node, fragment_entry
+from bottomless.model.names import Uid
+from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless.tree.append import append_entries, check_run
+from bottomless.tree.rebalance import SealedNode, rebalance
+from bottomless.tree.resolve import epoch_covers
+from bottomless_server.manifest.core.events import (
+    Action,
+    Event,
+    Failed,
+    FragmentsRegistered,
+    Publish,
+    PublishAt,
+    Published,
+    PutGroup,
+    PutRoot,
+    Refuse,
+    Resolved,
+    TimeReached,
+    Why,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When to publish, and how much to hold."""
+
+    fanout: int
+    debounce_ms: int
+    debounce_count: int
+    """A run this long is published without waiting."""
+    held_count_max: int
+    """Fragments held at most; further ones are refused until the run closes."""
+    retry_ms: int = 100
+    retry_ms_max: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A publication worked out: its uids stay the same however often it is tried."""
+
+    root: Node
+    run: tuple[FragmentInfo, ...]
+    publish: Publish
+    actions: tuple[Action, ...]
+
+
+class Keeper:
+    """The state of one stream's manifest. `check()` states what always holds."""
+
+    def __init__(
+        self, record: StreamRecord, root: Node, bounds: Bounds, new_uid: Callable[[], Uid]
+    ) -> None:
+        self.record = record
+        self.root = root
+        """What the record's root says, whole; without entries before the first."""
+        self.publish_at: int | None = None
+        self._bounds = bounds
+        self._new_uid = new_uid
+        self._held: dict[int, FragmentInfo] = {}
+        self._plan: _Plan | None = None
+        self._in_flight = False
+        self._failures = 0
+        self.check()
+
+    @property
+    def idle(self) -> bool:
+        return not self._held
+
+    def holds(self, uid: Uid) -> bool:
+        """Whether a fragment was taken and waits to be published."""
+        return any(fragment.uid == uid for fragment in self._held.values())
+
+    def planned(self, uid: Uid) -> tuple[Action, ...]:
+        """What publishing the root `uid` takes, if that is the plan."""
+        return self._plan.actions if self._plan is not None and self._plan.root.uid == uid else ()
+
+    def handle(self, event: Event, now: int) -> list[Action]:
+        match event:
+            case FragmentsRegistered():
+                return self._register(event, now)
+            case TimeReached():
+                return self._time_reached(now)
+            case Published(record):
+                return self._published(record, now)
+            case Failed():
+                return self._failed(now)
+            case Resolved(record, root):
+                return self._resolved(record, root, now)
+
+    def _register(self, event: FragmentsRegistered, now: int) -> list[Action]:
+        assert not self._in_flight, "one thing at a time"
+        new = tuple({f.uid: f for f in event.fragments if not self.holds(f.uid)}.values())
+        for why in Why:
+            if refused := tuple(f for f in new if self._refuses(f, event.session) is why):
+                return [Refuse(refused, why)]
+        firsts = {fragment.first_offset: fragment for fragment in new}
+        if len(firsts) < len(new):
+            return [Refuse(new, Why.TAKEN)]
+        if len(self._held) + len(new) > self._bounds.held_count_max:
+            return [Refuse(new, Why.FULL)]
+        self._held |= firsts
+        return self._arm(now)
+
+    def _refuses(self, fragment: FragmentInfo, session: str | None) -> Why | None:
+        intents = {intent.uid: intent for intent in self.record.intents}
+        intent = intents.get(fragment.uid)
+        if session is not None and session != self.record.uploader:
+            return Why.OLD_SESSION
+        if intent is None or intent.first_offset != fragment.first_offset:
+            return Why.NO_INTENT
+        if session is not None and intent.session != session:
+            return Why.OLD_SESSION
+        if fragment.first_offset < self.root.next_offset:
+            return Why.TAKEN
+        if not epoch_covers(self.record, fragment):
+            return Why.FENCED
+        holder = self._held.get(fragment.first_offset)
+        return Why.TAKEN if holder is not None and holder.uid != fragment.uid else None
+
+    def _run(self) -> tuple[FragmentInfo, ...]:
+        run = []
+        following = self._held.get(self.root.next_offset)
+        while following is not None:
+            run.append(following)
+            following = self._held.get(following.next_offset)
+        return tuple(run)
+
+    def _arm(self, now: int, delay_ms: int | None = None) -> list[Action]:
+        run = self._run()
+        if not run:
+            self.publish_at = None
+            return []
+        if delay_ms is None and len(run) >= self._bounds.debounce_count and self._failures == 0:
+            return self._publish(run)
+        if self.publish_at is not None:
+            return []
+        self.publish_at = now + (self._bounds.debounce_ms if delay_ms is None else delay_ms)
+        return [PublishAt(self.publish_at)]
+
+    def _time_reached(self, now: int) -> list[Action]:
+        if self.publish_at is None or now < self.publish_at or self._in_flight:
+            return []
+        return self._publish(self._run())
+
+    def _publish(self, run: Sequence[FragmentInfo]) -> list[Action]:
+        self.publish_at = None
+        if self._plan is None:
+            if not run:
+                return []
+            self._plan = self._make_plan(run)
+        self._in_flight = True
+        return list(self._plan.actions)
+
+    def _make_plan(self, run: Sequence[FragmentInfo]) -> _Plan:
+        record = self.record
+        grown = append_entries(self.root, np.concatenate([fragment_entry(f) for f in run]))
+        grown = replace(
+            grown,
+            uid=self._new_uid(),
+            epoch=record.epoch,
+            version=record.version + 1,
+            generation=record.generation,
+        )
+        root, groups = rebalance(grown, self._bounds.fanout, self._new_uid, _seal)
+        sealed = _seal(root)
+        publish = Publish(
+            base=record,
+            pointer=_pointer(sealed),
+            next_offset=root.next_offset,
+            last_timestamp=root.last_timestamp,
+            uids=frozenset(fragment.uid for fragment in run),
+        )
+        actions: tuple[Action, ...] = (
+            *(PutGroup(group) for group in groups),
+            PutRoot(sealed),
+            publish,
+        )
+        return _Plan(root, tuple(run), publish, actions)
+
+    def _published(self, record: StreamRecord, now: int) -> list[Action]:
+        plan, self._plan, self._in_flight = self._plan, None, False
+        assert plan is not None
+        assert record.root is not None
+        assert record.root.uid == plan.root.uid, "another root was published"
+        self.record, self.root = record, plan.root
+        self._failures = 0
+        for fragment in plan.run:
+            del self._held[fragment.first_offset]
+        return [*self._drop_refused(), *self._arm(now)]
+
+    def _failed(self, now: int) -> list[Action]:
+        self._in_flight = False
+        delay_ms = min(self._bounds.retry_ms << min(self._failures, 16), self._bounds.retry_ms_max)
+        self._failures += 1
+        return self._arm(now, delay_ms)
+
+    def _resolved(self, record: StreamRecord, root: Node, now: int) -> list[Action]:
+        assert record.version >= self.record.version, "the record went back"
+        assert root.next_offset >= self.root.next_offset, "the manifest went back"
+        self.record, self.root, self._in_flight = record, root, False
+        refused = self._drop_refused()
+        if self._plan is not None and not self._still_fits(self._plan):
+            self._plan = None
+        return [*refused, *self._arm(now)]
+
+    def _still_fits(self, plan: _Plan) -> bool:
+        base = plan.publish.base
+        same = (self.record.version, self.record.epoch) == (base.version, base.epoch)
+        return same and all(self.holds(uid) for uid in plan.publish.uids)
+
+    def _drop_refused(self) -> list[Action]:
+        """Let go what the newer record does not allow; who waits for it is told why."""
+        refused: list[Action] = []
+        for first, fragment in list(self._held.items()):
+            why = self._refuses(fragment, None)
+            if why is not None:
+                del self._held[first]
+                refused.append(Refuse((fragment,), why))
+        if not self._run():
+            self.publish_at = None
+        return refused
+
+    def check(self) -> None:
+        """Assert what holds between any two events."""
+        record, root = self.record, self.root
+        assert record.published_next == root.next_offset
+        assert root.first_offset <= root.next_offset
+        assert record.root is not None or len(root.entries) == 0
+        assert record.root is None or record.root.uid == root.uid
+        assert all(first == f.first_offset for first, f in self._held.items())
+        assert all(first >= root.next_offset for first in self._held)
+        assert len(self._held) <= self._bounds.held_count_max
+        assert self._in_flight or self.publish_at is not None or not self._run()
+        check_run(root.entries)
+
+
+def _pointer(root: SealedNode) -> RootPointer:
+    node = root.node
+    return RootPointer(
+        uid=node.uid,
+        generation=node.generation,
+        epoch=node.epoch,
+        version=node.version,
+        size=len(root.data),
+        crc=root.crc,
+    )
+
+
+def _seal(node: Node) -> SealedNode:
+    data = encode_node(node)
+    return SealedNode(node, data, crc32c(data))

@@ -1,0 +1,114 @@
+"""What is said of a stream: values to JSON, pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bottomless.model.config import StreamConfig, encode_config, parse_duration
+from bottomless.model.manifest import Node
+from bottomless.model.offset_spec import format_timestamp
+from bottomless.model.stream import RootPointer, StreamRecord
+
+
+def describe(record: StreamRecord, root: Node, committed_next: int | None) -> dict[str, Any]:
+    """The answer of PUT and GET on a stream.
+
+    `committed_next` is None where nobody knows it now: then `committed` and `next` are null.
+    `committed` is also null of a stream that never had a record.
+    """
+    entries = root.entries
+    return {
+        "name": record.name,
+        "stream_id": record.stream_id,
+        "state": record.state.value,
+        "created_at": format_timestamp(record.created_at),
+        "config_version": record.config_version,
+        **describe_config(record.config),
+        "offsets": {
+            "first": root.first_offset,
+            "committed": committed_next - 1 if committed_next else None,
+            "next": committed_next,
+        },
+        "size_bytes": int(entries["byte_size"].sum()),
+        "fragment_count": int(entries["fragment_count"].sum()),
+    }
+
+
+def describe_config(config: StreamConfig) -> dict[str, Any]:
+    """A configuration with what follows from it; limits that are not set are null."""
+    retention = config.retention
+    limited = retention.max_age is not None or retention.max_bytes is not None
+    seconds = None if retention.max_age is None else parse_duration(retention.max_age)
+    members = encode_config(config)
+    return {
+        **members,
+        "retention": {
+            "max_age": retention.max_age,
+            "max_age_seconds": seconds,
+            "max_bytes": retention.max_bytes,
+            "source": "stream" if limited else "default",
+        },
+    }
+
+
+def known_committed_next(record: StreamRecord) -> int | None:
+    """Where the stream ends, as far as the record alone proves it.
+
+    A stream that is not dirty has nothing beyond what is published: its owner says so in
+    the record before it takes the first record beyond.
+    """
+    return None if record.dirty else record.published_next
+
+
+def describe_record(record: StreamRecord) -> dict[str, Any]:
+    """What other services ask of a stream."""
+    return {
+        "stream_id": record.stream_id,
+        "name": record.name,
+        "state": record.state.value,
+        "created_at": record.created_at,
+        "config": encode_config(record.config),
+        "config_version": record.config_version,
+        "epoch": record.epoch,
+        "home": record.home,
+        "owner_url": record.owner_url,
+        "version": record.version,
+        "published_next": record.published_next,
+    }
+
+
+def describe_root(record: StreamRecord, root: Node) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "epoch": record.epoch,
+        "published_next": record.published_next,
+        "first_offset": root.first_offset,
+        "root": None if record.root is None else _pointer(record.root),
+        "last_timestamp": record.last_timestamp,
+    }
+
+
+def _pointer(root: RootPointer) -> dict[str, Any]:
+    return {
+        "uid": root.uid,
+        "generation": root.generation,
+        "epoch": root.epoch,
+        "version": root.version,
+        "size": root.size,
+        "crc": root.crc,
+    }
+
+
+def etag(record: StreamRecord) -> str:
+    return f'"{record.stream_id}.c{record.config_version}"'
+
+
+def root_etag(record: StreamRecord) -> str:
+    return f'"v{record.version}"'
+
+
+def matches(if_none_match: str | None, current: str) -> bool:
+    """Whether a precondition names the current entity tag, compared weakly as for GET."""
+    if if_none_match is None:
+        return False
+    tags: Sequence[str] = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return "*" in tags or current in tags

@@ -1,0 +1,1 @@
+"""The reader: serves records, offsets and fragments from both tiers. Owns nothing durable."""

@@ -1,0 +1,104 @@
+"""The reader as a service: every part of it is made and wired here, top to bottom."""
+
+import os
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp
+
+from bottomless.drives.base import Drive
+from bottomless_server.reader.assemble import Reader
+from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.downloads import Downloads
+from bottomless_server.reader.fragments import Fragments
+from bottomless_server.reader.listing import Listing
+from bottomless_server.reader.ports import Asked, AskedAt
+from bottomless_server.reader.roots import Roots
+from bottomless_server.reader.routes import Routes
+from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.reader.streams import Streams
+from bottomless_server.reader.tail import Tail
+from bottomless_server.runtime.http import create_api, wrap
+from bottomless_server.runtime.peers import Peer, Peers
+
+
+@dataclass(eq=False)
+class ReaderService:
+    """Starts without asking anybody: it keeps nothing, and answers 503 while others are away."""
+
+    public: ASGIApp
+    internal: ASGIApp
+    cache: SharedCache
+    blocks: Blocks
+    peers: list[Peer | Peers] = field(default_factory=list)
+    """Those that this service opened."""
+    name: str = "reader"
+
+    async def start(self) -> None:
+        """Nothing is to be recovered and nothing to be claimed."""
+
+    async def drain(self) -> None:
+        """Pages are short, and who waits at the tail is answered when ingest drains."""
+
+    async def stop(self) -> None:
+        await self.cache.aclose()
+        for peer in self.peers:
+            await peer.aclose()
+
+
+def create_service(
+    settings: ReaderSettings,
+    drive: Drive,
+    *,
+    manifest: Asked | None = None,
+    ingest: AskedAt | None = None,
+) -> ReaderService:
+    """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
+    opened: list[Peer | Peers] = []
+    if manifest is None:
+        assert settings.manifest_url is not None, "the reader needs BOTTOMLESS_MANIFEST_URL"
+        peer = Peer(settings.manifest_url, name="manifest")
+        opened.append(peer)
+        manifest = peer
+    if ingest is None:
+        peers = Peers(name="ingest")
+        opened.append(peers)
+        ingest = peers
+    assert settings.ingest_url is not None, "the reader needs BOTTOMLESS_INGEST_URL"
+
+    # Blocks on their way are memory too, so the cache leaves room for them.
+    in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
+    cache = SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
+    blocks = Blocks(drive, cache, settings.reader_block_bytes, settings.reader_fetch_count_max)
+    fragments = Fragments(blocks, cache)
+    streams = Streams(manifest, settings.reader_name_ttl_ms)
+    roots = Roots(manifest, drive, cache, settings.reader_root_ttl_ms)
+    tail = Tail(ingest, settings.ingest_url)
+    reader = Reader(
+        streams,
+        roots,
+        tail,
+        fragments,
+        read_ahead_size=settings.reader_read_ahead_bytes,
+        page_count_max=settings.reader_page_count_max,
+    )
+    listing = Listing(reader, roots, tail, drive, _secret(settings))
+    downloads = Downloads(
+        reader,
+        roots,
+        drive,
+        blocks,
+        piece_size=settings.reader_block_bytes,
+        read_ahead_size=settings.reader_read_ahead_bytes,
+    )
+
+    public = create_api("Bottomless reader")
+    Routes(reader, listing, downloads).add_to(public)
+    internal = create_api("Bottomless reader, internal")
+    return ReaderService(wrap(public), wrap(internal), cache, blocks, opened)
+
+
+def _secret(settings: ReaderSettings) -> bytes:
+    if settings.page_token_secret is None:
+        return os.urandom(32)
+    return settings.page_token_secret.encode("utf-8")

@@ -1,0 +1,77 @@
+"""One cache for all that the process keeps of objects, under one budget of bytes.
+
+Blocks, decoded indexes and manifest nodes share it, so that memory is bounded by one
+number whatever the readers do. What is being made is made once: later askers wait for
+the first (single flight).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, TypeVar
+
+from cachetools import LRUCache
+
+T = TypeVar("T")
+
+_OVERHEAD = 256
+"""Bytes of the cache's own structures for each thing in it."""
+
+
+class SharedCache:
+    """Least recently used goes first; a value larger than the whole budget is not kept."""
+
+    def __init__(self, budget: int) -> None:
+        self._kept: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
+            max(budget, 1), getsizeof=lambda item: item[1]
+        )
+        self._being_made: dict[Hashable, asyncio.Task[Any]] = {}
+
+    @property
+    def size(self) -> int:
+        return int(self._kept.currsize)
+
+    async def get(
+        self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
+    ) -> T:
+        """What is kept under `name`, else what `make` gives; whatever `make` raises passes through."""
+        if (kept := self._kept.get(name)) is not None:
+            value: T = kept[0]
+            return value
+        task = self._being_made.get(name)
+        if task is None:
+            task = asyncio.create_task(self._make(name, make, size_of))
+            self._being_made[name] = task
+            task.add_done_callback(lambda done: self._made(name, done))
+        # Shielded: when one asker goes away, the others still get it.
+        made: T = await asyncio.shield(task)
+        return made
+
+    def drop(self, name: Hashable) -> None:
+        """Forget a value, and let nobody join a making of it that has begun."""
+        self._kept.pop(name, None)
+        self._being_made.pop(name, None)
+
+    async def aclose(self) -> None:
+        tasks = list(self._being_made.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._kept.clear()
+
+    async def _make(
+        self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
+    ) -> T:
+        value = await make()
+        size = size_of(value) + _OVERHEAD
+        # Made for somebody who was told since that it is bad: given, and not kept.
+        wanted = self._being_made.get(name) is asyncio.current_task()
+        if wanted and size <= self._kept.maxsize:
+            self._kept[name] = (value, size)
+        return value
+
+    def _made(self, name: Hashable, task: asyncio.Task[Any]) -> None:
+        if self._being_made.get(name) is task:
+            del self._being_made[name]
+        if not task.cancelled():
+            # Looked at here, since all who waited may have gone away.
+            task.exception()

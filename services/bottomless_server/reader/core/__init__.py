@@ -1,0 +1,1 @@
+"""The reader's decisions, pure: no await, no I/O, no clock."""

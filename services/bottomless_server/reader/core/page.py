@@ -1,0 +1,182 @@
+"""A page: exactly the records that were asked for, cut out of whole chunks.
+
+Rows stay in Arrow until the answer is rendered; what is counted against `size_max` is
+what users sent (values, keys, headers, filter values), not the bytes of our formats.
+
+On the record's path: after ../fragments.py or ../tail.py read the chunks, before
+rendering.py makes them an answer.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bottomless.formats.batch import decode_frames
+from bottomless.formats.checks import corrupt
+from bottomless.formats.chunk import batches_of
+from bottomless.model.chunk import ChunkHeader, ChunkKind
+
+
+class Rows(NamedTuple):
+    """Consecutive records of one stored batch."""
+
+    first_offset: int
+    timestamp: int
+    batch: pa.RecordBatch
+
+
+class Gap(NamedTuple):
+    """Offsets that no data will ever be found for."""
+
+    first_offset: int
+    next_offset: int
+
+
+class PageBuilder:
+    """Takes chunks in order from `start` on, until it is full. Chunks may begin before `start`."""
+
+    def __init__(self, start: int, limit: int, size_max: int, until: int | None = None) -> None:
+        self.start = start
+        self.position = start
+        """Where this reader continues."""
+        self.rows: list[Rows] = []
+        self.gaps: list[Gap] = []
+        self.count = 0
+        self.size = 0
+        self._limit = limit
+        self._size_max = size_max
+        self._until = until
+        self._full = False
+
+    @property
+    def full(self) -> bool:
+        """Nothing more may be added."""
+        ended = self._until is not None and self.position >= self._until
+        return self._full or ended or self.count >= self._limit
+
+    @property
+    def count_left(self) -> int:
+        return self._limit - self.count
+
+    @property
+    def size_left(self) -> int:
+        """Bytes that are still wanted; at least 1 while the page is not full."""
+        return max(self._size_max - self.size, 1)
+
+    @property
+    def end(self) -> int:
+        """No record at or beyond this offset can be in the page, short of a gap."""
+        ends = self.position + self.count_left
+        return ends if self._until is None else min(ends, self._until)
+
+    def skip(self, gap: Gap) -> None:
+        """Go on behind a gap that begins at or before the position."""
+        assert gap.first_offset <= self.position < gap.next_offset
+        assert not self.full
+        self.gaps.append(gap)
+        self.position = gap.next_offset
+
+    def add(self, header: ChunkHeader, chunk: memoryview) -> None:
+        """Add what the page wants of one verified chunk.
+
+        Raises:
+            Corrupt: its batches are damaged, or it does not hold the records it should.
+        """
+        if self.full or header.next_offset <= self.position:
+            return
+        if header.first_offset > self.position:
+            raise corrupt("chunk", "records between it and the one before it are missing")
+        if header.kind is ChunkKind.HOLE:
+            self.skip(Gap(header.first_offset, header.next_offset))
+            return
+        batches = decode_frames(batches_of(header, chunk))
+        if sum(batch.num_rows for batch in batches) != header.record_count:
+            raise corrupt("chunk", "its record count is not that of its batches")
+        first = header.first_offset
+        for batch in batches:
+            if self.full:
+                return
+            self._add_batch(first, header.timestamp, batch)
+            first += batch.num_rows
+
+    def _add_batch(self, first: int, timestamp: int, batch: pa.RecordBatch) -> None:
+        skipped = max(self.position - first, 0)
+        if skipped >= batch.num_rows:
+            return
+        wanted = min(batch.num_rows - skipped, self.count_left)
+        if self._until is not None:
+            wanted = min(wanted, self._until - self.position)
+        rows = batch.slice(skipped, wanted)
+        ends = record_ends(rows)
+        fitting = int(np.searchsorted(ends, self._size_max - self.size, side="right"))
+        if fitting < wanted:
+            self._full = True
+            # Soft: a page that would be empty takes one record, whatever its size.
+            fitting = max(fitting, 0 if self.count else 1)
+        if fitting == 0:
+            return
+        self.rows.append(Rows(self.position, timestamp, rows.slice(0, fitting)))
+        self.size += int(ends[fitting - 1])
+        self.count += fitting
+        self.position += fitting
+
+
+def record_ends(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Bytes of users' data up to and including each record, without a loop over records."""
+    ends = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in ("value", "key", "filter_value"):
+        if name in batch.schema.names:
+            offsets = _offsets(batch.column(name))
+            ends += offsets[1:] - offsets[0]
+    if "headers" in batch.schema.names:
+        headers: Any = batch.column("headers")
+        places = _offsets(headers)
+        for part in (headers.keys, headers.items):
+            # keys and items are whole child arrays, whatever slice of the maps this is.
+            offsets = _offsets(part)[places]
+            ends += offsets[1:] - offsets[0]
+    return ends
+
+
+def _offsets(array: Any) -> NDArray[np.int64]:
+    """The array's own offset buffer, where the slice that it is begins and ends."""
+    raw = np.frombuffer(array.buffers()[1], dtype=np.int32)
+    return raw[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+_FIELDS: "list[pa.Field[Any]]" = [
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp", pa.timestamp("ms", tz="UTC"), nullable=False),
+    pa.field("value", pa.binary(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("headers", pa.map_(pa.utf8(), pa.binary())),
+    pa.field("event_time", pa.timestamp("ms", tz="UTC")),
+    pa.field("content", pa.uint8()),
+    pa.field("filter_value", pa.utf8()),
+]
+SCHEMA = pa.schema(_FIELDS)
+"""Of every Arrow answer: a reader may rely on it, whatever the stream holds."""
+
+
+def as_table(pages: Sequence[Rows]) -> pa.Table:
+    """The records in one table of SCHEMA; a column that a batch lacks is null, content is 0."""
+    batches = [_with_all_columns(rows) for rows in pages]
+    return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks()
+
+
+def _with_all_columns(rows: Rows) -> pa.RecordBatch:
+    count = rows.batch.num_rows
+    offsets = np.arange(rows.first_offset, rows.first_offset + count, dtype=np.int64)
+    times = np.full(count, rows.timestamp, dtype=np.int64)
+    columns = [pa.array(offsets), pa.array(times).cast(SCHEMA.field("timestamp").type)]
+    for field in _FIELDS[2:]:
+        if field.name in rows.batch.schema.names:
+            columns.append(rows.batch.column(field.name))
+        elif field.name == "content":
+            columns.append(pa.array(np.zeros(count, dtype=np.uint8)))
+        else:
+            columns.append(pa.nulls(count, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

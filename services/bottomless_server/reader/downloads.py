@@ -1,0 +1,145 @@
+"""Fragments as they are, byte ranges of them: for Spark and whoever reads objects through HTTP."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from itertools import pairwise
+from typing import NamedTuple
+
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Code, Corrupt, NotFound
+from bottomless.formats.keys import fragment_key
+from bottomless.model.fragment import parse_fragment_id
+from bottomless.model.manifest import EntryKind, fragment_info
+from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless_server.reader.assemble import Reader
+from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.core.byte_range import ByteRange
+from bottomless_server.reader.read_ahead import read_ahead
+from bottomless_server.reader.roots import Roots
+from bottomless_server.reader.streams import StreamFacts
+
+
+class Download(NamedTuple):
+    """One fragment object that may be read."""
+
+    stream_id: StreamId
+    fragment_id: str
+    object_key: str
+    size: int
+
+    @property
+    def etag(self) -> str:
+        # An object never changes under its uid, so the uid is the strongest tag there is.
+        return f'"{self.fragment_id.partition("-")[2]}"'
+
+
+class Downloads:
+    def __init__(
+        self,
+        reader: Reader,
+        roots: Roots,
+        drive: Drive,
+        blocks: Blocks,
+        *,
+        piece_size: int,
+        read_ahead_size: int,
+    ) -> None:
+        self._reader = reader
+        self._roots = roots
+        self._drive = drive
+        self._blocks = blocks
+        self._piece_size = piece_size
+        self._read_ahead_size = read_ahead_size
+
+    async def open(self, name: StreamName, fragment_id: str) -> Download:
+        """Find a fragment that the manifest names, or named until retention or trim passed it.
+
+        Raises:
+            NotFound: `fragment-not-found`, or the stream is not there.
+        """
+        first_offset, uid = parse_fragment_id(fragment_id)
+
+        async def act(stream: StreamFacts) -> Download:
+            return await self._open(stream, fragment_id, first_offset, uid)
+
+        return await self._reader.with_stream(name, None, act)
+
+    async def pieces(
+        self, download: Download, wanted: ByteRange
+    ) -> AsyncGenerator[memoryview, None]:
+        """The bytes of a range in order, some blocks ahead of the client."""
+        ranges = _pieces_of(wanted, self._piece_size)
+
+        async def get(piece: ByteRange) -> memoryview:
+            return await self._blocks.read(download.object_key, *piece)
+
+        async with read_ahead(get, ranges, self._read_ahead_size) as results:
+            for piece in ranges:
+                try:
+                    data = await anext(results)
+                except ObjectMissing as error:
+                    raise _missing(download) from error
+                if len(data) != piece.size:
+                    raise _missing(download)
+                yield data
+
+    async def _open(
+        self, stream: StreamFacts, fragment_id: str, first_offset: int, uid: Uid
+    ) -> Download:
+        stream_id = stream.stream_id
+        key = fragment_key(stream_id, first_offset, uid)
+        state = await self._roots.current(stream_id)
+        if first_offset >= state.published_next:
+            # Perhaps in a root that was published since.
+            state = await self._roots.refreshed(stream_id)
+        if first_offset < state.first_offset:
+            # Out of the stream, but there until its grace ends, for those who planned with it.
+            return Download(stream_id, fragment_id, key, await self._size_of(key))
+        tree = await self._roots.tree(stream_id, state)
+        async for leaf in self._roots.leaves(tree, first_offset):
+            if leaf["kind"] == EntryKind.FRAGMENT and fragment_info(leaf).uid == uid:
+                return Download(stream_id, fragment_id, key, int(leaf["object_size"]))
+            break
+        raise _not_found()
+
+    async def _size_of(self, object_key: str) -> int:
+        try:
+            return (await self._drive.head(object_key)).size
+        except ObjectMissing as error:
+            raise _not_found() from error
+
+
+class PiecesResponse(StreamingResponse):
+    """Streams an async generator and closes it however the answer ends."""
+
+    def __init__(
+        self, pieces: AsyncGenerator[memoryview, None], status: int, headers: dict[str, str]
+    ) -> None:
+        super().__init__(pieces, status, headers, "application/octet-stream")
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._pieces):
+            await super().__call__(scope, receive, send)
+
+
+def _pieces_of(wanted: ByteRange, size: int) -> list[ByteRange]:
+    """The range in pieces that end where blocks end, so that each is a view of one block."""
+    end = wanted.start + wanted.size
+    edges = [wanted.start, *range((wanted.start // size + 1) * size, end, size), end]
+    return [ByteRange(start, stop - start) for start, stop in pairwise(edges)]
+
+
+def _not_found() -> NotFound:
+    return NotFound("there is no such fragment", code=Code.FRAGMENT_NOT_FOUND)
+
+
+def _missing(download: Download) -> Corrupt:
+    return Corrupt(
+        "a fragment that the manifest names is missing or cut short",
+        code=Code.DATA_MISSING,
+        facts={"fragment_id": download.fragment_id},
+    )

@@ -1,0 +1,139 @@
+"""Chunks out of fragments, verified before anybody sees them.
+
+A checksum that does not match makes the blocks be fetched once more, since bytes can be
+damaged on the way; damaged again, the answer is `data-corrupt` with the fragment's id.
+
+On the record's path: after blocks.py brought the bytes, before core/page.py cuts them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from bottomless.errors import Code, Corrupt
+from bottomless.formats.checks import check
+from bottomless.formats.chunk import split_chunks
+from bottomless.formats.fragment import FragmentIndex, decode_index
+from bottomless.formats.keys import fragment_key
+from bottomless.model.chunk import ChunkHeader
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import KIB
+from bottomless.model.names import StreamId
+from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.locator import chunks_wanted
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+INLINE_SIZE_MAX = 256 * KIB
+"""What is verified or decoded on the event loop: some tens of microseconds. More goes to a thread."""
+
+
+class Wanted(NamedTuple):
+    """A part of a fragment that a page may need; `size` is what it is expected to take."""
+
+    info: FragmentInfo
+    offset: int
+    end: int
+    size: int
+
+
+class Part(NamedTuple):
+    """Consecutive chunks of one fragment, verified."""
+
+    info: FragmentInfo
+    chunks: list[tuple[ChunkHeader, memoryview]]
+    size: int
+
+
+class Fragments:
+    def __init__(self, blocks: Blocks, cache: SharedCache) -> None:
+        self._blocks = blocks
+        self._cache = cache
+
+    async def index(self, stream_id: StreamId, info: FragmentInfo) -> FragmentIndex:
+        """The verified index of a fragment.
+
+        Raises:
+            Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
+        """
+
+        def decode(data: memoryview) -> FragmentIndex:
+            # A copy, so that the small index does not keep whole blocks alive beside the cache.
+            index = decode_index(bytes(data))
+            covers = index.place(0).first_offset == info.first_offset
+            ends = index.place(len(index) - 1).next_offset == info.next_offset
+            check("fragment index", covers and ends, "it is not that of its manifest entry")
+            return index
+
+        async def make() -> FragmentIndex:
+            return await self._verified(
+                stream_id, info, info.index_position, info.index_size, decode
+            )
+
+        return await self._cache.get(("index", info.uid), make, lambda _: info.index_size)
+
+    async def read(self, stream_id: StreamId, wanted: Wanted) -> Part:
+        """Chunks from the one that holds `wanted.offset` on, some `wanted.size` bytes of them.
+
+        Raises:
+            Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
+        """
+        info = wanted.info
+        index = await self.index(stream_id, info)
+        numbers = chunks_wanted(index, wanted.offset, wanted.size, wanted.end)
+        first, last = index.place(numbers[0]), index.place(numbers[-1])
+
+        def decode(data: memoryview) -> list[tuple[ChunkHeader, memoryview]]:
+            chunks = list(split_chunks(data))
+            check("fragment", len(chunks) == len(numbers), "its chunks are not those of its index")
+            same = chunks[0][0].first_offset == first.first_offset
+            ends = chunks[-1][0].next_offset == last.next_offset
+            check("fragment", same and ends, "its chunks are not those of its index")
+            return chunks
+
+        size = last.position + last.size - first.position
+        chunks = await self._verified(stream_id, info, first.position, size, decode)
+        return Part(info, chunks, size)
+
+    async def _verified(
+        self,
+        stream_id: StreamId,
+        info: FragmentInfo,
+        start: int,
+        size: int,
+        decode: Callable[[memoryview], T],
+    ) -> T:
+        key = fragment_key(stream_id, info.first_offset, info.uid)
+        try:
+            return await off_loop(size, decode, await self._blocks.read(key, start, size))
+        except Corrupt:
+            log.warning("fragment_reread", stream_id=stream_id, fragment_id=info.fragment_id)
+            self._blocks.drop(key, start, size)
+        try:
+            return await off_loop(size, decode, await self._blocks.read(key, start, size))
+        except Corrupt as error:
+            # Not kept: the next reader looks again, after somebody mended the object.
+            self._blocks.drop(key, start, size)
+            log.error(  # noqa: TRY400
+                "fragment_corrupt",
+                stream_id=stream_id,
+                fragment_id=info.fragment_id,
+                cause=str(error),
+            )
+            raise Corrupt(
+                "a fragment is damaged",
+                code=Code.DATA_CORRUPT,
+                facts={"fragment_id": info.fragment_id},
+            ) from error
+
+
+async def off_loop(size: int, decode: Callable[[memoryview], T], data: memoryview) -> T:
+    """Run `decode` where it belongs for `size` bytes."""
+    if size <= INLINE_SIZE_MAX:
+        return decode(data)
+    return await asyncio.to_thread(decode, data)

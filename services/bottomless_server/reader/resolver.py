@@ -1,0 +1,69 @@
+"""Resolve an offset spec to an offset: ask the owner, and object storage where it knows better."""
+
+from bottomless.model.manifest import EntryKind, fragment_info
+from bottomless.model.offset_spec import At, First, Last, Next, OffsetSpec, Since, Tail
+from bottomless_server.reader import tail as tails
+from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.reader.fragments import Fragments
+from bottomless_server.reader.roots import Roots
+from bottomless_server.reader.streams import StreamFacts
+
+
+class Resolver:
+    def __init__(self, roots: Roots, tail: tails.Tail, fragments: Fragments) -> None:
+        self._roots = roots
+        self._tail = tail
+        self._fragments = fragments
+
+    async def resolve(self, stream: StreamFacts, spec: OffsetSpec, floor: int) -> int:
+        """The offset that is meant; it may lie below the floor, even below 0, or beyond the end.
+
+        Raises:
+            Unavailable, Corrupt
+        """
+        match spec:
+            case At(offset):
+                return offset
+            case First():
+                return floor
+            case Next():
+                return (await self._tail.bounds(stream)).committed_next
+            case Tail(count):
+                return (await self._tail.bounds(stream)).committed_next - count
+            case Last():
+                return await self._last(stream, await self._tail.bounds(stream))
+            case Since(timestamp):
+                return await self._since(stream, timestamp)
+
+    async def _last(self, stream: StreamFacts, bounds: Bounds) -> int:
+        """First record of the last chunk; the end where there is none any more."""
+        if bounds.last_chunk_offset is not None:
+            return bounds.last_chunk_offset
+        state = await self._roots.current(stream.stream_id, bounds.version)
+        if state.published_next <= state.first_offset:
+            return bounds.committed_next
+        tree = await self._roots.tree(stream.stream_id, state)
+        async for leaf in self._roots.leaves(tree, state.published_next - 1):
+            if leaf["kind"] == EntryKind.FRAGMENT:
+                index = await self._fragments.index(stream.stream_id, fragment_info(leaf))
+                return index.place(index.at_offset(state.published_next - 1)).first_offset
+        return bounds.committed_next
+
+    async def _since(self, stream: StreamFacts, timestamp: int) -> int:
+        """First record whose chunk has this timestamp or a later one; the end if none has."""
+        bounds, local = await self._tail.locate(stream, timestamp)
+        if local is not None and local > bounds.local_first:
+            # An earlier local chunk is too early, and so is all that object storage alone has.
+            return local
+        # At least as new as what the owner freed, so that no chunk is in neither tier.
+        state = await self._roots.current(stream.stream_id, bounds.version)
+        tree = await self._roots.tree(stream.stream_id, state)
+        leaf = await self._roots.leaf_since(tree, timestamp)
+        if leaf is None:
+            return bounds.committed_next if local is None else local
+        if leaf["kind"] == EntryKind.GAP:
+            return int(leaf["first_offset"])
+        index = await self._fragments.index(stream.stream_id, fragment_info(leaf))
+        offset = index.place(index.since(timestamp)).first_offset
+        # A group may reach below the floor; what is there is no longer part of the stream.
+        return max(offset, state.first_offset)

@@ -1,0 +1,187 @@
+"""Roots and groups: what object storage holds of a stream, as the manifest published it.
+
+A root is never "empty because it is missing": an object that the record names and that
+is not there is an alarm, and the reader's request fails.
+
+On the record's path: after the manifest service published a root, before fragments.py
+reads what it names.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import structlog
+from cachetools import TTLCache
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Code, Corrupt, Unavailable
+from bottomless.formats.keys import group_key, root_key
+from bottomless.model.manifest import EntryKind, Node
+from bottomless.model.names import StreamId, Uid, parse_uid, uid_from_bytes
+from bottomless.model.stream import RootPointer
+from bottomless.stores.nodes import load_node
+from bottomless.tree import search
+from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.ports import Asked
+
+log = structlog.get_logger(__name__)
+
+_POINTER_COUNT_MAX = 10_000
+_VERSION_ATTEMPTS = 5
+_VERSION_PAUSE_SECONDS = 0.05
+"""Doubled each time: the manifest says less than an owner heard from it for an instant at most."""
+
+
+class ManifestMoved(Unavailable):
+    """What was read of the manifest is no longer so; the request may start anew, once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RootState:
+    """What the last EXEC of the manifest says of a stream."""
+
+    version: int
+    epoch: int
+    published_next: int
+    first_offset: int
+    """The floor: nothing below is readable."""
+    last_timestamp: int
+    root: RootPointer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One root and the way down from it."""
+
+    stream_id: StreamId
+    state: RootState
+    node: Node | None
+    """None where nothing was ever published."""
+
+
+class Roots:
+    def __init__(self, manifest: Asked, drive: Drive, cache: SharedCache, ttl_ms: int) -> None:
+        self._manifest = manifest
+        self._drive = drive
+        self._cache = cache
+        self._states: TTLCache[StreamId, RootState] = TTLCache(_POINTER_COUNT_MAX, ttl_ms / 1000)
+
+    async def current(self, stream_id: StreamId, version_min: int = 0) -> RootState:
+        """The root pointer, at least of `version_min`, which the owner named.
+
+        Raises:
+            Unavailable: the manifest does not answer, or does not say as much.
+        """
+        known = self._states.get(stream_id)
+        if known is not None and known.version >= version_min:
+            return known
+        for attempt in range(_VERSION_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_VERSION_PAUSE_SECONDS * 2 ** (attempt - 1))
+            state = await self.refreshed(stream_id)
+            if state.version >= version_min:
+                return state
+        raise Unavailable(
+            "the manifest is older than what the owner of the stream saw",
+            retry_after_seconds=1,
+        )
+
+    async def refreshed(self, stream_id: StreamId) -> RootState:
+        """The root pointer as the manifest says now."""
+        answer = await self._manifest.call("GET", f"/internal/v1/streams/{stream_id}/root")
+        state = _state_of(answer.body)
+        known = self._states.get(stream_id)
+        if known is None or state.version >= known.version:
+            self._states[stream_id] = state
+        return state
+
+    async def tree(self, stream_id: StreamId, state: RootState) -> Tree:
+        """Open the root that a pointer names.
+
+        Raises:
+            ManifestMoved: there is a newer root by now.
+            Unavailable: the object is missing while the record names it, or the store fails.
+            Corrupt
+        """
+        if state.root is None:
+            return Tree(stream_id, state, None)
+        root = state.root
+        key = root_key(stream_id, root.generation, root.epoch, root.version, root.uid)
+        node = await self._load(stream_id, state, key, root.uid, root.size, root.crc)
+        return Tree(stream_id, state, node)
+
+    async def leaf_since(self, tree: Tree, timestamp: int) -> np.void | None:
+        """The first fragment or gap that may hold a record of `timestamp` or later."""
+        node = tree.node
+        while node is not None:
+            number = search.since(node, timestamp)
+            if number == len(node.entries):
+                return None
+            entry: np.void = node.entries[number]
+            if entry["kind"] != EntryKind.GROUP:
+                return entry
+            node = await self._group(tree, entry)
+        return None
+
+    async def leaves(self, tree: Tree, offset: int) -> AsyncIterator[np.void]:
+        """Fragments and gaps in order, from the one that holds `offset` on."""
+        # A stack and not recursion, so that leaving early closes one generator and not several.
+        above: list[tuple[Node, int]] = []
+        node = tree.node
+        if node is not None and node.first_offset <= offset < node.next_offset:
+            above.append((node, search.at_offset(node, offset)))
+        while above:
+            node, number = above.pop()
+            if number == len(node.entries):
+                continue
+            above.append((node, number + 1))
+            entry: np.void = node.entries[number]
+            if entry["kind"] != EntryKind.GROUP:
+                yield entry
+                continue
+            group = await self._group(tree, entry)
+            above.append((group, search.at_offset(group, max(offset, group.first_offset))))
+
+    async def _group(self, tree: Tree, entry: np.void) -> Node:
+        uid = uid_from_bytes(entry["uid"].tobytes())
+        first_offset, height = int(entry["first_offset"]), int(entry["height"])
+        key = group_key(tree.stream_id, first_offset, uid, height)
+        size, crc = int(entry["object_size"]), int(entry["object_crc"])
+        node = await self._load(tree.stream_id, tree.state, key, uid, size, crc)
+        if node.height != height or node.next_offset != int(entry["next_offset"]):
+            raise Corrupt("a group of the manifest is not what its entry says")
+        return node
+
+    async def _load(
+        self, stream_id: StreamId, state: RootState, key: str, uid: Uid, size: int, crc: int
+    ) -> Node:
+        async def make() -> Node:
+            return await load_node(self._drive, key, size, crc)
+
+        try:
+            return await self._cache.get(("node", uid), make, lambda _: size)
+        except ObjectMissing as error:
+            newer = await self.refreshed(stream_id)
+            if newer.version > state.version:
+                raise ManifestMoved("the root was replaced while it was read") from error
+            log.error("manifest_node_missing", stream_id=stream_id, uid=uid, version=state.version)  # noqa: TRY400
+            raise Unavailable(
+                "an object of the manifest is missing in object storage",
+                code=Code.OBJECT_STORE_UNAVAILABLE,
+                retryable=False,
+            ) from error
+
+
+def _state_of(members: dict[str, Any]) -> RootState:
+    root = members["root"]
+    return RootState(
+        version=members["version"],
+        epoch=members["epoch"],
+        published_next=members["published_next"],
+        first_offset=members["first_offset"],
+        last_timestamp=members["last_timestamp"] or 0,
+        root=None if root is None else RootPointer(**{**root, "uid": parse_uid(root["uid"])}),
+    )

@@ -1,0 +1,97 @@
+"""Add to a page what object storage holds of its range.
+
+On the record's path: after roots.py found the root, with fragments.py; assemble.py goes on
+with the tail.
+"""
+
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Code, Corrupt, StoreError
+from bottomless.model.chunk import ChunkHeader
+from bottomless.model.manifest import EntryKind, fragment_info
+from bottomless_server.reader.core.page import Gap, PageBuilder
+from bottomless_server.reader.fragments import Fragments, Wanted, off_loop
+from bottomless_server.reader.read_ahead import read_ahead
+from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
+
+
+class Stored:
+    def __init__(self, roots: Roots, fragments: Fragments, read_ahead_size: int) -> None:
+        self._roots = roots
+        self._fragments = fragments
+        self._read_ahead_size = read_ahead_size
+
+    async def add(self, builder: PageBuilder, tree: Tree) -> None:
+        """Add what object storage holds from the page's position on.
+
+        Raises:
+            ManifestMoved: a fragment is gone, and so is the root that named it.
+            Corrupt: a fragment is damaged, or gone while the manifest names it.
+        """
+        while not builder.full and builder.position < tree.state.published_next:
+            before = builder.position
+            wanted = await self._plan(builder, tree)
+            if wanted:
+                await self._add_parts(builder, tree, wanted)
+            if builder.position == before:
+                return
+
+    async def _plan(self, builder: PageBuilder, tree: Tree) -> list[Wanted]:
+        """The fragments, or parts of them, that the page needs next, up to a gap."""
+        wanted: list[Wanted] = []
+        offset, size = builder.position, builder.size_left
+        end = builder.end
+        async for leaf in self._roots.leaves(tree, offset):
+            if size <= 0 or offset >= end:
+                break
+            if leaf["kind"] == EntryKind.GAP:
+                if not wanted:
+                    builder.skip(Gap(int(leaf["first_offset"]), int(leaf["next_offset"])))
+                break
+            info = fragment_info(leaf)
+            rest = info.size * (info.next_offset - offset) // info.record_count
+            wanted.append(Wanted(info, offset, end, min(rest, size) or 1))
+            size -= rest
+            offset = info.next_offset
+        return wanted
+
+    async def _add_parts(self, builder: PageBuilder, tree: Tree, wanted: list[Wanted]) -> None:
+        stream_id = tree.stream_id
+
+        async def get(part: Wanted) -> list[tuple[ChunkHeader, memoryview]]:
+            return (await self._fragments.read(stream_id, part)).chunks
+
+        async with read_ahead(get, wanted, self._read_ahead_size) as parts:
+            for part in wanted:
+                try:
+                    chunks = await anext(parts)
+                except ObjectMissing as error:
+                    raise await self._missing(tree, part) from error
+                await self._add_chunks(builder, part, chunks)
+                # Sizes were estimated: where the part ends early, the next one does not follow.
+                if builder.full or builder.position < part.info.next_offset:
+                    return
+
+    async def _add_chunks(
+        self, builder: PageBuilder, part: Wanted, chunks: list[tuple[ChunkHeader, memoryview]]
+    ) -> None:
+        def add(_: memoryview) -> None:
+            for header, chunk in chunks:
+                builder.add(header, chunk)
+
+        size = sum(len(chunk) for _, chunk in chunks)
+        try:
+            await off_loop(size, add, memoryview(b""))
+        except Corrupt as error:
+            # Its checksums were right: it was written so.
+            facts = {"fragment_id": part.info.fragment_id}
+            raise Corrupt("a fragment is damaged", facts=facts) from error
+
+    async def _missing(self, tree: Tree, part: Wanted) -> StoreError:
+        newer = await self._roots.refreshed(tree.stream_id)
+        if newer.version > tree.state.version:
+            return ManifestMoved("the manifest changed while it was read")
+        return Corrupt(
+            "a fragment that the manifest names is missing",
+            code=Code.DATA_MISSING,
+            facts={"fragment_id": part.info.fragment_id},
+        )

@@ -1,0 +1,159 @@
+"""The tail: chunks and bounds from the stream's live owner.
+
+Ingest never clamps and never guesses: asked below what it holds it answers `moved`, and
+only an owner with the newest epoch that this process has heard of is believed.
+
+On the record's path: beside fragments.py, which reads what has left the tail.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from cachetools import LRUCache
+
+from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import StreamId
+from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.reader.ports import Asked, AskedAt
+from bottomless_server.reader.streams import StreamFacts
+
+T = TypeVar("T")
+
+_EPOCH_COUNT_MAX = 100_000
+"""Streams whose highest epoch is remembered, some hundred bytes each."""
+_ANSWER_SECONDS = 10.0
+"""What an answer may take beyond the wait that was asked for."""
+_RETRY_AFTER_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TailAnswer:
+    bounds: Bounds
+    data: bytes = b""
+    """Whole committed chunks, the first of which holds the offset asked for."""
+    moved: bool = False
+    """The offset lies below what the owner still holds: read it from object storage."""
+
+
+class Located(NamedTuple):
+    bounds: Bounds
+    offset: int | None
+    """First offset of the first local chunk that is late enough, None if none is."""
+
+
+class Tail:
+    def __init__(self, peers: AskedAt, ingest_url: str) -> None:
+        self._peers = peers
+        self._ingest_url = ingest_url
+        self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
+
+    async def bounds(self, stream: StreamFacts) -> Bounds:
+        """What the owner says of the stream now.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        # Beyond every committed offset: an empty answer at once, with all bounds.
+        return (await self.chunks(stream, OFFSET_MAX, 1)).bounds
+
+    async def chunks(
+        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+    ) -> TailAnswer:
+        """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk.
+
+        At the end of the stream it waits up to `wait_ms` for the next chunk.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        params = {"first_offset": first_offset, "max_bytes": size, "wait_ms": wait_ms}
+
+        async def ask(peer: Asked) -> TailAnswer:
+            try:
+                answer = await peer.fetch(
+                    f"/internal/v1/streams/{stream.stream_id}/chunks",
+                    params=params,
+                    timeout_seconds=wait_ms / 1000 + _ANSWER_SECONDS,
+                )
+            except StoreError as error:
+                if error.code is not Code.MOVED:
+                    raise
+                return TailAnswer(_bounds_of_facts(error.facts), moved=True)
+            return TailAnswer(_bounds_of_headers(answer.headers), bytes(answer.data))
+
+        return await self._ask(stream, ask, lambda answer: answer.bounds)
+
+    async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
+        """The first local chunk of `timestamp` or later.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+
+        async def ask(peer: Asked) -> Located:
+            path = f"/internal/v1/streams/{stream.stream_id}/locate"
+            answer = await peer.call("GET", path, params={"timestamp": timestamp})
+            return Located(_bounds_of_facts(answer.body), answer.body["offset"])
+
+        return await self._ask(stream, ask, lambda located: located.bounds)
+
+    async def _ask(
+        self,
+        stream: StreamFacts,
+        ask: Callable[[Asked], Awaitable[T]],
+        bounds_of: Callable[[T], Bounds],
+    ) -> T:
+        """Ask the owner; where it is gone or no owner any more, ask any ingest, which may claim."""
+        newest = max(self._epochs.get(stream.stream_id, 0), stream.epoch)
+        failure: StoreError | None = None
+        for url in dict.fromkeys((stream.owner_url or self._ingest_url, self._ingest_url)):
+            try:
+                answer = await ask(self._peers.at(url))
+            except StoreError as error:
+                if error.code not in {Code.PEER_UNAVAILABLE, Code.NOT_OWNER, Code.FENCED}:
+                    raise
+                failure = error
+                continue
+            newest = max(newest, self._epochs.get(stream.stream_id, 0))
+            epoch = bounds_of(answer).epoch
+            if epoch >= newest:
+                self._epochs[stream.stream_id] = epoch
+                return answer
+        # A fence seen here is the owner's matter; to a reader it means that nobody answers now.
+        code = failure.code if failure and failure.code is not Code.FENCED else Code.NOT_OWNER
+        raise Unavailable(
+            "no live owner of the stream answers",
+            code=code,
+            retry_after_seconds=_RETRY_AFTER_SECONDS,
+        ) from failure
+
+
+def _bounds_of_facts(facts: Mapping[str, Any]) -> Bounds:
+    return Bounds(
+        epoch=facts["epoch"],
+        local_first=facts["local_first_offset"],
+        committed_next=facts["committed_next"],
+        published_next=facts["published_next"],
+        version=facts["version"],
+        last_chunk_offset=facts.get("last_chunk_offset"),
+        last_timestamp=facts.get("last_timestamp"),
+    )
+
+
+def _bounds_of_headers(headers: Mapping[str, str]) -> Bounds:
+    lower = {name.lower(): value for name, value in headers.items()}
+
+    def optional(name: str) -> int | None:
+        return int(lower[name]) if lower.get(name) else None
+
+    return Bounds(
+        epoch=int(lower["chunks-epoch"]),
+        local_first=int(lower["local-first-offset"]),
+        committed_next=int(lower["committed-next-offset"]),
+        published_next=int(lower["published-next-offset"]),
+        version=int(lower["manifest-version"]),
+        last_chunk_offset=optional("last-chunk-offset"),
+        last_timestamp=optional("last-timestamp"),
+    )

@@ -1,0 +1,1 @@
+"""The chassis that all services stand on: HTTP, peers, settings, telemetry, life and death."""

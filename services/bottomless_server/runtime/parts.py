@@ -1,0 +1,45 @@
+"""Turn urls of the settings into the concrete parts behind the ports.
+
+Imports stand inside the functions: a service loads the libraries of the parts it uses.
+"""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bottomless.coordination.base import Coordination
+from bottomless.drives.base import Drive
+
+
+class CannotStart(Exception):
+    """A service cannot start; the message is one sentence that says what to change."""
+
+
+def open_drive(url: str) -> Drive:
+    """The object store at a url: `file:///directory`.
+
+    Raises:
+        CannotStart: the url names no store that is known.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        from bottomless.drives.local import LocalDrive  # noqa: PLC0415
+
+        return LocalDrive(Path(unquote(parts.path)))
+    if parts.scheme == "s3":
+        raise CannotStart("BOTTOMLESS_STORE_URL: s3 stores are not supported yet, use file:///…")
+    raise CannotStart("BOTTOMLESS_STORE_URL must look like file:///directory")
+
+
+def open_coordination(url: str) -> Coordination:
+    """The coordination store at a url: `redis://host:port/0` or `unix:///path`.
+
+    Raises:
+        CannotStart: the url names no store that is known.
+    """
+    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
+        raise CannotStart(
+            "BOTTOMLESS_COORDINATION_URL must look like redis://host:port/0 or unix:///path"
+        )
+    from bottomless.coordination.redis import RedisCoordination  # noqa: PLC0415
+
+    return RedisCoordination.connect(url)

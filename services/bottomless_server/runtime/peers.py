@@ -1,0 +1,290 @@
+"""Calls from one service to another, over HTTP: always, also within one process.
+
+A problem that a peer answers is raised here as the error that it was there: same class,
+code, facts, outcome. So a service reads like one that calls functions, and knows from
+every failure whether a write may have happened. Nothing is retried here.
+
+Small calls go through httpx; bulk goes through aiohttp, which moves bytes at a third
+of the cost.
+"""
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import aiohttp
+import httpx
+import orjson
+
+from bottomless.errors import (
+    Code,
+    Corrupt,
+    Exists,
+    Fault,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    OffsetGone,
+    Outcome,
+    Overloaded,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
+from bottomless_server.runtime.bodies import JSON
+
+CLASSES: Final[Mapping[Code, type[StoreError]]] = {
+    Code.NOT_FOUND: NotFound,
+    Code.STREAM_NOT_FOUND: NotFound,
+    Code.FRAGMENT_NOT_FOUND: NotFound,
+    Code.STREAM_EXISTS: Exists,
+    Code.STREAM_REPLACED: WrongOffset,
+    Code.OFFSET_MISMATCH: WrongOffset,
+    Code.OFFSET_TRIMMED: OffsetGone,
+    Code.OFFSET_OUT_OF_RANGE: OffsetGone,
+    Code.MOVED: OffsetGone,
+    Code.FENCED: Fenced,
+    Code.OVERLOADED: Overloaded,
+    Code.DISK_BOUND: Overloaded,
+    Code.NOT_OWNER: Unavailable,
+    Code.DRAINING: Unavailable,
+    Code.OBJECT_STORE_UNAVAILABLE: Unavailable,
+    Code.COORDINATION_UNAVAILABLE: Unavailable,
+    Code.COORDINATION_REGRESSED: Unavailable,
+    Code.PEER_UNAVAILABLE: Unavailable,
+    Code.CLOCK_SKEW: Unavailable,
+    Code.STORAGE_FULL: Unavailable,
+    Code.STORAGE_FAILED: Unavailable,
+    Code.COMMIT_TIMEOUT: Unavailable,
+    Code.DATA_CORRUPT: Corrupt,
+    Code.DATA_MISSING: Corrupt,
+    Code.INTERNAL: StoreError,
+}
+"""The class a code comes back as; every other code is an InvalidRequest."""
+
+_MEMBERS: Final = frozenset(
+    [
+        "type",
+        "title",
+        "status",
+        "detail",
+        "code",
+        "retryable",
+        "outcome",
+        "request_id",
+        "errors",
+        "instance",
+    ]
+)
+_IDLE_SECONDS: Final = 15
+"""Shorter than servers keep an idle connection, so that no request meets its closing."""
+_CONNECTION_COUNT_MAX: Final = 256
+_CONNECT_SECONDS: Final = 5.0
+
+
+class PeerAnswer(NamedTuple):
+    status: int
+    """Below 400: worse is raised."""
+    headers: Mapping[str, str]
+    """Names are found in any case."""
+    body: Any
+    """None where the answer has no body."""
+
+
+class PeerBytes(NamedTuple):
+    headers: Mapping[str, str]
+    """Names are found in any case."""
+    data: bytes
+
+
+class Peer:
+    """One service at one url: `http://host:port` or `unix:///path.sock`."""
+
+    def __init__(self, base_url: str, *, name: str, timeout_seconds: float = 10) -> None:
+        self.name = name
+        self.base_url = base_url
+        self._timeout_seconds = timeout_seconds
+        scheme, _, rest = base_url.partition("://")
+        if scheme not in ("http", "unix") or not rest:
+            raise ValueError(f"a peer's url starts with http:// or unix:///: {name}")
+        self._socket_path = rest if scheme == "unix" else None
+        self._host_url = f"http://{name}" if scheme == "unix" else base_url.rstrip("/")
+        # Made at the first call, in the loop that makes it.
+        self._calls: httpx.AsyncClient | None = None
+        self._bulk: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        calls, self._calls = self._calls, None
+        bulk, self._bulk = self._bulk, None
+        if calls is not None:
+            await calls.aclose()
+        if bulk is not None:
+            await bulk.close()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> PeerAnswer:
+        """Send a small request and read its JSON answer, a 304 included.
+
+        Raises:
+            StoreError: what the peer answered, as the class of its code.
+            Unavailable: `peer-unavailable`; the outcome is unknown if a write was on its way.
+        """
+        sent = dict(headers or {})
+        if body is not None:
+            sent["content-type"] = JSON
+        try:
+            answer = await self._open_calls().request(
+                method,
+                path,
+                params=params,
+                content=None if body is None else orjson.dumps(body),
+                headers=sent,
+                timeout=httpx.Timeout(
+                    timeout_seconds or self._timeout_seconds, connect=_CONNECT_SECONDS
+                ),
+            )
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise self._unavailable(Outcome.NONE) from error
+        except httpx.HTTPError as error:
+            raise self._unavailable(_outcome_of(method)) from error
+        if answer.status_code >= 400:
+            raise self._error(method, answer.status_code, answer.headers, answer.content)
+        try:
+            value = orjson.loads(answer.content) if answer.content else None
+        except orjson.JSONDecodeError as error:
+            raise self._unavailable(_outcome_of(method)) from error
+        return PeerAnswer(answer.status_code, answer.headers, value)
+
+    async def fetch(
+        self,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        timeout_seconds: float | None = None,
+    ) -> PeerBytes:
+        """Read the bytes at a path, all of them or none.
+
+        Raises:
+            StoreError: what the peer answered, as the class of its code.
+            Unavailable: `peer-unavailable`.
+        """
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_seconds or self._timeout_seconds, connect=_CONNECT_SECONDS
+        )
+        try:
+            async with self._open_bulk().get(
+                self._host_url + path, params=params, timeout=timeout, allow_redirects=False
+            ) as answer:
+                data = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unavailable(Outcome.NONE) from error
+        if answer.status >= 400:
+            raise self._error("GET", answer.status, answer.headers, data)
+        return PeerBytes(answer.headers, data)
+
+    def _open_calls(self) -> httpx.AsyncClient:
+        if self._calls is None:
+            limits = httpx.Limits(
+                max_connections=_CONNECTION_COUNT_MAX, keepalive_expiry=_IDLE_SECONDS
+            )
+            transport = httpx.AsyncHTTPTransport(uds=self._socket_path, limits=limits)
+            # A proxy from the environment has no business between our services.
+            self._calls = httpx.AsyncClient(
+                base_url=self._host_url, transport=transport, trust_env=False
+            )
+        return self._calls
+
+    def _open_bulk(self) -> aiohttp.ClientSession:
+        if self._bulk is None:
+            connector = (
+                aiohttp.UnixConnector(
+                    self._socket_path, limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                )
+                if self._socket_path is not None
+                else aiohttp.TCPConnector(
+                    limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                )
+            )
+            self._bulk = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=2**20
+            )
+        return self._bulk
+
+    def _unavailable(self, outcome: Outcome) -> Unavailable:
+        return Unavailable(
+            f"the {self.name} service does not answer", code=Code.PEER_UNAVAILABLE, outcome=outcome
+        )
+
+    def _error(
+        self, method: str, status: int, headers: Mapping[str, str], content: bytes
+    ) -> StoreError:
+        try:
+            problem = orjson.loads(content)
+            code = Code(problem["code"])
+            retry_after = headers.get("retry-after")
+            outcome = problem.get("outcome")
+            return CLASSES.get(code, InvalidRequest)(
+                problem["detail"],
+                code=code,
+                retryable=problem["retryable"],
+                outcome=None if outcome is None else Outcome(outcome),
+                retry_after_seconds=None if retry_after is None else float(retry_after),
+                faults=[Fault(**fault) for fault in problem.get("errors", ())],
+                facts={name: problem[name] for name in problem.keys() - _MEMBERS},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Not one of our problems: something else answers there.
+            return Unavailable(
+                f"the {self.name} service answered out of turn: status={status}",
+                code=Code.PEER_UNAVAILABLE,
+                outcome=_outcome_of(method),
+            )
+
+
+class Peers:
+    """Peers of one kind by url, each opened once."""
+
+    def __init__(self, *, name: str, timeout_seconds: float = 10) -> None:
+        self._name = name
+        self._timeout_seconds = timeout_seconds
+        self._peers: dict[str, Peer] = {}
+
+    def at(self, url: str) -> Peer:
+        """The peer at a url.
+
+        Raises:
+            ValueError: it is not the url of a peer.
+        """
+        peer = self._peers.get(url)
+        if peer is None:
+            peer = Peer(url, name=self._name, timeout_seconds=self._timeout_seconds)
+            self._peers[url] = peer
+        return peer
+
+    async def aclose(self) -> None:
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            await peer.aclose()
+
+
+def _outcome_of(method: str) -> Outcome:
+    return Outcome.NONE if method in ("GET", "HEAD") else Outcome.UNKNOWN

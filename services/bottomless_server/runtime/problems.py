@@ -1,0 +1,165 @@
+"""Problems: the one shape of every error, and the one place where errors meet status codes.
+
+application/problem+json as api.md, section 12, has it. Routes raise StoreErrors and never
+name a status; `http.py` puts this behind every application.
+"""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Scope, Send
+
+from bottomless.errors import Code, Fault, InvalidRequest, StoreError
+
+PROBLEM_TYPE: Final = "application/problem+json"
+
+STATUS: Final[Mapping[Code, int]] = {
+    Code.MALFORMED_JSON: 400,
+    Code.UNKNOWN_PARAMETER: 400,
+    Code.DUPLICATE_PARAMETER: 400,
+    Code.BAD_PARAMETER: 400,
+    Code.BAD_OFFSET_SPEC: 400,
+    Code.BAD_HEADER: 400,
+    Code.BAD_NAME: 400,
+    Code.NOT_FOUND: 404,
+    Code.STREAM_NOT_FOUND: 404,
+    Code.FRAGMENT_NOT_FOUND: 404,
+    Code.METHOD_NOT_ALLOWED: 405,
+    Code.NOT_ACCEPTABLE: 406,
+    Code.STREAM_EXISTS: 409,
+    Code.STREAM_REPLACED: 409,
+    Code.MOVED: 409,
+    Code.FENCED: 409,
+    Code.OFFSET_TRIMMED: 410,
+    Code.OFFSET_MISMATCH: 412,
+    Code.BODY_TOO_LARGE: 413,
+    Code.RECORD_TOO_LARGE: 413,
+    Code.BATCH_TOO_LARGE: 413,
+    Code.URI_TOO_LONG: 414,
+    Code.UNSUPPORTED_MEDIA_TYPE: 415,
+    Code.OFFSET_OUT_OF_RANGE: 416,
+    Code.RANGE_NOT_SATISFIABLE: 416,
+    Code.VALIDATION_FAILED: 422,
+    Code.NUMBER_OUT_OF_RANGE: 422,
+    Code.DISK_BOUND: 429,
+    Code.HEADERS_TOO_LARGE: 431,
+    Code.INTERNAL: 500,
+    Code.DATA_CORRUPT: 502,
+    Code.DATA_MISSING: 502,
+    Code.OVERLOADED: 503,
+    Code.DRAINING: 503,
+    Code.NOT_OWNER: 503,
+    Code.OBJECT_STORE_UNAVAILABLE: 503,
+    Code.COORDINATION_UNAVAILABLE: 503,
+    Code.COORDINATION_REGRESSED: 503,
+    Code.PEER_UNAVAILABLE: 503,
+    Code.CLOCK_SKEW: 503,
+    Code.STORAGE_FULL: 503,
+    Code.STORAGE_FAILED: 503,
+    Code.COMMIT_TIMEOUT: 504,
+}
+
+_WITHOUT_OUTCOME: Final = frozenset(
+    {
+        Code.OFFSET_TRIMMED,
+        Code.OFFSET_OUT_OF_RANGE,
+        Code.RANGE_NOT_SATISFIABLE,
+        Code.DATA_CORRUPT,
+        Code.DATA_MISSING,
+    }
+)
+"""Codes that answer reads: there it says nothing whether a write happened."""
+
+_REQUEST_ID: Final = "bottomless.request_id"
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id of a request: ours, sortable by time, the same for everybody who asks."""
+    request_id: str | None = scope.get(_REQUEST_ID)
+    if request_id is None:
+        request_id = f"{time.time_ns() // 1_000_000:012x}{os.urandom(8).hex()}"
+        scope[_REQUEST_ID] = request_id
+    return request_id
+
+
+def problem_response(error: StoreError, request_id: str, *, write: bool = True) -> Response:
+    """The answer for an error; for a read (`write` false) without an outcome where it says nothing."""
+    problem = _problem(error, request_id, write=write)
+    return Response(problem.body, problem.status, problem.headers)
+
+
+async def send_problem(send: Send, error: StoreError, request_id: str) -> None:
+    """The same for those who speak ASGI themselves."""
+    problem = _problem(error, request_id, write=True)
+    headers = [*problem.headers.items(), ("content-length", str(len(problem.body)))]
+    await send(
+        {
+            "type": "http.response.start",
+            "status": problem.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": problem.body})
+
+
+def method_not_allowed(allowed: list[str]) -> InvalidRequest:
+    """The error for a path that is served, but not by this method."""
+    return InvalidRequest(
+        "this path is not served by this method",
+        code=Code.METHOD_NOT_ALLOWED,
+        facts={"allowed": allowed},
+    )
+
+
+class _Problem(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def _problem(error: StoreError, request_id: str, *, write: bool) -> _Problem:
+    status = STATUS[error.code]
+    members: dict[str, Any] = {
+        **error.facts,
+        "type": f"urn:bottomless:problem:{error.code}",
+        "title": error.code.replace("-", " ").capitalize(),
+        "status": status,
+        "detail": error.message,
+        "code": error.code,
+        "retryable": error.retryable,
+        "request_id": request_id,
+    }
+    if error.outcome is not None and (write or error.code not in _WITHOUT_OUTCOME):
+        members["outcome"] = error.outcome
+    if error.faults:
+        members["errors"] = [_fault_members(fault) for fault in error.faults]
+    headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
+    return _Problem(status, headers, orjson.dumps(members))
+
+
+def _fault_members(fault: Fault) -> dict[str, str]:
+    places = {"pointer": fault.pointer, "parameter": fault.parameter, "header": fault.header}
+    given = {name: place for name, place in places.items() if place is not None}
+    return {"code": fault.code, "detail": fault.detail, **given}
+
+
+def _headers_of(error: StoreError) -> dict[str, str]:
+    headers = {}
+    if error.retry_after_seconds is not None:
+        headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
+    if error.code is Code.METHOD_NOT_ALLOWED:
+        headers["allow"] = _joined(error.facts.get("allowed"))
+    if error.code is Code.UNSUPPORTED_MEDIA_TYPE and "accepted" in error.facts:
+        headers["accept-post"] = _joined(error.facts["accepted"])
+    if error.code is Code.RANGE_NOT_SATISFIABLE and "size_bytes" in error.facts:
+        headers["content-range"] = f"bytes */{error.facts['size_bytes']}"
+    return headers
+
+
+def _joined(words: object) -> str:
+    return ", ".join(map(str, words)) if isinstance(words, list | tuple) else ""

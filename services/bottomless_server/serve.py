@@ -1,0 +1,89 @@
+"""`bottomless serve`: the command that runs services. Imports nothing heavy before it runs."""
+
+import os
+import sys
+from enum import StrEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+UNAUTHENTICATED: Final = "BOTTOMLESS_ALLOW_UNAUTHENTICATED"
+
+
+class ServiceName(StrEnum):
+    """What runs alone."""
+
+    INGEST = "ingest"
+    UPLOADER = "uploader"
+    MANIFEST = "manifest"
+    READER = "reader"
+
+
+def command(
+    service: Annotated[
+        ServiceName | None,
+        typer.Argument(help="The one service to run.", show_default="all four in one process"),
+    ] = None,
+    data_dir: Annotated[
+        Path, typer.Option(envvar="BOTTOMLESS_DATA_DIR", help="Where everything is kept.")
+    ] = Path("bottomless-data"),
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="BOTTOMLESS_PORT", min=0, max=65535, help="Public port; 0 takes a free one."
+        ),
+    ] = 8080,
+    host: Annotated[
+        str, typer.Option(envvar="BOTTOMLESS_HOST", help="Public address.")
+    ] = "127.0.0.1",
+) -> None:
+    """Run Bottomless: all of it on one port, or one of its services.
+
+    Alone, it needs no other software: data, object store and coordination are kept below the
+    data directory. It prints `ready http://…` when it takes traffic, logs to stderr, and stops
+    cleanly at SIGTERM or Ctrl-C.
+
+    One service of several takes from the environment where the rest is: BOTTOMLESS_STORE_URL
+    (file:///directory), BOTTOMLESS_COORDINATION_URL (redis:// or unix://), BOTTOMLESS_MANIFEST_URL
+    and BOTTOMLESS_INGEST_URL (internal listeners of these, http:// or unix://), and
+    BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
+    """
+    if not _loopback(host) and os.environ.get(UNAUTHENTICATED) != "1":
+        _fail(
+            f"{host} can be reached from other machines and nobody is authenticated yet; "
+            f"set {UNAUTHENTICATED}=1 to serve there all the same"
+        )
+    raise typer.Exit(_run(service, {"data_dir": data_dir, "port": port, "host": host}))
+
+
+def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from bottomless_server.runtime.settings import CommonSettings  # noqa: PLC0415
+
+    try:
+        if service is None:
+            from bottomless_server import allinone  # noqa: PLC0415
+
+            return allinone.run(CommonSettings(**given))
+        from bottomless_server import single  # noqa: PLC0415
+
+        return single.run(service, CommonSettings(**given))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        name = "_".join(map(str, first["loc"])).upper()
+        return _fail(f"the setting BOTTOMLESS_{name} is wrong: {first['msg']}")
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _fail(sentence: str) -> int:
+    sys.stderr.write(f"bottomless: cannot start: {sentence}\n")
+    raise typer.Exit(1)

@@ -1,0 +1,91 @@
+"""One service in one process, its parts and peers named by the environment.
+
+`BOTTOMLESS_STORE_URL` and `BOTTOMLESS_COORDINATION_URL` say where data and coordination
+are, `BOTTOMLESS_MANIFEST_URL` and `BOTTOMLESS_INGEST_URL` where the internal listeners of
+the others are. A service's own directory is DIR/<service>, as in the all-in-one.
+"""
+
+import os
+from typing import Any, Final
+
+from bottomless.coordination.base import Coordination
+from bottomless.drives.base import Drive
+from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
+from bottomless_server.runtime.service import Service, run_process, serve
+from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.telemetry import configure_logs
+
+NEEDED: Final = {
+    "ingest": ("coordination_url", "manifest_url"),
+    "uploader": ("store_url", "manifest_url", "ingest_url"),
+    "manifest": ("store_url", "coordination_url"),
+    "reader": ("store_url", "manifest_url", "ingest_url"),
+}
+"""The settings that a service cannot do without."""
+
+
+def run(name: str, settings: CommonSettings) -> int:
+    """Run one service until a signal; returns the exit code."""
+    configure_logs(settings.log_level, as_json=settings.log_json)
+
+    async def main() -> int:
+        for setting in NEEDED[name]:
+            if getattr(settings, setting) is None:
+                raise CannotStart(f"{name} needs BOTTOMLESS_{setting.upper()}")
+        listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
+        url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
+        given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
+        given.setdefault("ingest_url", url if name == "ingest" else settings.ingest_url)
+        drive = open_drive(settings.store_url) if settings.store_url else None
+        coordination = (
+            open_coordination(settings.coordination_url) if settings.coordination_url else None
+        )
+        try:
+            service = _create(name, given, drive, coordination)
+            return await serve(
+                [service],
+                public_app=service.public,
+                host=settings.host,
+                port=settings.port,
+                internal_urls={name: url},
+                drain_order=[name],
+                drain_seconds=settings.drain_seconds,
+            )
+        finally:
+            if drive is not None:
+                await drive.aclose()
+            if coordination is not None:
+                await coordination.aclose()
+
+    return run_process(main)
+
+
+def _create(
+    name: str, given: dict[str, Any], drive: Drive | None, coordination: Coordination | None
+) -> Service:
+    # Only the service that runs is loaded.
+    if name == "ingest":
+        from bottomless_server.ingest.app import create_service as create_ingest  # noqa: PLC0415
+        from bottomless_server.ingest.settings import IngestSettings  # noqa: PLC0415
+
+        assert coordination is not None
+        return create_ingest(IngestSettings(**given), coordination)
+    assert drive is not None
+    if name == "manifest":
+        from bottomless_server.manifest.app import create_service  # noqa: PLC0415
+        from bottomless_server.manifest.settings import ManifestSettings  # noqa: PLC0415
+
+        assert coordination is not None
+        return create_service(ManifestSettings(**given), drive, coordination)
+    if name == "uploader":
+        from bottomless_server.uploader.app import (  # noqa: PLC0415
+            create_service as create_uploader,
+        )
+        from bottomless_server.uploader.settings import UploaderSettings  # noqa: PLC0415
+
+        return create_uploader(UploaderSettings(**given), drive)
+    from bottomless_server.reader.app import create_service as create_reader  # noqa: PLC0415
+    from bottomless_server.reader.settings import ReaderSettings  # noqa: PLC0415
+
+    return create_reader(ReaderSettings(**given), drive)

@@ -1,0 +1,1 @@
+"""The fragment-uploader: cuts committed chunks into fragments, puts them, registers them."""

@@ -1,0 +1,122 @@
+"""The fragment-uploader as a service: what it is made of, and its life.
+
+Its public application has no endpoint of its own: health stands in front of it
+(runtime/health.py), and /openapi.json says that there is nothing else.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+from starlette.types import ASGIApp
+
+from bottomless.drives.base import Drive
+from bottomless.errors import StoreError
+from bottomless_server.runtime.http import create_api
+from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.peers import Peer
+from bottomless_server.uploader.budget import ByteBudget
+from bottomless_server.uploader.calls import CallPeer, IngestCalls, ManifestCalls
+from bottomless_server.uploader.failures import Retries
+from bottomless_server.uploader.feed import CommitFeed
+from bottomless_server.uploader.settings import UploaderSettings
+from bottomless_server.uploader.streams import Streams
+from bottomless_server.uploader.uploader import Parts
+
+log = structlog.get_logger(__name__)
+
+
+class UploaderService:
+    """Follows the commit feed from `start` to `stop`. Owns its peers, not the drive."""
+
+    name = "uploader"
+
+    def __init__(self, parts: Parts) -> None:
+        self.public: ASGIApp = create_api("Bottomless fragment-uploader")
+        self.internal: ASGIApp = create_api("Bottomless fragment-uploader, internal")
+        self._parts = parts
+        self.streams = Streams(parts)
+        self._feed = CommitFeed(
+            parts.ingest, parts.retries, self.streams.seen, parts.settings.uploader_poll_wait_ms
+        )
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._following = asyncio.create_task(self._feed.run(), name="commit feed")
+        self._following.add_done_callback(_log_end)
+
+    async def drain(self) -> None:
+        """Cut and upload what is committed up to now, until the process has no more time.
+
+        What is not done in time is done after the next start: the log keeps it.
+        """
+        try:
+            await self._feed.look()
+        except StoreError as error:
+            log.warning("could not ask for the last commits", code=error.code)
+        done = await self.streams.drain(self._parts.settings.drain_seconds)
+        log.info("drained", complete=done, active_streams=len(self.streams))
+
+    async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
+        await self.streams.stop()
+        await self._parts.ingest.aclose()
+        await self._parts.manifest.aclose()
+
+    async def report(self) -> Mapping[str, Any]:
+        """For /readyz?verbose=1: what is active, and what fails and is being retried."""
+        following = self._following is not None and not self._following.done()
+        return {
+            "status": "running" if following else "stopped",
+            "feed": self._feed.failures.report(),
+            **self.streams.report(),
+        }
+
+
+def create_service(
+    settings: UploaderSettings,
+    drive: Drive,
+    *,
+    ingest: CallPeer | None = None,
+    manifest: CallPeer | None = None,
+) -> UploaderService:
+    """Put the uploader together; peers are made of the settings' urls where none are given.
+
+    Raises:
+        CannotStart: a url is missing or is not one.
+    """
+    return UploaderService(
+        Parts(
+            settings=settings,
+            drive=drive,
+            ingest=IngestCalls(ingest or _peer("ingest", settings.ingest_url)),
+            manifest=ManifestCalls(manifest or _peer("manifest", settings.manifest_url)),
+            budget=ByteBudget(settings.uploader_memory_bytes),
+            retries=Retries(settings),
+            clock_ms=_clock_ms,
+        )
+    )
+
+
+def _peer(name: str, url: str | None) -> Peer:
+    if url is None:
+        raise CannotStart(f"the uploader needs BOTTOMLESS_{name.upper()}_URL")
+    try:
+        return Peer(url, name=name)
+    except ValueError as error:
+        raise CannotStart(
+            f"BOTTOMLESS_{name.upper()}_URL must look like http://host:port or unix:///path"
+        ) from error
+
+
+def _clock_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _log_end(following: asyncio.Task[None]) -> None:
+    if not following.cancelled() and (error := following.exception()) is not None:
+        log.error("the commit feed ended", exc_info=error)

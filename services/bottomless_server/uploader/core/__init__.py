@@ -1,0 +1,1 @@
+"""What the uploader decides, without a clock, a loop or a socket."""

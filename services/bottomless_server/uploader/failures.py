@@ -1,0 +1,111 @@
+"""What fails and is being retried: kept in view, told apart, never given up silently.
+
+Retries stand here, in one layer: nothing that is called through `forever` retries itself.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import stamina
+import structlog
+
+from bottomless.errors import Code, Corrupt, StoreError
+from bottomless.model.names import StreamId
+from bottomless_server.uploader.settings import UploaderSettings
+
+log = structlog.get_logger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Failure(NamedTuple):
+    code: Code
+    permanent: bool
+    """Whether time alone cannot mend it: somebody has to act. It is retried all the same."""
+    attempt_count: int
+
+
+class Failures:
+    """The present failures of one stream, or of the feed, by what was being done."""
+
+    def __init__(self, stream_id: StreamId | None = None) -> None:
+        self._stream_id = stream_id
+        self._failures: dict[str, Failure] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._failures)
+
+    def note(self, what: str, error: Exception) -> Failure:
+        code = error.code if isinstance(error, StoreError) else Code.INTERNAL
+        permanent = not (isinstance(error, StoreError) and error.retryable)
+        attempt_count = self._failures[what].attempt_count + 1 if what in self._failures else 1
+        failure = self._failures[what] = Failure(code, permanent, attempt_count)
+        write = log.error if permanent else log.warning
+        bug = None if isinstance(error, StoreError) else error
+        write(
+            "uploading failed",
+            what=what,
+            stream_id=self._stream_id,
+            code=code,
+            permanent=permanent,
+            attempt_count=attempt_count,
+            error=str(error),
+            exc_info=bug,
+        )
+        return failure
+
+    def clear(self, what: str) -> None:
+        self._failures.pop(what, None)
+
+    def report(self) -> Mapping[str, Any]:
+        return {
+            what: {
+                "code": failure.code,
+                "permanent": failure.permanent,
+                "attempt_count": failure.attempt_count,
+            }
+            for what, failure in self._failures.items()
+        }
+
+
+class Retries:
+    """Retry without end: exponential, jittered and capped; at the cap where time cannot help."""
+
+    def __init__(self, settings: UploaderSettings) -> None:
+        self._settings = settings
+        self._retry = stamina.AsyncRetryingCaller(
+            attempts=None,
+            timeout=None,
+            wait_initial=settings.uploader_retry_initial_seconds,
+            wait_max=settings.uploader_retry_max_seconds,
+            wait_jitter=settings.uploader_retry_jitter_seconds,
+        )
+
+    async def forever(
+        self,
+        failures: Failures,
+        what: str,
+        call: Callable[[], Awaitable[_T]],
+        stops: frozenset[Code] = frozenset(),
+    ) -> _T:
+        """Call until it succeeds.
+
+        Raises:
+            StoreError: one whose code is among `stops`.
+        """
+
+        def backoff(error: BaseException) -> bool | float:
+            # The hook is asked about a cancellation too, which must never be retried.
+            if not isinstance(error, Exception):
+                return False
+            if isinstance(error, StoreError) and error.code in stops:
+                return False
+            failure = failures.note(what, error)
+            if isinstance(error, Corrupt):
+                return self._settings.uploader_damage_retry_seconds
+            return self._settings.uploader_retry_max_seconds if failure.permanent else True
+
+        try:
+            return await self._retry(backoff, call)
+        finally:
+            failures.clear(what)

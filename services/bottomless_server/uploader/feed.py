@@ -1,0 +1,58 @@
+"""Follow the commits of ingest by long poll.
+
+The token is ingest's own and lives as long as its process: after a restart it is not
+known any more and everything with unpublished data comes again, which the cutter knows
+how to take. So nothing has to be remembered here, and nothing can be missed.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from bottomless_server.uploader.calls import Commits, IngestCalls, StreamCommit
+from bottomless_server.uploader.failures import Failures, Retries
+
+EMPTY_PAUSE_SECONDS: Final = 0.05
+"""After an answer with nothing in it, should it have come without the wait that was asked for."""
+
+
+class CommitFeed:
+    """What ingest has committed, told to `seen` as it comes."""
+
+    def __init__(
+        self,
+        ingest: IngestCalls,
+        retries: Retries,
+        seen: Callable[[StreamCommit], None],
+        wait_ms: int,
+    ) -> None:
+        self.failures = Failures()
+        self._ingest = ingest
+        self._retries = retries
+        self._seen = seen
+        self._wait_ms = wait_ms
+        self._token: str | None = None
+
+    async def run(self) -> None:
+        """Follow until cancelled; an ingest that does not answer is asked again without end."""
+        while True:
+            if not await self._retries.forever(self.failures, "commits", self._poll):
+                await asyncio.sleep(EMPTY_PAUSE_SECONDS)
+
+    async def look(self) -> None:
+        """Ask once what is new, without waiting for more.
+
+        Raises:
+            StoreError: ingest does not answer.
+        """
+        self._take(await self._ingest.commits(self._token, 0))
+
+    async def _poll(self) -> int:
+        return self._take(await self._ingest.commits(self._token, self._wait_ms))
+
+    def _take(self, commits: Commits) -> int:
+        for commit in commits.streams:
+            self._seen(commit)
+        # Only now: what failed on the way comes again.
+        self._token = commits.token
+        return len(commits.streams)

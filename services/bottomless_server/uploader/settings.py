@@ -1,0 +1,32 @@
+"""Settings of the fragment-uploader. Table: docs/operations.md, "Settings"."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from bottomless.model.limits import LONG_POLL_MS_MAX, MIB
+from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.uploader.core.window import UNAPPLIED_COUNT_MAX
+
+_Seconds = Annotated[float, Field(ge=0)]
+
+
+class UploaderSettings(CommonSettings):
+    """Environment variables `BOTTOMLESS_UPLOADER_…`."""
+
+    uploader_uploads_in_flight_per_stream: Annotated[int, Field(ge=1, le=1_000)] = 4
+    uploader_memory_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    """Bytes fetched and not yet uploaded, over all streams; one fragment may exceed it, alone."""
+    uploader_unapplied_count_max: Annotated[int, Field(ge=1, le=10_000)] = UNAPPLIED_COUNT_MAX
+    """Fragments of one stream cut and not yet in the manifest, uploaded or not."""
+    uploader_retry_initial_seconds: _Seconds = 0.1
+    uploader_retry_max_seconds: _Seconds = 30.0
+    uploader_retry_jitter_seconds: _Seconds = 1.0
+    uploader_damage_retry_seconds: _Seconds = 60.0
+    """Wait before a stream whose chunks are damaged is tried again: an operator has to act."""
+    uploader_upload_deadline_seconds: Annotated[float, Field(gt=0)] = 900.0
+    """For one call of the store, with its own retries; less than the manifest's upload deadline,
+    after which keys that were given up are deleted for the last time."""
+    uploader_idle_seconds: _Seconds = 30.0
+    """A stream that has had nothing to upload for so long loses its task until it commits again."""
+    uploader_poll_wait_ms: Annotated[int, Field(ge=0, le=LONG_POLL_MS_MAX)] = 20_000

@@ -1,0 +1,158 @@
+"""The streams that have something to upload: one task each, ended when it is idle.
+
+A task runs one session after the other. What it fails with is kept in view and retried
+without end; a session that got something into the manifest before it failed is followed
+by the next one at once.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from bottomless.errors import Code, Corrupt, NotFound, StoreError
+from bottomless.model.names import StreamId
+from bottomless_server.uploader.calls import StreamCommit
+from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
+from bottomless_server.uploader.failures import Failures
+from bottomless_server.uploader.uploader import Parts, Session
+
+log = structlog.get_logger(__name__)
+
+REPORTED_COUNT_MAX: Final = 100
+"""Failing streams that a report names; the rest is a number."""
+
+
+class StreamTask:
+    """One active stream, its cutter, and the session that is running."""
+
+    def __init__(self, stream_id: StreamId, parts: Parts) -> None:
+        self.failures = Failures(stream_id)
+        self.cutter = Cutter()
+        self._stream_id = stream_id
+        self._parts = parts
+        self._woken = asyncio.Event()
+        self._session: Session | None = None
+        self._draining = False
+        self._stopping = False
+
+    def commit_seen(self, commit: CommitSeen) -> None:
+        self.cutter.commit_seen(commit, self._parts.clock_ms())
+        self._woken.set()
+
+    def drain(self) -> None:
+        """Cut what is pending at once; the task ends when all of it is applied."""
+        self._draining = True
+        self.cutter.drain()
+        if self._session is not None:
+            self._session.draining = True
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Upload until nothing is left that was seen; between that fact and the end nothing waits."""
+        while not self._stopping:
+            try:
+                finished = await self._parts.retries.forever(
+                    self.failures, "session", self._run_session, frozenset({Code.STREAM_NOT_FOUND})
+                )
+            except NotFound:
+                log.info("the stream is gone", stream_id=self._stream_id)
+                return
+            if finished and (self._draining or not self.cutter.uncut):
+                return
+
+    async def _run_session(self) -> bool:
+        """Run one session; whether it came to its end, or the next is to begin at once.
+
+        Raises:
+            StoreError: the next has to wait.
+        """
+        session = self._session = Session(
+            self._stream_id, self.cutter, self.failures, self._woken, self._parts
+        )
+        session.draining = self._draining
+        try:
+            await session.run()
+        except Corrupt as error:
+            if not self._draining:
+                raise
+            # There is no time to wait for an operator; the next start reports it again.
+            self.failures.note("session", error)
+        except StoreError as error:
+            if session.applied_count == 0:
+                raise
+            log.warning("an upload session ended", stream_id=self._stream_id, code=error.code)
+            return False
+        finally:
+            self._session = None
+        return True
+
+
+class Streams:
+    """All active streams of this process."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._streams: dict[StreamId, StreamTask] = {}
+        self._tasks: dict[StreamId, asyncio.Task[None]] = {}
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def seen(self, commit: StreamCommit) -> None:
+        """Take word of a stream; a task is started where there is something to upload."""
+        stream = self._streams.get(commit.stream_id)
+        if stream is None:
+            if commit.published_next >= commit.seen.committed_next:
+                return
+            stream = self._streams[commit.stream_id] = StreamTask(commit.stream_id, self._parts)
+            self._tasks[commit.stream_id] = asyncio.create_task(
+                self._run(commit.stream_id, stream), name=f"upload {commit.stream_id}"
+            )
+            if self._draining:
+                stream.drain()
+        stream.commit_seen(commit.seen)
+
+    async def drain(self, seconds: float) -> bool:
+        """Cut everything that was seen and wait for it; returns whether all of it is applied in time."""
+        self._draining = True
+        for stream in self._streams.values():
+            stream.drain()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+        return not self._streams
+
+    async def stop(self) -> None:
+        """Stop where everything stands; the next start finds it by the intents."""
+        tasks = list(self._tasks.values())
+        for stream in self._streams.values():
+            stream.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def report(self) -> Mapping[str, Any]:
+        failing = {
+            stream_id: stream.failures.report()
+            for stream_id, stream in self._streams.items()
+            if stream.failures
+        }
+        return {
+            "active_streams": len(self._streams),
+            "memory_bytes": self._parts.budget.size,
+            "waiting_for_memory": self._parts.budget.waiting_count,
+            "failing_streams": len(failing),
+            "failures": dict(list(failing.items())[:REPORTED_COUNT_MAX]),
+        }
+
+    async def _run(self, stream_id: StreamId, stream: StreamTask) -> None:
+        try:
+            await stream.run()
+        finally:
+            # In the same step as the end of `run`: a commit that comes next starts a new task.
+            del self._streams[stream_id], self._tasks[stream_id]

@@ -1,0 +1,269 @@
+"""Carry one stream's committed chunks into object storage: one session, from its start to its end.
+
+The way of one fragment, and what there is after a crash of this process at each step
+(the uploader itself keeps nothing; coordination, the object store and the log do):
+
+1. a cut is decided     nothing but a thought; the log still holds everything
+2. chunks are fetched   the same; they are a copy
+3. intents are asked    the record lists the uids: keys that may exist from now on
+4. the object is put    it is there whole or not at all, under a key that an intent names
+5. it is registered     the manifest may hold it in memory; the intent stays until its root
+                        is published, so until then this step is repeated
+6. it is applied        the root names it, the intent is gone, the log may be freed
+
+After a crash at 3, 4 or 5 the next session's `uploads` makes the manifest look at exactly
+the keys of the intents: what fits at its end is adopted, the rest goes to quarantine and is
+deleted there. Nothing is deleted here. Two uploaders at once do no harm: the later session
+fences the earlier one, whose fragments then cannot be registered.
+
+On the record's path: after services/bottomless_server/uploader/core/cutter.py, before
+shared/bottomless/formats/fragment.py.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from bottomless.drives.base import Drive
+from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.formats.checks import corrupt
+from bottomless.formats.fragment import PackedFragment, pack_fragment
+from bottomless.formats.keys import fragment_key
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import StreamId, Uid
+from bottomless.stores.objects import put_object
+from bottomless_server.uploader.budget import ByteBudget
+from bottomless_server.uploader.calls import ChunkRun, IngestCalls, ManifestCalls
+from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, Wait
+from bottomless_server.uploader.core.epochs import Piece, divide
+from bottomless_server.uploader.core.window import Window
+from bottomless_server.uploader.failures import Failures, Retries
+from bottomless_server.uploader.settings import UploaderSettings
+
+log = structlog.get_logger(__name__)
+
+LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
+"""Answers that end a session at once: what it is doing has no use any more."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What all streams of one uploader share."""
+
+    settings: UploaderSettings
+    drive: Drive
+    ingest: IngestCalls
+    manifest: ManifestCalls
+    budget: ByteBudget
+    retries: Retries
+    clock_ms: Callable[[], int]
+    """Monotonic: ages are this process's own."""
+
+
+class Session:
+    """One run over one stream: the manifest knows it by a name, and by that fences it."""
+
+    def __init__(
+        self,
+        stream_id: StreamId,
+        cutter: Cutter,
+        failures: Failures,
+        woken: asyncio.Event,
+        parts: Parts,
+    ) -> None:
+        self._stream_id = stream_id
+        self._cutter = cutter
+        self._failures = failures
+        self._woken = woken
+        self._parts = parts
+        self._settings = parts.settings
+        self._name = secrets.token_hex(16)
+        self._window = Window(
+            parts.settings.uploader_uploads_in_flight_per_stream,
+            parts.settings.uploader_unapplied_count_max,
+        )
+        self._gathered: list[bytes] = []
+        self._gathered_ticket: int | None = None
+        self._tickets: set[int] = set()
+        self.draining = False
+        self.applied_count = 0
+
+    async def run(self) -> None:
+        """Upload until the stream is idle, or drained; cancelling leaves the rest to the next session.
+
+        Raises:
+            StoreError: the session is over, and another one should begin.
+        """
+        opened = await self._parts.manifest.uploads(self._stream_id, self._name)
+        self._cutter.restart(opened.published_next)
+        try:
+            await self._cut_and_upload()
+        except StoreError as error:
+            await self._abandon(error)
+            raise
+        finally:
+            for ticket in list(self._tickets):
+                self._free(ticket)
+
+    async def _cut_and_upload(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as uploads:
+                failed = await self._cut_while_possible(uploads)
+        except ExceptionGroup as group:
+            # The first is the cause: whatever failed after it was being cancelled already.
+            raise group.exceptions[0] from group
+        if failed is not None:
+            raise failed
+
+    async def _cut_while_possible(self, uploads: asyncio.TaskGroup) -> StoreError | None:
+        try:
+            await self._cut_until_idle(uploads)
+        except StoreError as error:
+            self._drop_gathered()
+            if error.code in LOST:
+                raise
+            # What was cut before this is good: the caller waits until it is applied.
+            return error
+        return None
+
+    async def _cut_until_idle(self, uploads: asyncio.TaskGroup) -> None:
+        while True:
+            match self._cutter.decide(self._parts.clock_ms()):
+                case Measure(first_offset):
+                    self._cutter.measured((await self._fetch(first_offset, 1)).fetched)
+                case Fetch() as fetch:
+                    await self._gather(fetch)
+                case Cut() as cut:
+                    await self._cut(cut, uploads)
+                case Wait(until):
+                    if not await self._wait(until):
+                        return
+
+    async def _wait(self, until: int | None) -> bool:
+        """Wait for an event or the time; returns whether there may be more to do."""
+        idle = until is None and self._window.empty
+        if idle and self.draining:
+            return False
+        seconds = None
+        if until is not None:
+            seconds = max(0, until - self._parts.clock_ms()) / 1000
+        elif idle:
+            seconds = self._settings.uploader_idle_seconds
+        return await self._wake(seconds) or not idle
+
+    async def _wake(self, seconds: float | None = None) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        self._woken.clear()
+        return True
+
+    async def _gather(self, fetch: Fetch) -> None:
+        while not self._window.has_room:
+            await self._wake()
+        if self._gathered_ticket is None:
+            self._gathered_ticket = await self._parts.budget.take(fetch.max_bytes)
+            self._tickets.add(self._gathered_ticket)
+        run = await self._fetch(fetch.first_offset, fetch.max_bytes)
+        if run.data:
+            self._gathered.append(run.data)
+            held = sum(map(len, self._gathered))
+            self._parts.budget.charge(self._gathered_ticket, held)
+        self._cutter.chunks_fetched(run.fetched)
+
+    async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun:
+        run = await self._parts.ingest.chunks(self._stream_id, first_offset, max_bytes)
+        if run.data and run.fetched.first_offset != first_offset:
+            raise corrupt("chunk feed", "no chunk begins where the last fragment ends")
+        if not run.data and not self._gathered:
+            raise Unavailable("the owner does not show what it said is committed")
+        return run
+
+    async def _cut(self, cut: Cut, uploads: asyncio.TaskGroup) -> None:
+        pieces = await asyncio.to_thread(divide, self._gathered, cut.first_offset)
+        if not pieces or pieces[-1].next_offset != cut.next_offset:
+            raise corrupt("chunk feed", "its headers do not say what its chunks do")
+        uids = await self._parts.manifest.intents(
+            self._stream_id, self._name, [piece.first_offset for piece in pieces]
+        )
+        for uid in uids:
+            self._window.started(uid)
+        packed = [await self._pack(uid, piece) for uid, piece in zip(uids, pieces, strict=True)]
+        self._cutter.cut_taken()
+        for fragment in packed:
+            ticket = self._parts.budget.add(fragment.info.size)
+            self._tickets.add(ticket)
+            uploads.create_task(self._upload(fragment, ticket))
+        self._drop_gathered()
+
+    async def _pack(self, uid: Uid, piece: Piece) -> PackedFragment:
+        # Every byte is summed here: long enough for all other streams to wait, if not in a thread.
+        return await asyncio.to_thread(pack_fragment, self._stream_id, uid, piece.data)
+
+    async def _upload(self, fragment: PackedFragment, ticket: int) -> None:
+        info = fragment.info
+        object_key = fragment_key(self._stream_id, info.first_offset, info.uid)
+
+        async def put() -> None:
+            await put_object(
+                self._parts.drive,
+                object_key,
+                fragment.parts,
+                info.crc,
+                deadline_seconds=self._settings.uploader_upload_deadline_seconds,
+            )
+
+        # Under the same uid for as long as it takes: if an attempt whose reply was lost
+        # did put the object, the next one finds it. Only damage gives a uid up.
+        await self._parts.retries.forever(
+            self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
+        )
+        fragment.parts.clear()  # The memory goes now; registering may take long.
+        self._window.uploaded(info.uid)
+        self._free(ticket)
+        self._woken.set()
+        await self._register(info)
+        self._window.applied(info.uid)
+        self.applied_count += 1
+        self._failures.clear("session")
+        self._woken.set()
+
+    async def _register(self, info: FragmentInfo) -> None:
+        while True:
+            answer = await self._parts.retries.forever(
+                self._failures,
+                f"register {info.fragment_id}",
+                lambda: self._parts.manifest.register(self._stream_id, self._name, [info]),
+                LOST,
+            )
+            if info.uid in answer.applied or answer.published_next >= info.next_offset:
+                return
+            # It waits there for an earlier one. The manifest keeps that in memory only,
+            # so it is told again until it has published.
+            await asyncio.sleep(self._settings.uploader_retry_initial_seconds)
+
+    async def _abandon(self, error: StoreError) -> None:
+        # A fenced session has no say; and if this fails, the next session's start does the same.
+        uids = sorted(self._window.uploading)
+        if not uids or error.code in (Code.FENCED, Code.STREAM_NOT_FOUND):
+            return
+        try:
+            await self._parts.manifest.abandon(self._stream_id, self._name, uids)
+        except StoreError as failed:
+            log.warning("could not give up intents", stream_id=self._stream_id, error=str(failed))
+
+    def _drop_gathered(self) -> None:
+        self._gathered = []
+        if self._gathered_ticket is not None:
+            self._free(self._gathered_ticket)
+            self._gathered_ticket = None
+
+    def _free(self, ticket: int) -> None:
+        self._tickets.discard(ticket)
+        self._parts.budget.free(ticket)

@@ -1,0 +1,100 @@
+"""Decide which task reads which offsets. Pure; the reading is in read.py.
+
+A task costs some 50 ms before its first row, so consecutive fragments are packed
+until a task has bytes enough. A fragment that is larger than a task should be is cut
+by offsets in equal shares: the worker finds the chunks of its share in the index.
+The tail, which is not in object storage, is one task of its own: it is bounded by what
+local disks hold and comes through the reader anyway.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Stored(NamedTuple):
+    """A fragment as the list shows it."""
+
+    object_key: str | None
+    """Where it lies; None where only the reader may be asked."""
+    first_offset: int
+    next_offset: int
+    size: int
+    """Bytes of the whole object."""
+    index_position: int
+
+
+class Slice(NamedTuple):
+    """The offsets `first_offset` to `next_offset`, exclusive, of one stored fragment."""
+
+    fragment: Stored
+    first_offset: int
+    next_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that reading it costs, as its share of the object."""
+        fragment = self.fragment
+        held = fragment.next_offset - fragment.first_offset
+        return -(-fragment.size * (self.next_offset - self.first_offset) // held)
+
+
+class Share(NamedTuple):
+    """What one task reads: slices of fragments, or a range of the tail where there are none."""
+
+    first_offset: int
+    next_offset: int
+    slices: tuple[Slice, ...]
+
+
+def plan(
+    fragments: Iterable[Stored],
+    *,
+    first_offset: int,
+    next_offset: int,
+    target_bytes: int,
+    min_shares: int = 1,
+) -> list[Share]:
+    """Split a range of offsets into shares, in offset order, each offset in exactly one.
+
+    `fragments` is in offset order and may stick out of the range on both sides; where it
+    ends before the range does, the rest is the tail. Offsets between fragments were never
+    given to a record and belong to no share.
+    """
+    assert first_offset <= next_offset
+    clipped = [cut for item in fragments if (cut := _clip(item, first_offset, next_offset))]
+    stored_next = clipped[-1].next_offset if clipped else first_offset
+    wanted = min(target_bytes, max(1, sum(cut.size for cut in clipped) // min_shares))
+    pieces = [piece for cut in clipped for piece in _divide(cut, wanted)]
+    shares = [
+        Share(run[0].first_offset, run[-1].next_offset, tuple(run)) for run in _pack(pieces, wanted)
+    ]
+    if stored_next < next_offset:
+        shares.append(Share(stored_next, next_offset, ()))
+    return shares
+
+
+def _clip(fragment: Stored, first_offset: int, next_offset: int) -> Slice | None:
+    first = max(first_offset, fragment.first_offset)
+    end = min(next_offset, fragment.next_offset)
+    return Slice(fragment, first, end) if first < end else None
+
+
+def _divide(piece: Slice, wanted: int) -> list[Slice]:
+    held = piece.next_offset - piece.first_offset
+    count = min(held, max(1, round(piece.size / wanted)))
+    bounds = [piece.first_offset + held * number // count for number in range(count + 1)]
+    return [Slice(piece.fragment, start, end) for start, end in pairwise(bounds)]
+
+
+def _pack(pieces: Sequence[Slice], wanted: int) -> list[list[Slice]]:
+    runs: list[list[Slice]] = []
+    held = 0
+    for piece in pieces:
+        # Half of the next one over the bound is better than a small rest behind it.
+        if not runs or held + piece.size // 2 > wanted:
+            runs.append([])
+            held = 0
+        runs[-1].append(piece)
+        held += piece.size
+    return runs

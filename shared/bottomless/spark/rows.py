@@ -1,0 +1,115 @@
+"""Arrow batches of stored columns to Arrow batches as Spark wants them. Pure.
+
+Spark checks types to the letter, so every batch is fitted to the schema of the DataFrame:
+columns that a batch does not store are filled, `offset` and `timestamp` are made of
+the chunk's header, and nothing is done record by record. Values stay where they are:
+a fitted batch views the bytes that were read.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from bottomless.model.limits import MIB
+
+BATCH_ROW_COUNT_MAX: Final = 50_000
+BATCH_SIZE_MAX: Final = 8 * MIB
+"""Bounds what the worker holds and what the JVM has to take at once."""
+BATCH_ROW_COUNT_WANTED: Final = 10_000
+"""Larger batches go through as they are; smaller ones are joined, which copies them."""
+
+
+class RowShape:
+    """The columns of a DataFrame, and how stored batches are fitted to them."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
+        """Fit a batch of a chunk, whose header gives the offset of the first record and the time."""
+        return self._fit(stored, first_offset, timestamp)
+
+    def of_page(self, page: pa.RecordBatch) -> pa.RecordBatch:
+        """Fit a batch that has `offset` and `timestamp` columns, as the reader sends it."""
+        return self._fit(page, None, None)
+
+    def _fit(
+        self, batch: pa.RecordBatch, first_offset: int | None, timestamp: int | None
+    ) -> pa.RecordBatch:
+        names = frozenset(batch.schema.names)
+        arrays = []
+        for field in self._schema:
+            if field.name == "offset" and first_offset is not None:
+                arrays.append(_counting(first_offset, batch.num_rows))
+            elif field.name == "timestamp" and timestamp is not None:
+                arrays.append(_constant_time(timestamp, batch.num_rows))
+            elif field.name in names:
+                arrays.append(_cast(batch.column(field.name), field.type))
+            else:
+                arrays.append(_absent(field, batch.num_rows))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _counting(first: int, count: int) -> "pa.Array[Any]":
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
+
+
+def _constant_time(timestamp: int, count: int) -> "pa.Array[Any]":
+    microseconds = np.full(count, timestamp * 1000, dtype=np.int64)
+    kind = pa.timestamp("us", tz="UTC")
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(microseconds.data)])
+
+
+def _cast(array: "pa.Array[Any]", wanted: pa.DataType) -> "pa.Array[Any]":
+    fitted: pa.Array[Any] = array if array.type.equals(wanted) else array.cast(wanted)
+    return fitted
+
+
+def _absent(field: Any, count: int) -> "pa.Array[Any]":
+    if field.name == "content":
+        # A batch without the column holds plain bytes, which is 0.
+        return pa.array(np.zeros(count, dtype=np.int8))
+    nulls: pa.Array[Any] = pa.nulls(count, field.type)
+    return nulls
+
+
+def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same records in order, in batches that are neither too large nor needlessly small."""
+    held: list[pa.RecordBatch] = []
+    row_count = size = 0
+    for batch in batches:
+        for piece in _halved(batch):
+            full = (
+                row_count + piece.num_rows > BATCH_ROW_COUNT_MAX
+                or size + piece.nbytes > BATCH_SIZE_MAX
+            )
+            if held and (full or piece.num_rows >= BATCH_ROW_COUNT_WANTED):
+                yield _joined(held)
+                held, row_count, size = [], 0, 0
+            held.append(piece)
+            row_count += piece.num_rows
+            size += piece.nbytes
+    if held:
+        yield _joined(held)
+
+
+def _halved(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    # Halves rather than equal cuts: sizes of records differ, and a half that still is
+    # too large is halved again. Slices are views.
+    if batch.num_rows > BATCH_ROW_COUNT_MAX or (
+        batch.nbytes > BATCH_SIZE_MAX and batch.num_rows > 1
+    ):
+        middle = batch.num_rows // 2
+        yield from _halved(batch.slice(0, middle))
+        yield from _halved(batch.slice(middle))
+    elif batch.num_rows:
+        yield batch
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    joined: pa.RecordBatch = pa.concat_batches(batches)  # type: ignore[attr-defined]
+    return joined

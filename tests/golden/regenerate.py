@@ -1,0 +1,148 @@
+"""Golden files: the bytes of every format, as hex that a person can read.
+
+    PYTHONPATH=tests python tests/golden/regenerate.py
+
+writes them anew from the code. Allowed only while formats are version 0, with a line
+in the changelog; a frozen version is never regenerated.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from unit.formats.examples import (
+    CHECKPOINT,
+    ENTRY,
+    FULL_ENTRY,
+    OTHER_UID,
+    RECORD,
+    SEGMENT_HEADER,
+    STREAM_ID,
+    TIMESTAMP,
+    UID,
+    a_bare_chunk,
+    a_batch,
+    a_chunk,
+    a_fragment,
+    a_frame,
+    a_full_batch,
+)
+
+from bottomless.formats.batch import Codec, encode_frame
+from bottomless.formats.chunk import encode_trailer
+from bottomless.formats.manifest import encode_node
+from bottomless.formats.segment import (
+    encode_checkpoint,
+    encode_index_header,
+    encode_index_record,
+    encode_segment_header,
+)
+from bottomless.formats.stream_record import encode_record, encode_registry
+from bottomless.model.chunk import ChunkKind, ChunkPlace
+from bottomless.model.manifest import (
+    ENTRY_DTYPE,
+    EntryKind,
+    GapReason,
+    Node,
+    fragment_entry,
+)
+
+FOLDER = Path(__file__).parent
+
+
+def a_root() -> Node:
+    """A fragment, then a gap."""
+    entries = np.zeros(2, ENTRY_DTYPE)
+    entries[0] = fragment_entry(a_fragment().info)[0]
+    entries[1]["first_offset"], entries[1]["next_offset"] = 1044, 1050
+    entries[1]["first_timestamp"] = entries[1]["last_timestamp"] = TIMESTAMP + 1
+    entries[1]["first_epoch"] = entries[1]["last_epoch"] = 4
+    entries[1]["kind"], entries[1]["reason"] = EntryKind.GAP, GapReason.TAKEOVER
+    return Node(
+        stream_id=STREAM_ID,
+        uid=OTHER_UID,
+        height=0,
+        first_offset=1041,
+        next_offset=1050,
+        epoch=4,
+        version=17,
+        generation=1,
+        last_timestamp=TIMESTAMP + 1,
+        entries=entries,
+    )
+
+
+def a_group() -> Node:
+    """One fragment under a node of height 1."""
+    info = a_fragment().info
+    return Node(
+        stream_id=STREAM_ID,
+        uid=UID,
+        height=1,
+        first_offset=info.first_offset,
+        next_offset=info.next_offset,
+        epoch=3,
+        version=0,
+        generation=0,
+        last_timestamp=info.last_timestamp,
+        entries=fragment_entry(info),
+    )
+
+
+def a_segment() -> bytes:
+    """A header, and two chunks of which the second has two frames and two appends."""
+    frames = [a_frame(), encode_frame(a_full_batch())]
+    later = a_chunk(
+        1042, frames=frames, entries=(ENTRY, FULL_ENTRY), record_count=5, timestamp=TIMESTAMP + 1
+    )
+    return encode_segment_header(SEGMENT_HEADER) + a_chunk(1040) + later
+
+
+EXAMPLES: dict[str, Callable[[], bytes]] = {
+    "chunk": lambda: a_chunk(1040),
+    "chunk_hole": lambda: a_bare_chunk(ChunkKind.HOLE, 1040, 2, bytes(8)),
+    "chunk_tracking": lambda: a_bare_chunk(
+        ChunkKind.TRACKING, 1040, body=encode_trailer([FULL_ENTRY])
+    ),
+    "frame_plain": lambda: encode_frame(a_batch()),
+    "frame_all_columns": lambda: encode_frame(a_full_batch()),
+    "frame_zstd": lambda: encode_frame(a_batch([b"abcd" * 50] * 2), Codec.ZSTD),
+    "frame_lz4": lambda: encode_frame(a_batch([b"abcd" * 50] * 2), Codec.LZ4),
+    "segment": a_segment,
+    "segment_index": lambda: (
+        encode_index_header(SEGMENT_HEADER)
+        + encode_index_record(ChunkPlace(1040, TIMESTAMP, 64, 3, 312, 2))
+    ),
+    "checkpoint": lambda: encode_checkpoint(CHECKPOINT),
+    "fragment": lambda: b"".join(a_fragment().parts),
+    "manifest_root": lambda: encode_node(a_root()),
+    "manifest_group": lambda: encode_node(a_group()),
+    "stream_record": lambda: encode_record(RECORD),
+    "stream_registry": lambda: encode_registry(RECORD),
+}
+"""What each golden file holds: `{name}.hex`."""
+
+
+def as_text(data: bytes) -> str:
+    """Sixteen bytes a line, with their position and their ASCII."""
+    lines = []
+    for position in range(0, len(data), 16):
+        row = data[position : position + 16]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{row.hex(' '):<47}  # {position:04x} |{shown}|\n")
+    return "".join(lines)
+
+
+def golden(name: str) -> bytes:
+    """The bytes of a golden file."""
+    lines = (FOLDER / f"{name}.hex").read_text("ascii").splitlines()
+    return bytes.fromhex("".join(line.partition("#")[0] for line in lines))
+
+
+def main() -> None:
+    for name, encode in EXAMPLES.items():
+        (FOLDER / f"{name}.hex").write_text(as_text(encode()), "ascii")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""A manifest service in memory, with stores that fail when a test says so."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+
+from bottomless.coordination.base import (
+    Change,
+    Changes,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+)
+from bottomless.coordination.memory import MemoryCoordination
+from bottomless.drives.base import DriveUnavailable
+from bottomless.drives.memory import MemoryDrive
+from bottomless.errors import StoreError
+from bottomless.formats.fragment import pack_fragment
+from bottomless.formats.keys import fragment_key, group_key
+from bottomless.model.config import StreamConfig
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import EntryKind, Node, fragment_info
+from bottomless.model.names import StreamId, StreamName, Uid, uid_from_bytes
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState, check_record
+from bottomless.stores.nodes import load_node
+from bottomless.stores.objects import put_object
+from bottomless.stores.streams import Streams
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.resolver import load_root
+from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.manifest.settings import ManifestSettings
+from support.chunks import a_chunk
+
+STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+OWNER = "unix:///owner.sock"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Uids:
+    """Uids in the order of their numbers, so that a failing story can be read."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> Uid:
+        return Uid(f"{next(self._numbers):032x}")
+
+
+class Fault(Enum):
+    NONE = auto()
+    UNAVAILABLE = auto()
+    LOST_APPLIED = auto()
+    """EXEC was done, its reply was lost."""
+    LOST_LATE = auto()
+    """EXEC is on its way; it arrives when the test calls `arrive`, if its WATCH still holds."""
+
+
+class FaultyCoordination(MemoryCoordination):
+    """Meets the next transactions with the faults that the test has queued."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.faults: list[Fault] = []
+        self._late: list[tuple[Sequence[str], list[int], Changes]] = []
+
+    async def transact(
+        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+    ) -> Changes:
+        fault = self.faults.pop(0) if self.faults else Fault.NONE
+        if fault is Fault.UNAVAILABLE:
+            raise CoordinationUnavailable("nobody answers")
+        if fault is Fault.LOST_LATE:
+            watched = self._watched(redis_keys)
+            changes = change({key: self._value(key) for key in redis_keys})
+            self._late.append((redis_keys, watched, changes))
+            raise CoordinationUnknown("the reply was lost")
+        changes = await super().transact(redis_keys, change, attempts)
+        if fault is Fault.LOST_APPLIED:
+            raise CoordinationUnknown("the reply was lost")
+        return changes
+
+    def arrive(self) -> int:
+        """Let what is on its way arrive; returns how many of them changed anything."""
+        done = 0
+        for redis_keys, watched, changes in self._late:
+            if self._watched(redis_keys) == watched:
+                self.write(changes)
+                done += 1
+        self._late.clear()
+        return done
+
+
+class FaultyDrive(MemoryDrive):
+    """Refuses changes while `failing`, and keeps what it did."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.failing = False
+        self.calls: list[tuple[str, str]] = []
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        if self.failing:
+            raise DriveUnavailable("the store is down")
+        await super().put(object_key, parts, crc)
+        self.calls.append(("put", object_key))
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        if self.failing:
+            return {key: DriveUnavailable("the store is down") for key in object_keys}
+        self.calls += [("delete", key) for key in object_keys]
+        return await super().delete(object_keys)
+
+
+class KnownOwners:
+    """Owners that say what the test has written here."""
+
+    def __init__(self) -> None:
+        self.committed: dict[StreamId, int] = {}
+        self.heard: list[tuple[int, int]] = []
+
+    async def committed_next(
+        self, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
+        del url, timeout_seconds
+        return self.committed.get(stream_id)
+
+    async def published(
+        self, url: str, stream_id: StreamId, next_offset: int, version: int
+    ) -> bool:
+        del url, stream_id
+        self.heard.append((next_offset, version))
+        return True
+
+    async def aclose(self) -> None:
+        pass
+
+
+def a_record(**changes: object) -> StreamRecord:
+    """An owned, dirty stream whose first epoch began at 0."""
+    record = StreamRecord(
+        stream_id=STREAM,
+        name=StreamName("orders"),
+        tenant="default",
+        state=StreamState.ACTIVE,
+        created_at=0,
+        config=StreamConfig(),
+        epoch=1,
+        epochs=(EpochStart(1, 0),),
+        owner_url=OWNER,
+        dirty=True,
+        reserved_next=1_000_000,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def a_fragment(
+    first_offset: int, next_offset: int, *, uid: Uid | None = None, epoch: int = 1
+) -> FragmentInfo:
+    return FragmentInfo(
+        uid=uid or Uid(f"{first_offset:032x}"),
+        first_offset=first_offset,
+        next_offset=next_offset,
+        first_timestamp=first_offset,
+        last_timestamp=next_offset,
+        epoch=epoch,
+        record_count=next_offset - first_offset,
+        size=1_000 + first_offset,
+        index_size=200,
+        crc=first_offset,
+    )
+
+
+class World:
+    """Stores, clock and context of one test."""
+
+    def __init__(self, **settings: object) -> None:
+        small: Mapping[str, object] = {
+            "manifest_fanout": 2,
+            "manifest_put_seconds": 30,
+            "manifest_register_wait_ms": 2_000,
+            "manifest_debounce_ms": 10,
+            "manifest_debounce_count": 1_000,
+        }
+        self.clock = Clock()
+        self.drive = FaultyDrive(self.clock)
+        self.coordination = FaultyCoordination(self.clock)
+        self.owners = KnownOwners()
+        self.streams = Streams(self.coordination)
+        self.context = Context(
+            settings=ManifestSettings(**{**small, **settings}),  # type: ignore[arg-type]
+            drive=self.drive,
+            coordination=self.coordination,
+            streams=self.streams,
+            owners=self.owners,
+            clock=self.clock,
+            new_uid=Uids(),
+        )
+
+    async def open(self, session: str = "s1", **changes: object) -> Committer:
+        """Create the stream if it is not there, and begin a session on it."""
+        if not await self.coordination.get(f"bottomless:stream:{STREAM}"):
+            await self.streams.create(a_record(**changes))
+        committer = await Committer.open(self.context, STREAM)
+        await begin(self.context, committer, session)
+        return committer
+
+    async def register(
+        self, committer: Committer, *ranges: tuple[int, int], session: str = "s1", epoch: int = 1
+    ) -> list[FragmentInfo]:
+        """Ask for uids and register fragments under them, as an uploader would."""
+        uids = await intend(self.context, committer, session, [first for first, _ in ranges])
+        fragments = [
+            a_fragment(first, next_, uid=uid, epoch=epoch)
+            for uid, (first, next_) in zip(uids, ranges, strict=True)
+        ]
+        await committer.register(session, fragments)
+        return fragments
+
+    async def put_fragment(self, uid: Uid, first_offset: int, *, epoch: int = 1) -> FragmentInfo:
+        """Put a real fragment of ten records under its key."""
+        packed = pack_fragment(STREAM, uid, [a_chunk(first_offset, 10, epoch=epoch)])
+        await put_object(
+            self.drive,
+            fragment_key(STREAM, first_offset, uid),
+            packed.parts,
+            packed.info.crc,
+            deadline_seconds=1,
+        )
+        return packed.info
+
+    async def record(self) -> StreamRecord:
+        return await self.streams.load(STREAM)
+
+    async def leaves(self) -> list[FragmentInfo]:
+        """Every fragment of the committed manifest, in order; all of it is loaded and checked."""
+        record, root = await load_root(self.context, await self.record())
+        check_record(record)
+        assert root.next_offset == record.published_next
+        return await self._leaves(root)
+
+    async def _leaves(self, node: Node) -> list[FragmentInfo]:
+        found: list[FragmentInfo] = []
+        for entry in node.entries:
+            if entry["kind"] != EntryKind.GROUP:
+                found.append(fragment_info(entry))
+                continue
+            uid = uid_from_bytes(entry["uid"].tobytes())
+            first, height = int(entry["first_offset"]), int(entry["height"])
+            below = await load_node(
+                self.drive,
+                group_key(STREAM, first, uid, height),
+                int(entry["object_size"]),
+                int(entry["object_crc"]),
+            )
+            fragments = await self._leaves(below)
+            assert int(entry["byte_size"]) == sum(fragment.size for fragment in fragments)
+            assert int(entry["record_count"]) == sum(f.record_count for f in fragments)
+            assert int(entry["fragment_count"]) == len(fragments)
+            found += fragments
+        return found

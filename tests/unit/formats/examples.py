@@ -1,0 +1,178 @@
+"""Small values of every format, for tests and for the golden files."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bottomless.errors import Corrupt
+from bottomless.formats.batch import Codec, encode_frame, schema_of
+from bottomless.formats.checks import crc32c
+from bottomless.formats.chunk import encode_header, seal_chunk
+from bottomless.formats.fragment import PackedFragment, pack_fragment
+from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkHeader, ChunkKind
+from bottomless.model.config import parse_config
+from bottomless.model.names import NodeId, Uid, parse_stream_id, parse_stream_name
+from bottomless.model.record import Columns
+from bottomless.model.segment import Checkpoint, SegmentHeader
+from bottomless.model.stream import EpochStart, Intent, RootPointer, StreamRecord, StreamState
+
+STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+UID = Uid("000102030405060708090a0b0c0d0e0f")
+OTHER_UID = Uid("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
+TIMESTAMP = 1_700_000_000_000
+
+ENTRY = AppendEntry(AppendMode.PLAIN, first_record=0, record_count=2, body_crc=0xC0FFEE)
+FULL_ENTRY = AppendEntry(
+    AppendMode.STRICT,
+    first_record=2,
+    record_count=3,
+    body_crc=0xFACADE,
+    base_sequence=70,
+    producer_epoch=4,
+    producer_id="loader-7",
+    idempotency_hash=bytes(range(16)),
+    principal_hash=bytes(range(16, 32)),
+)
+
+SEGMENT_HEADER = SegmentHeader(STREAM_ID, first_offset=1040, epoch=3)
+CHECKPOINT = Checkpoint(
+    STREAM_ID,
+    segment_first_offset=1040,
+    synced_position=4096,
+    synced_next=1100,
+    last_timestamp=TIMESTAMP,
+    epoch=3,
+    version=17,
+    published_next=1060,
+    reserved_next=100_000,
+)
+RECORD = StreamRecord(
+    stream_id=STREAM_ID,
+    name=parse_stream_name("orders"),
+    tenant="default",
+    state=StreamState.ACTIVE,
+    created_at=TIMESTAMP,
+    config=parse_config({"retention": {"max_age": "7D"}, "labels": {"team": "é"}}),
+    generation=1,
+    version=17,
+    epoch=3,
+    home=NodeId("0123456789abcdef0123456789abcdef"),
+    owner_url="http://ingest-0:9000",
+    dirty=True,
+    reserved_next=100_000,
+    epochs=(EpochStart(2, 1000), EpochStart(3, 1040)),
+    root=RootPointer(UID, generation=1, epoch=3, version=17, size=384, crc=0xC0FFEE),
+    past_roots=(OTHER_UID, UID),
+    published_next=1060,
+    last_timestamp=TIMESTAMP,
+    uploader="run-1",
+    intents=(Intent(OTHER_UID, 1060, "run-1"),),
+    quarantine=(Intent(UID, 1050, "run-0"),),
+)
+
+
+def a_batch(values: Sequence[bytes] = (b"a", b"bc")) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, pa.binary())], schema=schema_of(Columns.VALUE))
+
+
+def a_full_batch() -> pa.RecordBatch:
+    """Every column, with every kind of null."""
+    schema = schema_of(Columns.ALL)
+    rows: dict[str, list[Any]] = {
+        "value": [b"\x00\xff", b"text", b'{"id":7}'],
+        "key": [b"k", None, b""],
+        "headers": [[("type", b"order"), ("empty", None)], None, []],
+        "event_time": [1_700_000_000_123, None, -1],
+        "content": [0, 1, 2],
+        "filter_value": ["emea", None, "é"],
+    }
+    return pa.record_batch([pa.array(rows[f.name], f.type) for f in schema], schema=schema)
+
+
+def a_frame(values: Sequence[bytes] = (b"a", b"bc"), codec: Codec = Codec.NONE) -> bytes:
+    return encode_frame(a_batch(values), codec)
+
+
+def a_chunk(
+    first_offset: int = 0,
+    *,
+    frames: Sequence[bytes] = (),
+    entries: Sequence[AppendEntry] = (ENTRY,),
+    timestamp: int = TIMESTAMP,
+    epoch: int = 3,
+    flags: ChunkFlags = ChunkFlags.NONE,
+    record_count: int = 2,
+) -> bytes:
+    return b"".join(
+        seal_chunk(
+            frames or [a_frame()],
+            entries,
+            record_count=record_count,
+            first_offset=first_offset,
+            timestamp=timestamp,
+            epoch=epoch,
+            flags=flags,
+        )
+    )
+
+
+def a_bare_chunk(
+    kind: ChunkKind, first_offset: int = 0, record_count: int = 0, body: bytes = b""
+) -> bytes:
+    """A tracking chunk or a hole: no writer of version 0 makes them, every reader meets them."""
+    header = ChunkHeader(
+        kind=kind,
+        flags=ChunkFlags.NONE,
+        total_size=64 + len(body),
+        record_count=record_count,
+        first_offset=first_offset,
+        timestamp=TIMESTAMP,
+        epoch=3,
+        batch_count=0,
+        filter_size=0,
+        batches_size=0,
+        trailer_size=len(body),
+        body_crc=crc32c(body),
+    )
+    return encode_header(header) + body
+
+
+def some_chunks(count: int, first_offset: int = 0) -> list[bytes]:
+    """Chunks of two records, one millisecond apart."""
+    return [
+        a_chunk(first_offset + 2 * number, timestamp=TIMESTAMP + number) for number in range(count)
+    ]
+
+
+def a_fragment(count: int = 2, first_offset: int = 1040) -> PackedFragment:
+    return pack_fragment(STREAM_ID, UID, some_chunks(count, first_offset))
+
+
+def seal(fields: bytes, size: int = 4) -> bytes:
+    """`fields` with the checksum in their last bytes made right again."""
+    body = fields[:-size]
+    return body + crc32c(body).to_bytes(4, "little") + fields[len(body) + 4 :]
+
+
+def damaged(whole: bytes) -> Iterator[tuple[str, bytes]]:
+    """`whole` with each bit flipped, and cut short at each size."""
+    for position in range(len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[position] ^= 1 << bit
+            yield f"bit {bit} of byte {position} flipped", bytes(flipped)
+    for size in range(len(whole)):
+        yield f"cut to {size} bytes", whole[:size]
+
+
+def assert_refuses_damage(decode: Callable[[bytes], object], whole: bytes) -> None:
+    """Assert that `decode` takes `whole`, and raises Corrupt for every damage to it."""
+    decode(whole)
+    for damage, data in damaged(whole):
+        try:
+            decode(data)
+        except Corrupt:
+            continue
+        pytest.fail(f"not refused: {damage}")

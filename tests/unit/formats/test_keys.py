@@ -1,0 +1,66 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.formats.keys import (
+    GENERATION_KEY,
+    FragmentKey,
+    fragment_key,
+    group_key,
+    parse_fragment_key,
+    registry_key,
+    root_key,
+    stream_prefix,
+)
+from bottomless.model.limits import OFFSET_MAX
+from unit.formats.examples import STREAM_ID, UID
+
+
+def test_keys_are_those_of_the_spec() -> None:
+    home = f"default/{STREAM_ID}/"
+    assert stream_prefix(STREAM_ID) == home
+    assert fragment_key(STREAM_ID, 1040, UID) == (f"{home}data/00000000000000001040.{UID}.fragment")
+    assert root_key(STREAM_ID, 1, 3, 17, UID) == (
+        f"{home}metadata/root.0000000001.00000000000000000003.00000000000000000017.{UID}.manifest"
+    )
+    assert group_key(STREAM_ID, 1040, UID, 2) == (f"{home}metadata/00000000000000001040.{UID}.g2")
+    assert registry_key(STREAM_ID) == f"{home}stream.json"
+    assert GENERATION_KEY == "_system/generation.json"
+
+
+def test_a_tenant_has_its_own_keys() -> None:
+    assert fragment_key(STREAM_ID, 0, UID, "acme").startswith(f"acme/{STREAM_ID}/data/")
+
+
+@given(st.integers(0, OFFSET_MAX))
+def test_a_fragments_key_is_read_back(offset: int) -> None:
+    assert parse_fragment_key(fragment_key(STREAM_ID, offset, UID)) == FragmentKey(offset, UID)
+
+
+@given(st.lists(st.integers(0, OFFSET_MAX), max_size=5))
+def test_keys_sort_as_their_offsets(offsets: list[int]) -> None:
+    keys = [fragment_key(STREAM_ID, offset, UID) for offset in sorted(offsets)]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    "object_key",
+    [
+        "",
+        "stream.json",
+        f"00000000000000001040.{UID}.g1",
+        f"1040.{UID}.fragment",
+        f"00000000000000001040.{UID.upper()}.fragment",
+        f"00000000000000001040.{UID[1:]}.fragment",
+        f"00000000000000001040.{UID}.fragment\n",
+        "\u0660" * 20 + f".{UID}.fragment",
+        f"{'9' * 20}.{UID}.fragment",
+    ],
+)
+def test_other_keys_are_not_fragments(object_key: str) -> None:
+    assert parse_fragment_key(f"default/{STREAM_ID}/data/{object_key}") is None
+
+
+@given(st.text())
+def test_no_text_is_too_strange_for_the_parser(text: str) -> None:
+    parse_fragment_key(text)

@@ -1,0 +1,159 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from golden.regenerate import a_group, a_root
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.errors import Corrupt
+from bottomless.formats.checks import crc32c
+from bottomless.formats.manifest import ENTRY_SIZE, HEADER_SIZE, decode_node, encode_node
+from bottomless.model.limits import NODE_ENTRY_COUNT_MAX, OFFSET_MAX
+from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node, fragment_info, no_entries
+from unit.formats.examples import STREAM_ID, UID, a_fragment, assert_refuses_damage, seal
+
+
+def empty_root(offset: int = 7) -> Node:
+    return replace(a_root(), first_offset=offset, next_offset=offset, entries=no_entries())
+
+
+def same(left: Node, right: Node) -> bool:
+    return replace(left, entries=right.entries) is not None and (
+        [getattr(left, name) for name in Node.__slots__ if name != "entries"]
+        == [getattr(right, name) for name in Node.__slots__ if name != "entries"]
+        and left.entries.tobytes() == right.entries.tobytes()
+    )
+
+
+def changed(number: int, **values: int) -> Node:
+    """The root with an entry that lies."""
+    node = a_root()
+    for name, value in values.items():
+        node.entries[number][name] = value
+    return node
+
+
+@pytest.mark.parametrize("node", [a_root(), a_group(), empty_root()])
+def test_nodes_come_back(node: Node) -> None:
+    assert same(decode_node(encode_node(node)), node)
+
+
+@given(st.lists(st.integers(1, 1000), max_size=30), st.integers(0, 2**40))
+def test_roots_of_any_run_come_back(counts: list[int], first: int) -> None:
+    entries = np.zeros(len(counts), ENTRY_DTYPE)
+    ends = first + np.cumsum([0, *counts]).astype(np.uint64)
+    entries["first_offset"], entries["next_offset"] = ends[:-1], ends[1:]
+    entries["record_count"], entries["kind"] = counts, EntryKind.FRAGMENT
+    node = replace(
+        empty_root(), first_offset=int(ends[0]), next_offset=int(ends[-1]), entries=entries
+    )
+    assert same(decode_node(encode_node(node)), node)
+
+
+def test_a_fragments_entry_says_all_of_it() -> None:
+    info = a_fragment().info
+    assert fragment_info(decode_node(encode_node(a_group())).entries[0]) == info
+    with pytest.raises(AssertionError):
+        fragment_info(a_root().entries[1])
+
+
+def test_entries_are_viewed_in_place() -> None:
+    entries = decode_node(encode_node(a_group())).entries
+    assert not entries.flags.owndata
+    assert not entries.flags.writeable
+
+
+@pytest.mark.parametrize("node", [a_root(), empty_root()])
+def test_every_damage_is_refused(node: Node) -> None:
+    raw = encode_node(node)
+    assert_refuses_damage(decode_node, raw)
+    with pytest.raises(Corrupt, match="bytes of entries"):
+        decode_node(raw + bytes(ENTRY_SIZE))
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode_node(data)
+
+
+def test_an_unknown_version_is_named() -> None:
+    raw = bytearray(encode_node(empty_root()))
+    raw[4] = 1
+    with pytest.raises(Corrupt, match="version 1 is not known, only 0"):
+        decode_node(seal(bytes(raw)))
+
+
+def test_reserved_bytes_are_ignored() -> None:
+    raw = bytearray(encode_node(empty_root()))
+    raw[6:8], raw[104:120] = b"\xff\xff", b"\xff" * 16
+    assert same(decode_node(seal(bytes(raw))), empty_root())
+
+
+def test_a_count_beyond_the_limit_is_refused_before_it_is_believed() -> None:
+    raw = bytearray(encode_node(empty_root()))
+    raw[100:104] = (NODE_ENTRY_COUNT_MAX + 1).to_bytes(4, "little")
+    with pytest.raises(Corrupt, match="entries=1000001"):
+        decode_node(seal(bytes(raw)))
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (replace(a_root(), first_offset=1051), "range is reversed"),
+        (replace(empty_root(), first_offset=2**60, next_offset=2**60), "range is reversed"),
+        (replace(empty_root(), next_offset=9), "range is not empty"),
+        (replace(empty_root(), height=1), "a group is empty"),
+        (changed(1, first_offset=1045), "not one run"),
+        (changed(1, first_offset=1043), "not one run"),
+        (changed(1, next_offset=1044), "an entry is empty"),
+        (changed(1, next_offset=1049), "end is not that of its entries"),
+        (replace(a_root(), first_offset=1039), "floor is outside"),
+        (replace(a_root(), first_offset=1044), "floor is outside"),
+        (changed(0, kind=0), "no known kind"),
+        (changed(0, kind=4), "no known kind"),
+        (changed(0, height=1), "height is impossible"),
+        (changed(0, kind=EntryKind.GROUP), "height is impossible"),
+        (changed(0, record_count=5), "overfull"),
+        (changed(0, byte_size=2**63), "sizes are impossible"),
+        (changed(0, byte_size=2**64 - 1), "sizes are impossible"),
+        (replace(changed(0, kind=EntryKind.GROUP, height=2), height=2), "its own height"),
+        (replace(changed(0, kind=EntryKind.GROUP, height=3), height=2), "its own height"),
+    ],
+)
+def test_an_impossible_node_is_not_written(node: Node, why: str) -> None:
+    with pytest.raises(Corrupt, match=why):
+        encode_node(node)
+
+
+def test_a_group_of_groups_is_written() -> None:
+    node = replace(changed(0, kind=EntryKind.GROUP, height=1), height=2)
+    assert decode_node(encode_node(node)).height == 2
+
+
+@pytest.mark.parametrize(
+    ("position", "why"), [(56, "sizes do not add up"), (64, "records do not add up")]
+)
+def test_sums_that_are_not_those_of_the_entries_are_refused(position: int, why: str) -> None:
+    raw = bytearray(encode_node(a_root()))
+    raw[position] ^= 1
+    header = seal(bytes(raw[:HEADER_SIZE]))
+    with pytest.raises(Corrupt, match=why):
+        decode_node(header + bytes(raw[HEADER_SIZE:]))
+
+
+def test_sums_that_would_overflow_are_refused_on_the_way_in() -> None:
+    raw = bytearray(encode_node(a_root()))
+    entries = np.frombuffer(raw[HEADER_SIZE:], ENTRY_DTYPE).copy()
+    entries["byte_size"] = 2**63
+    raw[56:64] = bytes(8)
+    raw[120:124] = crc32c(entries.tobytes()).to_bytes(4, "little")
+    with pytest.raises(Corrupt, match="sizes are impossible"):
+        decode_node(seal(bytes(raw[:HEADER_SIZE])) + entries.tobytes())
+
+
+def test_a_root_may_end_at_the_last_offset() -> None:
+    node = empty_root(OFFSET_MAX + 1)
+    assert decode_node(encode_node(node)).next_offset == OFFSET_MAX + 1
+    assert (node.stream_id, a_group().uid) == (STREAM_ID, UID)

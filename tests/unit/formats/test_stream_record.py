@@ -1,0 +1,207 @@
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.errors import Corrupt
+from bottomless.formats.checks import crc32c
+from bottomless.formats.stream_record import (
+    decode_record,
+    decode_registry,
+    encode_record,
+    encode_registry,
+)
+from bottomless.model.config import StreamConfig
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import parse_stream_name
+from bottomless.model.stream import EpochStart, Intent, StreamRecord, StreamState
+from unit.formats.examples import OTHER_UID, RECORD, STREAM_ID, UID, assert_refuses_damage
+
+FRESH = StreamRecord(
+    STREAM_ID, parse_stream_name("a"), "default", StreamState.DELETING, 0, StreamConfig()
+)
+DELETED: Any = object()
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def changed(name: str, value: Any) -> bytes:
+    """The record's JSON with one member changed."""
+    members = orjson.loads(encode_record(RECORD))
+    if value is DELETED:
+        del members[name]
+    else:
+        members[name] = value
+    return orjson.dumps(members)
+
+
+def sealed(members: dict[str, Any]) -> bytes:
+    """A registry object whose checksum is right."""
+    members.pop("crc32c", None)
+    crc = crc32c(orjson.dumps(members))
+    return orjson.dumps({**members, "crc32c": f"{crc:08x}"})
+
+
+@pytest.mark.parametrize("record", [RECORD, FRESH])
+def test_records_come_back(record: StreamRecord) -> None:
+    assert decode_record(encode_record(record)) == record
+
+
+def test_a_registry_object_keeps_what_must_outlive_coordination() -> None:
+    assert decode_registry(encode_registry(RECORD)) == StreamRecord(
+        stream_id=RECORD.stream_id,
+        name=RECORD.name,
+        tenant=RECORD.tenant,
+        state=RECORD.state,
+        created_at=RECORD.created_at,
+        config=RECORD.config,
+        config_version=RECORD.config_version,
+        generation=RECORD.generation,
+        home=RECORD.home,
+    )
+
+
+def test_every_damage_to_a_registry_object_is_refused() -> None:
+    assert_refuses_damage(decode_registry, encode_registry(FRESH))
+
+
+def test_another_form_of_a_registry_object_is_refused() -> None:
+    good = encode_registry(FRESH)
+    members = orjson.loads(good)
+    turned = dict(reversed(members.items()))
+    for form in (good + b"\n", orjson.dumps(members, option=orjson.OPT_INDENT_2), sealed(turned)):
+        with pytest.raises(Corrupt, match="canonical"):
+            decode_registry(form)
+
+
+@pytest.mark.parametrize("name", list(orjson.loads(encode_registry(FRESH))))
+def test_a_registry_object_has_all_its_members_and_no_other(name: str) -> None:
+    members = orjson.loads(encode_registry(FRESH))
+    del members[name]
+    with pytest.raises(Corrupt):
+        decode_registry(orjson.dumps(members) if name == "crc32c" else sealed(members))
+    with pytest.raises(Corrupt, match="members are not those"):
+        decode_registry(sealed({**orjson.loads(encode_registry(FRESH)), "epoch": 1}))
+
+
+def test_a_registry_object_nested_without_end_is_refused() -> None:
+    deep = b'{"format":0,"config":' + b"[" * 500 + b"]" * 500 + b"}"
+    with pytest.raises(Corrupt):
+        decode_registry(deep)
+    members = dict.fromkeys(orjson.loads(encode_registry(FRESH)), 0)
+    whole = orjson.dumps(members).replace(b'"config":0', b'"config":' + b"[" * 500 + b"]" * 500)
+    with pytest.raises(Corrupt, match="nested too deeply"):
+        decode_registry(whole)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b'{"a":1} x', b"NaN"])
+def test_what_is_no_json_object_is_refused(data: bytes) -> None:
+    for decode in (decode_record, decode_registry):
+        with pytest.raises(Corrupt, match=r"not JSON|not an object"):
+            decode(data)
+
+
+@pytest.mark.parametrize("version", [1, -1, 2**63])
+def test_an_unknown_version_is_named(version: int) -> None:
+    with pytest.raises(Corrupt, match=f"version {version} is not known, only 0"):
+        decode_record(changed("format", version))
+
+
+@pytest.mark.parametrize("version", [False, 0.0, "0", None, [], DELETED])
+def test_a_version_is_a_number(version: Any) -> None:
+    with pytest.raises(Corrupt, match="it names no version"):
+        decode_record(changed("format", version))
+
+
+@pytest.mark.parametrize("name", [n for n in orjson.loads(encode_record(RECORD)) if n != "format"])
+def test_a_member_that_is_missing_or_of_another_type_is_refused(name: str) -> None:
+    with pytest.raises(Corrupt, match="members are not those"):
+        decode_record(changed(name, DELETED))
+    for value in (1.5, [[1]], {"a": 1}, 2**64 - 1, -(2**63)):
+        with pytest.raises(Corrupt, match="do not fit"):
+            decode_record(changed(name, value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unknown", 1),
+        ("stream_id", STREAM_ID.upper()),
+        ("name", "../x"),
+        ("name", ""),
+        ("state", "gone"),
+        ("state", ["active"]),
+        ("config", {"retention": {"max_age": "5w"}}),
+        ("config", None),
+        ("version", True),
+        ("dirty", 1),
+        ("dirty", None),
+        ("epoch", -1),
+        ("created_at", 2**62),
+        ("published_next", OFFSET_MAX + 2),
+        ("reserved_next", 1059),
+        ("epochs", [[3, 1040], [2, 1050]]),
+        ("epochs", [[2, 1040], [3, 1000]]),
+        ("epochs", [[2, "1040"]]),
+        ("epochs", [[2]]),
+        ("epochs", [[2, 1, 1]]),
+        ("epochs", "[]"),
+        ("epochs", [{}]),
+        ("root", [UID, 1, 3, 18, 384, 1]),
+        ("root", [UID, 1, 3, 17, 384, 2**32]),
+        ("root", ["x" * 32, 1, 3, 17, 384, 1]),
+        ("root", []),
+        ("past_roots", ["x"]),
+        ("past_roots", None),
+        ("intents", [[OTHER_UID, 1060, 5]]),
+        ("intents", [[UID, 1060, "run-1"]]),
+        ("quarantine", [[UID, 1], [UID, 1]]),
+        ("uploader", 7),
+        ("home", False),
+    ],
+)
+def test_a_record_that_no_writer_made_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(Corrupt):
+        decode_record(changed(name, value))
+
+
+@given(st.sampled_from(list(orjson.loads(encode_record(RECORD)))), json_values)
+def test_any_value_anywhere_is_read_or_refused(name: str, value: Any) -> None:
+    try:
+        record = decode_record(changed(name, value))
+    except Corrupt:
+        return
+    assert decode_record(encode_record(record)) == record
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=4))
+def test_any_object_is_refused(members: dict[str, Any]) -> None:
+    for decode in (decode_record, decode_registry):
+        with pytest.raises(Corrupt):
+            decode(orjson.dumps({"format": 0, **members}))
+
+
+@given(st.binary(max_size=100))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    for decode in (decode_record, decode_registry):
+        with pytest.raises(Corrupt):
+            decode(data)
+
+
+def test_an_impossible_record_is_the_callers_mistake() -> None:
+    for record in (
+        replace(RECORD, reserved_next=1),
+        replace(RECORD, version=16),
+        replace(RECORD, quarantine=RECORD.intents),
+        replace(RECORD, epochs=(EpochStart(3, 0), EpochStart(3, 1))),
+        replace(RECORD, intents=(Intent(UID, 0, "a"), Intent(UID, 0, "b"))),
+    ):
+        for encode in (encode_record, encode_registry):
+            with pytest.raises(AssertionError):
+                encode(record)

@@ -1,0 +1,305 @@
+"""An ingest service on a real directory, with coordination in memory, clocks that stand
+still, a manifest of a few lines, and file calls that are recorded and can be made to fail."""
+
+import asyncio
+import errno
+import io
+import os
+import shutil
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import orjson
+import pyarrow as pa
+from support.asgi import client_of
+
+from bottomless.coordination.memory import MemoryCoordination
+from bottomless.formats.batch import decode_frames
+from bottomless.formats.chunk import batches_of, split_chunks
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import StreamId, StreamName
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.stores.streams import Streams
+from bottomless_server.ingest.app import IngestService, create_service
+from bottomless_server.ingest.appender import Appender
+from bottomless_server.ingest.file_calls import RealFileCalls
+from bottomless_server.ingest.layout import stream_dir
+from bottomless_server.ingest.owner import Clocks, NodeLease
+from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.runtime.peers import PeerAnswer
+
+STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+NAME = StreamName("orders")
+ROUTE = f"/v1/streams/{NAME}/records"
+INTERNAL = f"/internal/v1/streams/{STREAM}"
+DEADLINE_SECONDS = 20
+
+
+class Call(NamedTuple):
+    name: str
+    path: str
+    end: int = 0
+    """Position after the last byte of a write."""
+
+
+class RecordedFiles(RealFileCalls):
+    """Real calls, in a list; those in `faults` fail instead, once for each entry."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.faults: defaultdict[str, list[OSError | int]] = defaultdict(list)
+        """By call; a number makes a write short by so many bytes."""
+        self.only_on = ".segment"
+        """Faults meet files with this in their name."""
+        self._paths: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def note(self, name: str, path: str = "", end: int = 0) -> None:
+        with self._lock:
+            self.calls.append(Call(name, path, end))
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        self._meet("create" if create else "open", path.name)
+        fd = super().open(path, create=create)
+        self._paths[fd] = path.name
+        return fd
+
+    def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+        name = self._paths[fd]
+        cut = self._meet("pwritev", name)
+        if cut:
+            whole = b"".join(parts)
+            return super().pwritev(fd, [whole[: max(len(whole) - cut, 1)]], position)
+        written = super().pwritev(fd, parts, position)
+        self.note("pwritev", name, position + written)
+        return written
+
+    def fdatasync(self, fd: int) -> None:
+        self._meet("fdatasync", self._paths[fd])
+        super().fdatasync(fd)
+        self.note("fdatasync", self._paths[fd])
+
+    def fsync_dir(self, path: Path) -> None:
+        super().fsync_dir(path)
+        self.note("fsync_dir", path.name)
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._meet("truncate", self._paths[fd])
+        super().truncate(fd, size)
+        self.note("truncate", self._paths[fd], size)
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.note("unlink", path.name)
+
+    def _meet(self, call: str, name: str) -> int:
+        if self.faults[call] and self.only_on in name:
+            fault = self.faults[call].pop(0)
+            if isinstance(fault, OSError):
+                raise fault
+            return fault
+        return 0
+
+
+def no_space() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def broken_disk() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class StandingClocks:
+    """Time goes on when a test says so."""
+
+    def __init__(self) -> None:
+        self.wall = 1_750_000_000_000
+        self.elapsed = 1_000
+
+    def advance(self, ms: int) -> None:
+        self.wall += ms
+        self.elapsed += ms
+
+    def clocks(self) -> Clocks:
+        return Clocks(wall=lambda: self.wall, monotonic=lambda: self.elapsed / 1000)
+
+
+class SmallManifest:
+    """Answers who a name is, from the same coordination."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self.questions = 0
+
+    async def call(self, method: str, path: str) -> PeerAnswer:
+        assert method == "GET"
+        self.questions += 1
+        stream_id = await self._streams.find(StreamName(path.rsplit("/", 1)[1]))
+        record = await self._streams.load(stream_id)
+        return PeerAnswer(200, {}, {"stream_id": stream_id, "state": record.state.value})
+
+    async def aclose(self) -> None:
+        pass
+
+
+class House:
+    """One data directory with a service on it."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        before: "House | None" = None,
+        files: RecordedFiles | None = None,
+        **settings: Any,
+    ) -> None:
+        self.data_dir = data_dir
+        self.time = StandingClocks() if before is None else before.time
+        self.coordination = (
+            MemoryCoordination(lambda: self.time.wall) if before is None else before.coordination
+        )
+        self.streams = Streams(self.coordination)
+        self.manifest = SmallManifest(self.streams)
+        self.files = files or RecordedFiles()
+        self.settings = settings if before is None else {**before.settings, **settings}
+        self.service = self._service()
+        self.client = client_of(self.service.public)
+        self.internal = client_of(self.service.internal)
+
+    def _service(self) -> IngestService:
+        settings = IngestSettings(
+            data_dir=self.data_dir, ingest_url="unix:///here.sock", **self.settings
+        )
+        return create_service(
+            settings,
+            self.coordination,
+            manifest=self.manifest,
+            files=self.files,
+            clocks=self.time.clocks(),
+        )
+
+    async def declare(self) -> "House":
+        await self.streams.create(
+            StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
+        )
+        return self
+
+    async def start(self) -> "House":
+        await self.service.start()
+        return self
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+        await self.internal.aclose()
+        await self.service.stop()
+
+    def after_crash(self, **settings: Any) -> "House":
+        """The same node after a kill at this moment, on a copy of its files."""
+        copy = self.data_dir.with_name(self.data_dir.name + "-")
+        shutil.copytree(self.data_dir, copy)
+        return House(copy, before=self, **settings)
+
+    @property
+    def lease(self) -> NodeLease:
+        assert self.service._tails is not None
+        return self.service._tails.lease
+
+    async def advance(self, ms: int) -> None:
+        """Let time go on, with the lease renewed as often as it would be."""
+        while ms > 0:
+            self.time.advance(min(ms, 3_000))
+            await self.lease.renew()
+            ms -= 3_000
+
+    @property
+    def directory(self) -> Path:
+        return stream_dir(self.data_dir, STREAM)
+
+    def segments(self) -> list[Path]:
+        return sorted(self.directory.glob("*.segment"))
+
+    @property
+    def appender(self) -> Appender:
+        assert self.service._tails is not None
+        found = self.service._tails.streams.find(STREAM)
+        assert found is not None
+        return found
+
+    async def record(self) -> StreamRecord:
+        return await self.streams.load(STREAM)
+
+    async def append(self, *values: str) -> httpx.Response:
+        return await self.client.post(ROUTE, json={"records": [{"value": v} for v in values]})
+
+    async def append_raw(self, body: bytes, **headers: str) -> httpx.Response:
+        sent = {"content-type": "application/json", **headers}
+        return await self.client.post(ROUTE, content=body, headers=sent)
+
+    async def published(self, next_offset: int, version: int = 1) -> httpx.Response:
+        """What manifest does after an EXEC: the record first, then the word."""
+        await self.streams.update(
+            STREAM,
+            lambda record: replace(record, published_next=next_offset, version=version),
+        )
+        told = {"next_offset": next_offset, "version": version}
+        answer = await self.internal.put(f"{INTERNAL}/published", json=told)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    async def chunks(self, first_offset: int, **params: int) -> httpx.Response:
+        return await self.internal.get(
+            f"{INTERNAL}/chunks", params={"first_offset": first_offset, **params}
+        )
+
+    async def rows(self, first_offset: int = 0) -> list[dict[str, Any]]:
+        """Every record from the chunk that holds `first_offset`, with its offset."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            answer = await self.chunks(first_offset)
+            assert answer.status_code == 200, answer.text
+            for header, chunk in split_chunks(answer.content):
+                offset = header.first_offset
+                for batch in decode_frames(batches_of(header, chunk)):
+                    for row in batch.to_pylist():
+                        rows.append({"offset": offset, **row})
+                        offset += 1
+                assert offset == header.next_offset
+            if not answer.content:
+                return rows
+            first_offset = int(answer.headers["chunks-next-offset"])
+
+    async def values(self) -> list[bytes]:
+        rows = await self.rows()
+        assert [row["offset"] for row in rows] == list(range(len(rows)))
+        return [row["value"] for row in rows]
+
+
+async def eventually(fact: Callable[[], object]) -> None:
+    """Ask again and again until it is so."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not fact():
+            await asyncio.sleep(0.002)
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    members = orjson.loads(answer.content)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert members["status"] == answer.status_code
+    return answer.status_code, members["code"]
+
+
+def pointers(answer: httpx.Response) -> list[str]:
+    return [fault["pointer"] for fault in answer.json()["errors"]]
+
+
+def arrow(table: pa.Table, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(
+        stream, table.schema, options=pa.ipc.IpcWriteOptions(**options)
+    ) as writer:
+        writer.write_table(table)
+    return stream.getvalue()

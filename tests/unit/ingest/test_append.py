@@ -1,0 +1,299 @@
+"""What an append request may be, and what it gets: api.md, section 3, and scenarios A1 to A19."""
+
+import asyncio
+import io
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from support.asgi import scope_of
+from unit.ingest.house import ROUTE, STREAM, House, arrow, eventually, pointers, problem
+
+from bottomless.model.limits import MIB
+
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+
+
+async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(house: House) -> None:
+    records = [
+        {"value": "hellö", "filter_value": "emea"},
+        {"json": {"id": 7, "total": 12.5, "n": None}, "key": "cust-9", "headers": {"type": "o"}},
+        {"value_base64": "AAEC/w==", "event_time": "2026-08-22T09:19:59.120Z", "key_base64": "/w=="},
+        {"value": "", "headers": {"b": {"base64": "/w=="}}},
+    ]
+
+    answer = await house.client.post(ROUTE, json={"records": records})
+
+    assert answer.json() == {
+        "stream_id": STREAM,
+        "first_offset": 0,
+        "last_offset": 3,
+        "next_offset": 4,
+        "count": 4,
+        "duplicates": 0,
+        "timestamp": "2025-06-15T15:06:40.000Z",
+        "durability": "fsync",
+    }
+    assert answer.headers["stream-next-offset"] == "4"
+    assert answer.headers["stream-id"] == STREAM
+    rows = await house.rows()
+    assert [row["value"] for row in rows] == [
+        "hellö".encode(),
+        b'{"id":7,"total":12.5,"n":null}',
+        b"\x00\x01\x02\xff",
+        b"",
+    ]
+    assert [row["content"] for row in rows] == [1, 2, 0, 1]
+    assert [row["key"] for row in rows] == [None, b"cust-9", b"\xff", None]
+    assert [row["headers"] for row in rows] == [None, [("type", b"o")], None, [("b", b"\xff")]]
+    assert [row["filter_value"] for row in rows] == ["emea", None, None, None]
+    assert rows[2]["event_time"].isoformat() == "2026-08-22T09:19:59.120000+00:00"
+
+
+@pytest.mark.parametrize(
+    ("records", "pointer"),
+    [
+        ([], "/records"),
+        ([{"value": "a", "json": 1}], "/records/0"),
+        ([{"value": "a"}, {}], "/records/1"),
+        ([{"value": "a"}, {"value_base64": "AAEC_w=="}], "/records/1/value_base64"),
+        ([{"value": "a"}, {"value_base64": "AAE"}], "/records/1/value_base64"),
+        ([{"value_base64": "A A="}], "/records/0/value_base64"),
+        ([{"value_base64": "AB=="}], "/records/0/value_base64"),
+        ([{"value": 7}], "/records/0/value"),
+        ([{"value": "a", "timestamp": 1}], "/records/0"),
+        ([{"value": "a", "key": "k", "key_base64": ""}], "/records/0"),
+        ([{"value": "a", "key": "k" * 1025}], "/records/0/key"),
+        ([{"value": "a", "filter_value": "é" * 128}], "/records/0/filter_value"),
+        ([{"value": "a", "headers": {"a": 1}}], "/records/0/headers"),
+        ([{"value": "a", "headers": {"a": {"base64": "", "x": 1}}}], "/records/0/headers"),
+        ([{"value": "a", "headers": {"a": "b" * 4096}}], "/records/0/headers"),
+        ([{"value": "a", "headers": {str(n): "" for n in range(33)}}], "/records/0/headers"),
+        ([{"value": "a", "event_time": "yesterday"}], "/records/0/event_time"),
+        ([{"value": "a", "event_time": True}], "/records/0/event_time"),
+        ([{"value": "a", "event_time": 10**15}], "/records/0/event_time"),
+        (["a"], "/records/0"),
+    ],
+)
+async def test_a_fault_is_named_by_its_place_and_nothing_is_stored(
+    house: House, records: list[Any], pointer: str
+) -> None:
+    answer = await house.client.post(ROUTE, json={"records": records})
+
+    assert problem(answer) == (422, "validation-failed")
+    assert pointers(answer) == [pointer]
+    assert answer.json()["outcome"] == "none"
+    assert (await house.append("next")).json()["first_offset"] == 0
+
+
+async def test_every_fault_of_a_request_is_named(house: House) -> None:
+    answer = await house.client.post(ROUTE, json={"records": [{}, {"value": "a"}, {"value": 1}]})
+
+    assert pointers(answer) == ["/records/0", "/records/2/value"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"records":[{"json":NaN}]}', 400, "malformed-json"),
+        (b'{"records":[{"json":Infinity}]}', 400, "malformed-json"),
+        (b'\xef\xbb\xbf{"records":[{"json":1}]}', 400, "malformed-json"),
+        (b'{"records":[{"value":"\xff"}]}', 400, "malformed-json"),
+        (b'{"records":[],"records":[{"value":"a"}]}', 400, "malformed-json"),
+        (b'{"records":[{"json":{"a":1,"a":2}}]}', 400, "malformed-json"),
+        (b'{"records":[{"json":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", 400, "malformed-json"),
+        (b'{"records":[{"json":' + b"[" * 300 + b"]" * 300 + b"}]}", 422, "validation-failed"),
+        (b'{"records":[{"value":"\\ud800"}]}', 422, "validation-failed"),
+        (b'{"records":[{"json":["\\ud800"]}]}', 422, "validation-failed"),
+        (b'{"records":[{"json":18446744073709551616}]}', 422, "number-out-of-range"),
+        (b'{"records":[{"json":1e400}]}', 422, "number-out-of-range"),
+        (b'{"record":[]}', 422, "validation-failed"),
+        (b"[]", 422, "validation-failed"),
+        (b"", 400, "malformed-json"),
+    ],
+)
+async def test_json_with_two_meanings_or_none_is_refused(
+    house: House, body: bytes, status: int, code: str
+) -> None:
+    assert problem(await house.append_raw(body)) == (status, code)
+    assert await house.append("next")
+
+
+async def test_integers_of_64_bits_are_kept_and_larger_ones_refused(house: House) -> None:
+    body = b'{"records":[{"json":[18446744073709551615,-9223372036854775808]}]}'
+    await house.append_raw(body)
+
+    assert await house.values() == [b"[18446744073709551615,-9223372036854775808]"]
+
+
+async def test_a_record_of_one_mib_passes_and_one_byte_more_does_not(house: House) -> None:
+    assert (await house.append("a" * MIB)).status_code == 200
+    answer = await house.append("b", "a" * (MIB + 1))
+
+    assert problem(answer) == (413, "record-too-large")
+    assert answer.json()["limit_bytes"] == MIB
+    assert pointers(answer) == ["/records/1/value"]
+
+
+async def test_ten_thousand_records_pass_and_one_more_does_not(house: House) -> None:
+    assert (await house.append(*["a"] * 10_000)).json()["count"] == 10_000
+
+    assert problem(await house.append(*["a"] * 10_001)) == (413, "batch-too-large")
+
+
+async def test_a_large_body_is_refused_alike_with_and_without_its_length(house: House) -> None:
+    async def in_parts() -> Any:
+        for _ in range(9):
+            yield b"a" * MIB
+
+    json = {"content-type": "application/json"}
+    declared = await house.client.post(ROUTE, content=b"a" * 9 * MIB, headers=json)
+    chunked = await house.client.post(ROUTE, content=in_parts(), headers=json)
+
+    assert problem(declared) == problem(chunked) == (413, "body-too-large")
+    members = declared.json(), chunked.json()
+    assert members[0].keys() == members[1].keys()
+
+
+async def test_a_raw_record_is_stored_as_it_is(house: House) -> None:
+    headers = {"content-type": "application/octet-stream", "stream-key": "k"}
+    answer = await house.append_raw(b"\x00\xff", **headers, **{"stream-filter-value": "f"})
+    await house.append_raw(b"", **headers)
+
+    assert answer.json()["count"] == 1
+    rows = await house.rows()
+    assert rows[0] == {"offset": 0, "value": b"\x00\xff", "key": b"k", "filter_value": "f"}
+    assert rows[1]["value"] == b""
+    long_key = {**headers, "stream-key": "k" * 1025}
+    assert problem(await house.append_raw(b"", **long_key)) == (400, "bad-header")
+    assert problem(await house.append_raw(b"a" * (MIB + 1), **headers)) == (413, "record-too-large")
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "", "application/json; charset=utf-16"])
+async def test_another_media_type_is_refused_with_those_that_are_taken(
+    house: House, media_type: str
+) -> None:
+    answer = await house.append_raw(b"{}", **{"content-type": media_type})
+
+    assert problem(answer) == (415, "unsupported-media-type")
+    assert "application/vnd.apache.arrow.stream" in answer.headers["accept-post"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "expected"),
+    [
+        ({"content-encoding": "gzip"}, "", (415, "unsupported-media-type")),
+        ({"producer-id": "p"}, "", (400, "bad-header")),
+        ({"idempotency-key": "k"}, "", (400, "bad-header")),
+        ({}, "?sync=true", (400, "unknown-parameter")),
+    ],
+)
+async def test_what_is_not_known_is_never_ignored(
+    house: House, headers: dict[str, str], query: str, expected: tuple[int, str]
+) -> None:
+    answer = await house.client.post(
+        ROUTE + query, json={"records": [{"value": "a"}]}, headers=headers
+    )
+
+    assert problem(answer) == expected
+
+
+async def test_streams_that_do_not_exist_and_names_that_cannot(house: House) -> None:
+    body = {"records": [{"value": "a"}]}
+
+    unknown = await house.client.post("/v1/streams/nobody/records", json=body)
+    impossible = await house.client.post("/v1/streams/..%2e/records", json=body)
+    wrong_method = await house.client.put(ROUTE, json=body)
+
+    assert problem(unknown) == (404, "stream-not-found")
+    assert impossible.status_code in (400, 404)
+    assert problem(wrong_method) == (405, "method-not-allowed")
+    assert wrong_method.headers["allow"] == "POST"
+
+
+async def test_a_client_that_leaves_within_its_body_stores_nothing(house: House) -> None:
+    messages = [
+        {"type": "http.request", "body": b'{"records":[', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    scope = scope_of({"content-type": "application/json"}, method="POST", path=ROUTE)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await house.service.public(scope, receive, send)
+
+    assert sent == []
+    assert (await house.append("next")).json()["first_offset"] == 0
+
+
+async def test_arrow_streams_of_pyarrow_and_polars_are_taken(house: House) -> None:
+    table = pa.table({"value": [b"a", b"b", b"c"], "key": [None, b"k", None]})
+    frame = pl.DataFrame({"value": ["d", "e" * 40, ""], "key": ["x", None, "y" * 20]})
+    polars_stream = io.BytesIO()
+    frame.write_ipc_stream(polars_stream)
+
+    first = await house.append_raw(arrow(table), **ARROW)
+    second = await house.append_raw(polars_stream.getvalue(), **ARROW)
+
+    assert first.json()["count"] == second.json()["count"] == 3
+    assert await house.values() == [b"a", b"b", b"c", b"d", b"e" * 40, b""]
+    rows = await house.rows()
+    assert [row["key"] for row in rows] == [None, b"k", None, b"x", None, b"y" * 20]
+    assert [row.get("content") for row in rows] == [None, None, None, 1, 1, 1]
+
+
+async def test_appends_at_once_get_dense_offsets_and_keep_their_order(house: House) -> None:
+    """Scenario A22, smaller."""
+
+    async def client(number: int) -> list[tuple[int, list[bytes]]]:
+        acknowledged = []
+        for turn in range(20):
+            values = [f"{number}.{turn}.{item}" for item in range(5)]
+            if number % 2:
+                answer = await house.append(*values)
+            else:
+                answer = await house.append_raw(arrow(pa.table({"value": values})), **ARROW)
+            acknowledged.append((answer.json()["first_offset"], [v.encode() for v in values]))
+        return acknowledged
+
+    acknowledged = await asyncio.gather(*(client(number) for number in range(10)))
+    stored = await house.values()
+
+    assert len(stored) == 1000
+    for appends in acknowledged:
+        assert [first for first, _ in appends] == sorted(first for first, _ in appends)
+        for first, values in appends:
+            assert stored[first : first + 5] == values
+
+
+async def test_an_append_larger_than_a_chunk_is_a_group_that_is_never_split(tmp_path: Any) -> None:
+    house = await House(tmp_path / "ingest", ingest_chunk_size_max=4096).declare()
+    await house.start()
+    await house.append("before")
+    answer = await house.append(*[f"{n:04}" + "x" * 1000 for n in range(20)])
+    await house.append("after")
+
+    assert answer.json()["count"] == 20
+    run = await house.chunks(1, max_bytes=1)
+    assert int(run.headers["chunks-next-offset"]) == 21
+    assert len(await house.values()) == 22
+    after = house.after_crash()
+    await after.start()
+    assert await after.values() == await house.values()
+    await after.aclose()
+    await house.aclose()
+
+
+async def test_names_are_asked_once_for_many_appends(house: House) -> None:
+    await asyncio.gather(*(house.append("a") for _ in range(10)))
+
+    assert house.manifest.questions == 1
+    house.time.advance(7_999)
+    await house.append("b")
+    await eventually(lambda: house.manifest.questions == 2)

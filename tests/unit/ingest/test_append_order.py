@@ -1,0 +1,183 @@
+"""The order of the calls: synced before answered, published before freed.
+
+Each check is also run where it must fail, so that it is known to see what it looks for.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from support.asgi import scope_of
+from unit.ingest.house import ROUTE, Call, House, RecordedFiles, eventually
+
+SMALL = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
+
+
+class WithoutSync(RecordedFiles):
+    """A disk whose syncs are left out."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+
+def unsynced_replies(calls: list[Call]) -> list[Call]:
+    """Replies that came before the sync of what was written for them.
+
+    Appends are made one after the other, so a reply answers everything written before it.
+    """
+    waiting: set[str] = set()
+    early = []
+    for call in calls:
+        if call.name == "pwritev" and call.path.endswith(".segment"):
+            waiting.add(call.path)
+        elif call.name == "fdatasync":
+            waiting.discard(call.path)
+        elif call.name == "reply" and waiting:
+            early.append(call)
+    return early
+
+
+def early_frees(calls: list[Call]) -> list[Call]:
+    """Segments that were deleted before it was said that all of them is published."""
+    published = 0
+    early = []
+    for call in calls:
+        if call.name == "published":
+            published = max(published, call.end)
+        elif call.name == "unlink" and call.path.endswith(".segment"):
+            if next_segment(calls, call.path) > published:
+                early.append(call)
+    return early
+
+
+def next_segment(calls: list[Call], path: str) -> int:
+    """Where the segment after `path` starts, which is where `path` ended."""
+    firsts = {int(c.path[:20]) for c in calls if c.path.endswith(".segment")}
+    return min(first for first in firsts if first > int(path[:20]))
+
+
+async def append_and_note(house: House, value: str) -> int:
+    """An append whose answer is noted at the moment when it is sent."""
+    body = b'{"records":[{"value":"%s"}]}' % value.encode()
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    statuses = []
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+            if message["status"] == 200:
+                house.files.note("reply")
+
+    scope = scope_of({"content-type": "application/json"}, method="POST", path=ROUTE)
+    await house.service.public(scope, receive, send)
+    return int(statuses[0])
+
+
+async def a_house(tmp_path: Path, files: RecordedFiles) -> House:
+    house = await House(tmp_path / "ingest", files=files, **SMALL).declare()
+    return await house.start()
+
+
+async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, RecordedFiles())
+    for number in range(30):
+        assert await append_and_note(house, f"{number}" + "x" * 10_000) == 200
+    await house.aclose()
+
+    replies = [call for call in house.files.calls if call.name == "reply"]
+    assert len(replies) == 30
+    assert len(house.segments()) > 3
+    assert unsynced_replies(house.files.calls) == []
+
+
+async def test_the_check_of_syncs_sees_that_there_are_none(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, WithoutSync())
+    for number in range(3):
+        assert await append_and_note(house, str(number)) == 200
+    await house.aclose()
+
+    assert len(unsynced_replies(house.files.calls)) == 3
+
+
+async def test_a_new_segment_and_its_name_are_synced_before_its_first_reply(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, RecordedFiles())
+    await append_and_note(house, "a")
+    house.files.calls.clear()
+    await append_and_note(house, "b" * 70_000)
+    await house.aclose()
+
+    on_segment = [
+        call.name
+        for call in house.files.calls
+        if call.path.endswith(".segment") or call.name in ("fsync_dir", "reply")
+    ]
+    assert on_segment[:6] == [
+        "pwritev",
+        "fdatasync",
+        "fsync_dir",
+        "pwritev",
+        "fdatasync",
+        "reply",
+    ]
+
+
+async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, RecordedFiles())
+    for number in range(30):
+        await append_and_note(house, f"{number}" + "x" * 10_000)
+    segments = house.segments()
+    await house.advance(10_000)
+    house.appender.tick()
+    await append_and_note(house, "still all there")
+    assert house.segments()[: len(segments)] == segments
+
+    for published in (7, 29):
+        house.files.note("published", end=published)
+        await house.published(published)
+        await append_and_note(house, "too early")
+        before = len(house.segments())
+        await house.advance(1_000)
+        house.appender.tick()
+        await eventually(lambda before=before: len(house.segments()) < before)
+
+    assert early_frees(house.files.calls) == []
+    assert len([c for c in house.files.calls if c.name == "unlink"]) >= 4
+    assert house.appender.log.first_offset <= 29
+    rows = await house.rows(house.appender.log.first_offset)
+    assert rows[-1]["value"] == b"too early"
+    await house.aclose()
+
+
+async def test_the_check_of_frees_sees_one_that_is_too_early(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, RecordedFiles())
+    for number in range(20):
+        await append_and_note(house, f"{number}" + "x" * 10_000)
+    # The service hears it, but the list does not say so: as if it had not waited.
+    await house.published(19)
+    await append_and_note(house, "more")
+    await house.advance(1_000)
+    house.appender.tick()
+    await eventually(lambda: house.appender.log.first_offset > 0)
+    await house.aclose()
+
+    assert early_frees(house.files.calls) != []
+
+
+async def test_a_crash_between_any_two_frees_leaves_a_log_that_opens(tmp_path: Path) -> None:
+    house = await a_house(tmp_path, RecordedFiles())
+    for number in range(30):
+        await append_and_note(house, f"{number}" + "x" * 10_000)
+    await house.published(30)
+    house.files.calls.clear()
+    await eventually(lambda: any(c.path == "checkpoint.new" for c in house.files.calls))
+    await house.append("noted")
+    after = house.after_crash()
+    for segment in after.segments()[:2]:
+        segment.unlink()
+    await after.start()
+
+    assert (await after.append("next")).json()["first_offset"] == 31
+    await after.aclose()
+    await house.aclose()

@@ -1,0 +1,379 @@
+"""Who may own a stream: the table of decisions, and the service by them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.ingest.house import INTERNAL, NAME, STREAM, House, problem
+
+from bottomless.coordination.base import CoordinationUnavailable
+from bottomless.errors import Code, Fenced, NotFound, Unavailable
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import NodeId
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless_server.ingest.core.ownership import (
+    RESERVE_COUNT,
+    LocalView,
+    claim,
+    is_outdated,
+    leave_clean,
+    reserve,
+)
+
+MINE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
+FRESH = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
+USED = replace(
+    FRESH,
+    epoch=4,
+    version=7,
+    home=MINE,
+    dirty=True,
+    reserved_next=RESERVE_COUNT,
+    published_next=100,
+    epochs=(EpochStart(2, 0), EpochStart(3, 90), EpochStart(4, 120)),
+)
+EMPTY = LocalView(next_offset=0, empty=True)
+FULL = LocalView(next_offset=150, empty=False, epoch=4, version=7, published_next=100)
+
+
+def claimed(record: StreamRecord, local: LocalView, home_held: bool = False) -> StreamRecord:
+    return claim(record, MINE, "unix:///mine.sock", local, home_held=home_held)
+
+
+def test_a_new_stream_is_anybodys() -> None:
+    record = claimed(FRESH, EMPTY)
+
+    assert (record.epoch, record.home, record.owner_url) == (1, MINE, "unix:///mine.sock")
+    assert record.epochs == (EpochStart(1, 0),)
+    assert not record.dirty
+
+
+def test_the_home_claims_a_dirty_stream_and_drops_epochs_that_are_published() -> None:
+    record = claimed(USED, FULL, home_held=True)
+
+    assert record.epoch == 5
+    assert record.epochs == (EpochStart(3, 90), EpochStart(4, 120), EpochStart(5, 150))
+
+
+def test_a_clean_stream_whose_home_is_silent_starts_where_it_is_published() -> None:
+    record = claimed(replace(USED, home=OTHER, dirty=False), EMPTY)
+
+    assert (record.home, record.epochs[-1]) == (MINE, EpochStart(5, 100))
+
+
+@pytest.mark.parametrize(
+    ("record", "local", "home_held", "code"),
+    [
+        (replace(USED, home=OTHER), EMPTY, False, Code.NOT_OWNER),
+        (replace(USED, home=OTHER, dirty=False), EMPTY, True, Code.NOT_OWNER),
+        (replace(USED, epoch=3, epochs=()), FULL, False, Code.COORDINATION_REGRESSED),
+        (replace(USED, version=6), FULL, False, Code.COORDINATION_REGRESSED),
+        (replace(USED, published_next=99), FULL, False, Code.COORDINATION_REGRESSED),
+        (replace(USED, dirty=False), FULL, False, Code.COORDINATION_REGRESSED),
+        (replace(USED, reserved_next=149), FULL, False, Code.COORDINATION_REGRESSED),
+        (replace(FRESH, home=OTHER), FULL, False, Code.COORDINATION_REGRESSED),
+        (USED, replace(FULL, next_offset=99), False, Code.STORAGE_FAILED),
+        (USED, EMPTY, False, Code.STORAGE_FAILED),
+        (
+            replace(USED, dirty=False),
+            replace(FULL, next_offset=99),
+            False,
+            Code.STORAGE_FAILED,
+        ),
+    ],
+)
+def test_claims_that_are_refused(
+    record: StreamRecord, local: LocalView, home_held: bool, code: Code
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        claimed(record, local, home_held)
+
+    assert caught.value.code is code
+
+
+def test_a_clean_home_with_an_empty_disk_starts_where_it_is_published() -> None:
+    assert claimed(replace(USED, dirty=False), EMPTY).epochs[-1] == EpochStart(5, 100)
+
+
+def test_a_stream_that_is_being_deleted_is_not_there() -> None:
+    with pytest.raises(NotFound):
+        claimed(replace(FRESH, state=StreamState.DELETING), EMPTY)
+
+
+def test_a_log_is_outdated_only_if_the_stream_is_clean_and_lives_elsewhere() -> None:
+    elsewhere = replace(USED, home=OTHER, dirty=False)
+
+    assert is_outdated(elsewhere, MINE, FULL)
+    assert not is_outdated(replace(elsewhere, home=MINE), MINE, FULL)
+    assert not is_outdated(replace(elsewhere, dirty=True), MINE, FULL)
+    assert not is_outdated(replace(elsewhere, epoch=3, epochs=()), MINE, FULL)
+    assert not is_outdated(replace(elsewhere, state=StreamState.DELETING), MINE, FULL)
+
+
+def test_reserving_makes_a_stream_dirty_and_raises_the_bound_when_half_is_used() -> None:
+    first = reserve(replace(FRESH, epoch=1), 1, 10)
+    soon = reserve(first, 1, 20)
+    half = reserve(first, 1, 10 + RESERVE_COUNT // 2 + 1)
+
+    assert (first.dirty, first.reserved_next) == (True, 10 + RESERVE_COUNT)
+    assert soon.reserved_next == first.reserved_next
+    assert half.reserved_next == 11 + RESERVE_COUNT + RESERVE_COUNT // 2
+    for record in (replace(first, epoch=2), replace(first, state=StreamState.DELETING)):
+        with pytest.raises(Fenced):
+            reserve(record, 1, 30)
+
+
+def test_only_a_stream_that_is_published_whole_is_left_clean() -> None:
+    assert not leave_clean(USED, 4, 100).dirty
+    with pytest.raises(Unavailable):
+        leave_clean(USED, 4, 101)
+    with pytest.raises(Fenced):
+        leave_clean(USED, 3, 100)
+
+
+# The service.
+
+
+async def test_the_first_append_makes_the_stream_dirty_and_reserves(house: House) -> None:
+    await house.append("a")
+    record = await house.record()
+
+    assert record.dirty
+    assert record.reserved_next == 1 + RESERVE_COUNT
+    assert record.epochs == (EpochStart(1, 0),)
+    assert record.owner_url == "unix:///here.sock"
+
+
+async def test_every_start_is_a_new_epoch_and_goes_on_where_the_log_ended(house: House) -> None:
+    await house.append("a", "b")
+    after = house.after_crash()
+    await after.start()
+
+    assert (await after.append("c")).json()["first_offset"] == 2
+    record = await after.record()
+    assert [tuple(start) for start in map(_pair, record.epochs)] == [(1, 0), (2, 2)]
+    assert await after.values() == [b"a", b"b", b"c"]
+    await after.aclose()
+
+
+def _pair(start: EpochStart) -> tuple[int, int]:
+    return start.epoch, start.first_offset
+
+
+async def test_a_claim_by_a_newer_process_fences_this_one(house: House) -> None:
+    await house.append("a")
+    after = house.after_crash()
+    await after.start()
+    # The old process comes back after a pause in which its lease ran out.
+    house.time.advance(20_000)
+    await house.lease.renew()
+
+    refused = await house.append("from the past")
+    tail = await house.chunks(0)
+
+    # Both share a directory's id here, so the old one may claim again, with its own log:
+    # what it must not do is go on under its old epoch.
+    assert (await house.record()).epoch > 2 or problem(refused)[0] == 503
+    assert tail.status_code in (200, 503)
+    await after.aclose()
+
+
+async def test_nothing_is_served_once_the_lease_may_have_run_out(house: House) -> None:
+    await house.append("a")
+    house.time.advance(8_001)
+
+    for answer in (
+        await house.append("b"),
+        await house.chunks(0),
+        await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0}),
+        await house.internal.get("/internal/v1/commits"),
+    ):
+        assert problem(answer) == (503, "not-owner")
+    await house.lease.renew()
+    assert (await house.append("b")).json()["first_offset"] == 1
+
+
+async def test_a_lease_that_runs_out_during_the_sync_leaves_the_outcome_unknown(
+    house: House,
+) -> None:
+    await house.append("a")
+    real = house.files.fdatasync
+
+    def slow(fd: int) -> None:
+        real(fd)
+        house.time.advance(9_000)
+
+    house.files.fdatasync = slow  # type: ignore[method-assign]
+    answer = await house.append("b")
+    house.files.fdatasync = real  # type: ignore[method-assign]
+
+    assert problem(answer) == (503, "not-owner")
+    assert answer.json()["outcome"] == "unknown"
+    await house.lease.renew()
+    assert await house.values() == [b"a", b"b"]
+
+
+async def test_a_dirty_stream_of_another_home_is_refused(tmp_path: Path, house: House) -> None:
+    await house.append("a")
+    house.time.advance(60_000)
+    other = House(tmp_path / "other", before=house)
+    await other.start()
+
+    assert problem(await other.append("b")) == (503, "not-owner")
+    await other.aclose()
+
+
+async def test_a_clean_stream_moves_after_the_lease_and_starts_where_it_is_published(
+    tmp_path: Path, house: House
+) -> None:
+    await house.append("a", "b")
+    await house.published(2)
+    await house.internal.post(f"{INTERNAL}/close")
+    assert not (await house.record()).dirty
+    other = House(tmp_path / "other", before=house)
+    await other.start()
+
+    early = await other.append("too early")
+    house.time.advance(13_000)
+    await other.lease.renew()
+    late = await other.append("c")
+
+    assert problem(early) == (503, "not-owner")
+    assert late.json()["first_offset"] == 2
+    moved = await other.chunks(0)
+    assert problem(moved) == (409, "moved")
+    assert moved.json()["local_first_offset"] == 2
+    assert moved.json()["published_next"] == 2
+    await house.lease.renew()
+    assert problem(await house.append("from the past")) == (503, "not-owner")
+    await other.aclose()
+
+
+async def test_a_stream_that_comes_back_starts_anew_beside_its_old_log(
+    tmp_path: Path, house: House
+) -> None:
+    await house.append("a", "b")
+    await house.published(2)
+    await house.internal.post(f"{INTERNAL}/close")
+    other = House(tmp_path / "other", before=house)
+    await other.start()
+    house.time.advance(13_000)
+    await other.lease.renew()
+    await other.append("c", "d")
+    await other.published(4, version=2)
+    await other.aclose()
+    await house.lease.renew()
+
+    back = await house.append("e")
+
+    assert back.json()["first_offset"] == 4
+    assert [row["value"] for row in await house.rows(4)] == [b"e"]
+    assert len(list((house.data_dir / "streams-aside").iterdir())) == 1
+
+
+async def test_a_clean_stop_leaves_a_stream_clean_only_if_all_is_published(house: House) -> None:
+    await house.append("a", "b")
+    await house.published(1)
+    await house.internal.post(f"{INTERNAL}/close")
+    assert (await house.record()).dirty
+
+    await house.append("c")
+    await house.published(3)
+    await house.internal.post(f"{INTERNAL}/close")
+    assert not (await house.record()).dirty
+
+
+async def test_coordination_that_forgot_is_refused_and_nothing_changes(house: House) -> None:
+    await house.append("a")
+    old = await house.record()
+    await house.published(1, version=5)
+    await house.append("b")
+    after = house.after_crash()
+    await house.streams.update(STREAM, lambda _: old)
+    await after.start()
+
+    assert problem(await after.append("c")) == (503, "coordination-regressed")
+    assert await after.record() == old
+    await after.aclose()
+
+
+async def test_appends_go_on_without_coordination_until_the_lease_runs_out(house: House) -> None:
+    await house.append("a")
+
+    async def down(*_: Any, **__: Any) -> Any:
+        raise CoordinationUnavailable("down")
+
+    for call in ("get", "transact", "hold"):
+        setattr(house.coordination, call, down)
+
+    assert (await house.append("b")).status_code == 200
+    house.time.advance(8_001)
+    await house.lease.renew()
+    assert problem(await house.append("c")) == (503, "not-owner")
+
+
+async def test_a_first_append_without_coordination_is_refused_and_not_written(house: House) -> None:
+    await house.chunks(0)
+
+    async def down(*_: Any, **__: Any) -> Any:
+        raise CoordinationUnavailable("down")
+
+    real = house.coordination.transact
+    setattr(house.coordination, "transact", down)  # noqa: B010
+    refused = await house.append("a")
+    setattr(house.coordination, "transact", real)  # noqa: B010
+
+    assert problem(refused) == (503, "coordination-unavailable")
+    assert refused.json()["outcome"] == "none"
+    assert house.segments() == []
+    assert (await house.append("b")).json()["first_offset"] == 0
+
+
+async def test_a_damaged_stream_is_set_apart_and_others_work(house: House) -> None:
+    await house.append("a")
+    await house.published(1)
+    await house.append("b")
+    after = house.after_crash()
+    after.segments()[0].write_bytes(b"x" * 100)
+    await after.start()
+
+    for answer in (await after.append("c"), await after.chunks(0)):
+        assert problem(answer) == (502, "data-corrupt")
+    other = replace(FRESH, stream_id=type(STREAM)(STREAM[:-1] + "2"), name=type(NAME)("others"))
+    await after.streams.create(other)
+    body = {"records": [{"value": "a"}]}
+    answer = await after.client.post("/v1/streams/others/records", json=body)
+    assert answer.status_code == 200
+    await after.aclose()
+
+
+async def test_a_second_process_on_a_directory_cannot_start(house: House) -> None:
+    second = House(house.data_dir, before=house)
+
+    with pytest.raises(Exception, match="another ingest process"):
+        await second.start()
+
+
+async def test_a_node_keeps_its_id(house: House) -> None:
+    node = (house.data_dir / "node.json").read_bytes()
+    after = house.after_crash()
+    await after.start()
+
+    assert (after.data_dir / "node.json").read_bytes() == node
+    await after.aclose()
+
+
+async def test_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(house: House) -> None:
+    await house.append("a")
+    house.time.wall += 3_600_000
+    refused = await house.append("b")
+    house.time.wall -= 3_600_000
+    back = await house.append("c")
+    house.time.wall -= 1_000
+    earlier = await house.append("d")
+
+    assert problem(refused) == (503, "clock-skew")
+    assert refused.json()["outcome"] == "none"
+    assert back.json()["first_offset"] == 1
+    assert earlier.json()["timestamp"] == back.json()["timestamp"]

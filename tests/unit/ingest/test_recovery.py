@@ -1,0 +1,317 @@
+"""What a log holds after a stop of any kind: torn tails go, damage stays and is said."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.ingest.house import STREAM, RecordedFiles
+
+from bottomless.errors import Corrupt
+from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
+from bottomless.model.record import Content
+from bottomless.model.segment import Checkpoint
+from bottomless_server.ingest.core.batcher import seal_round
+from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.core.rows import Rows
+from bottomless_server.ingest.file_calls import RealFileCalls
+from bottomless_server.ingest.layout import CHECKPOINT_NAME, index_path, segment_path
+from bottomless_server.ingest.recovery import Recovered, recover
+from bottomless_server.ingest.segments import RollBounds, SegmentLog
+
+ROLL = RollBounds(size_max=100_000, age_ms_max=10**9, chunk_count_max=4)
+CHUNK_SIZE_MAX = 8_192
+
+
+def an_append(size: int, count: int = 1) -> Append:
+    rows = Rows([b"x" * size] * count, [Content.BYTES] * count)
+    return Append(count, rows.size, 7, rows)
+
+
+def written(directory: Path, sizes: Sequence[int], roll: RollBounds = ROLL) -> SegmentLog:
+    """A log of appends of these sizes, each a round; one above CHUNK_SIZE_MAX is a group."""
+    directory.mkdir(parents=True)
+    log = SegmentLog(
+        RealFileCalls(), directory, STREAM, roll, segments=[], next_offset=0, last_timestamp=0
+    )
+    add(log, sizes)
+    log.close()
+    return log
+
+
+def add(log: SegmentLog, sizes: Sequence[int]) -> None:
+    for number, size in enumerate(sizes):
+        appends = [an_append(size // 16, 16) if size > CHUNK_SIZE_MAX else an_append(size)]
+        sealed = seal_round(
+            appends,
+            next_offset=log.next_offset,
+            timestamp=1_000 + number,
+            epoch=3,
+            chunk_size_max=CHUNK_SIZE_MAX,
+        )
+        log.commit(log.write(sealed, epoch=3, elapsed=0))
+
+
+def checkpoint(log: SegmentLog) -> None:
+    """Note that everything so far is durable."""
+    segment, position = log.synced_place()
+    point = Checkpoint(STREAM, segment, position, log.next_offset, log.last_timestamp, 3, 0, 0, 0)
+    log.save_checkpoint(point)
+
+
+def recovered(directory: Path) -> Recovered:
+    return recover(RealFileCalls(), directory, STREAM, 0)
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def places(log: Recovered) -> list[tuple[int, int]]:
+    return [
+        (place.first_offset, place.position)
+        for segment in log.segments
+        for place in (segment.index.place(n) for n in range(len(segment.index)))
+    ]
+
+
+def test_a_whole_log_is_what_was_written(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100] * 10)
+
+    found = recovered(log.directory)
+
+    assert (found.next_offset, found.last_timestamp, found.epoch) == (10, 1_009, 3)
+    assert found.cut_size == 0
+    assert [s.first_offset for s in found.segments] == [0, 4, 8]
+    assert [s.size for s in found.segments] == [s.size for s in log.segments]
+    assert [s.log_start for s in found.segments] == [s.log_start for s in log.segments]
+    assert found.segments[1].index.encoded() == log.segments[1].index.encoded()
+
+
+def test_an_empty_or_missing_directory_is_an_empty_log(tmp_path: Path) -> None:
+    assert recovered(tmp_path / "nothing").next_offset == 0
+    assert recovered(tmp_path).segments == []
+
+
+@pytest.mark.parametrize("last", [300, 20_000], ids=["chunk", "group"])
+def test_a_log_cut_at_any_byte_of_its_last_two_rounds_keeps_the_whole_ones(
+    tmp_path: Path, last: int
+) -> None:
+    roll = RollBounds(10**9, 10**9, 10**6)
+    log = written(tmp_path / "log", [100, 200, last], roll)
+    path = segment_path(log.directory, 0)
+    data = path.read_bytes()
+    ends = [log.segments[0].index.place(number).position for number in (0, 1, 2)] + [len(data)]
+    for size in range(ends[1], len(data), 1 if last == 300 else 61):
+        path.write_bytes(data[:size])
+        index_path(log.directory, 0).unlink(missing_ok=True)
+
+        found = recovered(log.directory)
+
+        whole = sum(end <= size for end in ends[1:])
+        assert found.next_offset == whole, size
+        assert path.stat().st_size == found.segments[0].size == ends[whole]
+
+
+@settings(max_examples=60)
+@given(position=st.integers(0, 10**6))
+def test_any_flipped_bit_of_the_last_chunk_cuts_it(
+    tmp_path_factory: pytest.TempPathFactory, position: int
+) -> None:
+    log = written(tmp_path_factory.mktemp("flip") / "log", [100, 200, 300])
+    start = log.segments[0].index.place(2).position
+    flip(
+        segment_path(log.directory, 0), start + position % (log.segments[0].size - start)
+    )
+
+    found = recovered(log.directory)
+
+    assert found.next_offset == 2
+    assert found.cut_size == log.segments[0].size - start
+
+
+def test_a_bad_chunk_with_a_later_round_behind_it_is_damage_and_stays(tmp_path: Path) -> None:
+    """Above the checkpoint too: a round is written only after the one before was synced."""
+    log = written(tmp_path / "log", [100, 200, 300])
+    path = segment_path(log.directory, 0)
+    flip(path, log.segments[0].index.place(1).position + 100)
+    data = path.read_bytes()
+
+    with pytest.raises(Corrupt, match="damage at offset 1"):
+        recovered(log.directory)
+
+    assert path.read_bytes() == data
+
+
+def test_a_group_torn_in_its_middle_is_cut_as_a_whole(tmp_path: Path) -> None:
+    """Chunks of one write reach the disk in any order."""
+    log = written(tmp_path / "log", [100, 20_000], RollBounds(10**9, 10**9, 10**6))
+    assert len(log.segments[0].index) > 2
+    flip(segment_path(log.directory, 0), log.segments[0].index.place(1).position + 100)
+
+    assert recovered(log.directory).next_offset == 1
+
+
+def test_damage_below_the_checkpoint_is_never_cut(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100, 200, 300])
+    checkpoint(log)
+    path = segment_path(log.directory, 0)
+    index_path(log.directory, 0).unlink()
+    flip(path, log.segments[0].index.place(2).position + 100)
+    data = path.read_bytes()
+
+    with pytest.raises(Corrupt):
+        recovered(log.directory)
+
+    assert path.read_bytes() == data
+
+
+def test_a_log_shorter_than_its_checkpoint_is_damaged(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100, 200, 300])
+    checkpoint(log)
+    path = segment_path(log.directory, 0)
+    path.write_bytes(path.read_bytes()[:-8])
+
+    with pytest.raises(Corrupt):
+        recovered(log.directory)
+
+
+@pytest.mark.parametrize("victim", [0, 4, 8])
+def test_a_segment_that_is_missing_is_damage(tmp_path: Path, victim: int) -> None:
+    log = written(tmp_path / "log", [100] * 10)
+    checkpoint(log)
+    segment_path(log.directory, victim).unlink()
+
+    if victim == 0:
+        # As after a free whose deletion of the index was lost.
+        assert recovered(log.directory).segments[0].first_offset == 4
+    else:
+        with pytest.raises(Corrupt):
+            recovered(log.directory)
+
+
+def test_damage_in_a_segment_that_is_not_the_last_is_never_cut(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100] * 10)
+    index_path(log.directory, 4).unlink()
+    flip(segment_path(log.directory, 4), log.segments[1].size - 10)
+
+    with pytest.raises(Corrupt):
+        recovered(log.directory)
+
+
+def test_a_damaged_checkpoint_is_damage(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100])
+    checkpoint(log)
+    flip(log.directory / CHECKPOINT_NAME, 40)
+
+    with pytest.raises(Corrupt):
+        recovered(log.directory)
+
+
+def test_a_checkpoint_of_another_stream_is_damage(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100])
+    other = Checkpoint(
+        type(STREAM)("0198d2a4-5b1e-7c3a-9a51-000000000000"), 0, 0, 0, 0, 1, 0, 0, 0
+    )
+    (log.directory / CHECKPOINT_NAME).write_bytes(encode_checkpoint(other))
+
+    with pytest.raises(Corrupt):
+        recovered(log.directory)
+
+
+@pytest.mark.parametrize("size", [0, 1, HEADER_SIZE - 1])
+def test_a_segment_that_was_being_made_is_made_anew(tmp_path: Path, size: int) -> None:
+    log = written(tmp_path / "log", [100])
+    checkpoint(log)
+    segment_path(log.directory, 1).write_bytes(b"x" * size)
+
+    found = recovered(log.directory)
+
+    assert found.next_offset == 1
+    assert not segment_path(log.directory, 1).exists()
+
+
+@pytest.mark.parametrize("harm", ["missing", "short", "other bytes", "another's", "longer"])
+def test_an_index_is_made_again_from_the_chunks(tmp_path: Path, harm: str) -> None:
+    log = written(tmp_path / "log", [100] * 10)
+    checkpoint(log)
+    path = index_path(log.directory, 4)
+    good = path.read_bytes()
+    match harm:
+        case "missing":
+            path.unlink()
+        case "short":
+            path.write_bytes(good[: -INDEX_RECORD_SIZE - 5])
+        case "other bytes":
+            flip(path, HEADER_SIZE + INDEX_RECORD_SIZE + 3)
+        case "another's":
+            shutil.copy(index_path(log.directory, 0), path)
+        case "longer":
+            path.write_bytes(good + b"x" * INDEX_RECORD_SIZE)
+
+    found = recovered(log.directory)
+
+    assert places(found) == places(Recovered(log.segments, 0, 0, 0, None))
+    assert path.read_bytes() == good
+
+
+def test_chunks_below_the_checkpoint_are_not_read_again(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [50_000] * 3, RollBounds(10**9, 10**9, 10**6))
+    checkpoint(log)
+    read: list[int] = []
+
+    class Counting(RealFileCalls):
+        def pread(self, fd: int, size: int, position: int) -> bytes:
+            read.append(size)
+            return super().pread(fd, min(size, 10**6), position)
+
+    assert recover(Counting(), log.directory, STREAM, 0).next_offset == 48
+    assert max(size for size in read if size < 10**6) < 1_000
+
+
+def test_what_is_offered_was_synced_with_its_directory(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100] * 2)
+    files = RecordedFiles()
+
+    recover(files, log.directory, STREAM, 0)
+
+    names = [call.name for call in files.calls]
+    assert names == ["fdatasync", "fsync_dir"]
+
+
+def test_nothing_behind_a_failed_sync_is_believed(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100, 200, 300])
+    place = log.segments[0].index.place(1)
+
+    found = recover(RealFileCalls(), log.directory, STREAM, 0, cut_at=(0, place.position))
+
+    assert found.next_offset == 1
+    assert segment_path(log.directory, 0).stat().st_size == place.position
+
+
+def test_a_recovered_log_goes_on_where_it_ended(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100] * 5)
+    path = segment_path(log.directory, 4)
+    path.write_bytes(path.read_bytes() + b"torn")
+    found = recovered(log.directory)
+    again = SegmentLog(
+        RealFileCalls(),
+        log.directory,
+        STREAM,
+        ROLL,
+        segments=found.segments,
+        next_offset=found.next_offset,
+        last_timestamp=0,
+    )
+    again.last_timestamp = found.last_timestamp
+
+    add(again, [100] * 5)
+    again.close()
+
+    last = recovered(log.directory)
+    assert last.next_offset == 10
+    assert [s.first_offset for s in last.segments] == [0, 4, 8]

@@ -1,0 +1,219 @@
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.config import (
+    StreamConfig,
+    config_differences,
+    encode_config,
+    parse_config,
+    parse_duration,
+)
+from bottomless.model.limits import OFFSET_MAX
+
+SECRET = "s3cr3t"
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def faults_of(value: object) -> tuple[Fault, ...]:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_config(value)
+    assert caught.value.code is Code.VALIDATION_FAILED
+    assert SECRET not in repr((caught.value, caught.value.faults, caught.value.facts))
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1s", 1),
+        ("1m", 60),
+        ("1h", 3_600),
+        ("7D", 604_800),
+        ("1M", 2_592_000),
+        ("1Y", 31_536_000),
+        ("1000Y", 31_536_000_000),
+        ("007D", 604_800),
+        ("PT1S", 1),
+        ("PT1M", 60),
+        ("P1M", 2_592_000),
+        ("P2W", 1_209_600),
+        ("P1Y2M3DT4H5M6S", 31_536_000 + 2 * 2_592_000 + 3 * 86_400 + 4 * 3_600 + 5 * 60 + 6),
+    ],
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0D",
+        "-1D",
+        "+1D",
+        "5w",
+        "5W",
+        "1.5h",
+        "1d",
+        "1H",
+        "1S",
+        "D",
+        "7",
+        "7 D",
+        "7D ",
+        "7D\n",
+        "1h30m",
+        "\u0661D",
+        "9999999999999Y",
+        "1001Y",
+        "P",
+        "PT",
+        "P1DT",
+        "P0D",
+        "PT0S",
+        "-P1D",
+        "P-1D",
+        "P1.5D",
+        "p1d",
+        "P1H",
+        "PT1D",
+        "P1D1Y",
+        "P9999999999D",
+        "P1001Y",
+    ],
+)
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a duration"):
+        parse_duration(text)
+    [fault] = faults_of({"retention": {"max_age": text}})
+    assert (fault.code, fault.pointer) == ("value-error", "/retention/max_age")
+
+
+@given(st.text())
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
+    with suppress(ValueError):
+        assert parse_duration(text) > 0
+
+
+def test_everything_has_a_default() -> None:
+    assert encode_config(parse_config({})) == {
+        "retention": {"max_age": None, "max_bytes": None},
+        "fragment": {"target_bytes": 67_108_864, "max_age_ms": 60_000},
+        "labels": {},
+    }
+
+
+def test_a_configuration_is_kept_as_it_was_written() -> None:
+    value = {
+        "retention": {"max_age": "1M", "max_bytes": OFFSET_MAX},
+        "fragment": {"target_bytes": 65_536, "max_age_ms": 100},
+        "labels": {"team": "é", "": ""},
+    }
+    config = parse_config(value)
+    assert encode_config(config) == value
+    assert parse_config(encode_config(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "pointer"),
+    [
+        (None, "model-type", ""),
+        ([], "model-type", ""),
+        ("{}", "model-type", ""),
+        ({"fragment": []}, "model-type", "/fragment"),
+        ({"fragment": None}, "model-type", "/fragment"),
+        ({"fragment": {"target_bytes": 0}}, "greater-than-equal", "/fragment/target_bytes"),
+        ({"fragment": {"target_bytes": 2**30 + 1}}, "less-than-equal", "/fragment/target_bytes"),
+        ({"fragment": {"target_bytes": None}}, "int-type", "/fragment/target_bytes"),
+        ({"fragment": {"max_age_ms": 99}}, "greater-than-equal", "/fragment/max_age_ms"),
+        ({"fragment": {"max_age_ms": True}}, "int-type", "/fragment/max_age_ms"),
+        ({"fragment": {"max_age_ms": 100.0}}, "int-type", "/fragment/max_age_ms"),
+        ({"fragment": {"max_age_ms": "100"}}, "int-type", "/fragment/max_age_ms"),
+        ({"retention": {"max_bytes": 0}}, "greater-than-equal", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": -1}}, "greater-than-equal", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": 2**53}}, "less-than-equal", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": 10**400}}, "less-than-equal", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": float("nan")}}, "int-type", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": float("inf")}}, "int-type", "/retention/max_bytes"),
+        ({"retention": {"max_bytes": False}}, "int-type", "/retention/max_bytes"),
+        ({"retention": {"max_age": 7}}, "string-type", "/retention/max_age"),
+        ({"labels": []}, "dict-type", "/labels"),
+        ({"labels": {"a": 1}}, "string-type", "/labels"),
+        ({"labels": {str(n): "" for n in range(65)}}, "too-long", "/labels"),
+        ({"ttl": 1}, "unknown-member", ""),
+        ({"priority": SECRET}, "unknown-member", ""),
+        ({"stream_id": SECRET}, "unknown-member", ""),
+        ({"tenant": SECRET}, "unknown-member", ""),
+        ({SECRET: 1}, "unknown-member", ""),
+        ({"fragment": {SECRET: 1}}, "unknown-member", "/fragment"),
+        ({1: SECRET}, "unknown-member", ""),
+    ],
+)
+def test_a_fault_has_a_code_and_a_place(value: object, code: str, pointer: str) -> None:
+    [fault] = faults_of(value)
+    assert (fault.code, fault.pointer) == (code, pointer)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {SECRET: 1},
+        {SECRET: SECRET * 50},
+        {SECRET * 50: ""},
+        {SECRET: "\ud800"},
+        {"\ud800" + SECRET: SECRET},
+        {SECRET: {SECRET: SECRET}},
+    ],
+)
+def test_labels_are_never_echoed(labels: Any) -> None:
+    assert {fault.pointer for fault in faults_of({"labels": labels})} == {"/labels"}
+
+
+def test_values_are_never_echoed() -> None:
+    for section in ("retention", "fragment"):
+        for member in ("max_age", "max_bytes", "target_bytes", "max_age_ms"):
+            faults_of({section: {member: SECRET}})
+
+
+def test_all_faults_are_named_at_once() -> None:
+    faults = faults_of({"fragment": {"target_bytes": 0, "max_age_ms": "1"}, "x": 1})
+    assert {fault.pointer for fault in faults} == {
+        "/fragment/target_bytes",
+        "/fragment/max_age_ms",
+        "",
+    }
+
+
+@given(json_values)
+def test_any_value_is_a_configuration_or_refused(value: object) -> None:
+    for whole in (value, {"retention": value}, {"labels": value}, {"fragment": value}):
+        with suppress(InvalidRequest):
+            config = parse_config(whole)
+            assert parse_config(encode_config(config)) == config
+
+
+def test_differences_are_pointers() -> None:
+    mine = StreamConfig()
+    theirs = parse_config(
+        {"retention": {"max_age": "7D"}, "fragment": {"max_age_ms": 100}, "labels": {"a": "b"}}
+    )
+    assert config_differences(mine, mine) == []
+    assert config_differences(mine, theirs) == [
+        "/retention/max_age",
+        "/fragment/max_age_ms",
+        "/labels",
+    ]
+
+
+def test_labels_in_another_order_are_the_same() -> None:
+    left, right = ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
+    assert config_differences(parse_config({"labels": left}), parse_config({"labels": right})) == []

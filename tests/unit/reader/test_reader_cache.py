@@ -1,0 +1,194 @@
+"""What is kept stays under one budget, and nothing is fetched twice at once."""
+
+import asyncio
+
+import pytest
+from unit.reader.world import WatchedDrive
+
+from bottomless.errors import Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.byte_range import ByteRange
+from bottomless_server.reader.read_ahead import read_ahead
+
+DATA = bytes(range(256)) * 40
+
+
+async def a_drive() -> WatchedDrive:
+    drive = WatchedDrive()
+    await drive.put("a/object", [DATA], crc32c(DATA))
+    return drive
+
+
+async def test_blocks_give_the_bytes_of_any_range() -> None:
+    blocks = Blocks(await a_drive(), SharedCache(100_000), 1000, 4)
+
+    for start, size in ((0, 1), (999, 2), (0, 10_240), (5_000, 1_000), (10_000, 999)):
+        assert bytes(await blocks.read("a/object", start, size)) == DATA[start : start + size]
+
+
+async def test_readers_at_the_same_time_share_one_fetch() -> None:
+    drive = await a_drive()
+    blocks = Blocks(drive, SharedCache(100_000), 1000, 4)
+
+    await asyncio.gather(*(blocks.read("a/object", 500, 1000) for _ in range(50)))
+    await blocks.read("a/object", 0, 2000)
+
+    assert drive.reads == ["a/object"] * 2
+
+
+async def test_no_more_fetches_than_allowed_are_in_flight() -> None:
+    running, most = 0, 0
+
+    class Slow(WatchedDrive):
+        async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            data = await super().get(object_key, start, size)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            running -= 1
+            return data
+
+    drive = Slow()
+    await drive.put("a/object", [DATA], crc32c(DATA))
+    blocks = Blocks(drive, SharedCache(0), 10, 3)
+    await blocks.read("a/object", 0, 200)
+
+    assert (most, blocks.fetch_count) == (3, 20)
+
+
+async def test_the_cache_stays_under_its_budget_whatever_is_read() -> None:
+    cache = SharedCache(5_000)
+    blocks = Blocks(await a_drive(), cache, 1000, 4)
+
+    for start in range(0, 10_000, 700):
+        await blocks.read("a/object", start, 900)
+        assert cache.size <= 5_000
+
+
+async def test_what_is_larger_than_the_budget_is_given_and_not_kept() -> None:
+    cache = SharedCache(100)
+    blocks = Blocks(await a_drive(), cache, 1000, 4)
+
+    assert len(await blocks.read("a/object", 0, 1000)) == 1000
+    assert cache.size == 0
+
+
+async def test_a_dropped_block_is_fetched_again() -> None:
+    blocks = Blocks(await a_drive(), SharedCache(100_000), 1000, 4)
+    await blocks.read("a/object", 0, 3000)
+    blocks.drop("a/object", 1500, 10)
+    await blocks.read("a/object", 0, 3000)
+
+    assert blocks.fetch_count == 4
+
+
+async def test_a_block_dropped_while_it_is_fetched_is_not_kept() -> None:
+    cache, gate = SharedCache(1_000), asyncio.Event()
+
+    async def make() -> bytes:
+        await gate.wait()
+        return b"bad"
+
+    asking = asyncio.create_task(cache.get("name", make, len))
+    await asyncio.sleep(0)
+    cache.drop("name")
+    gate.set()
+
+    assert await asking == b"bad"
+    assert cache.size == 0
+
+
+async def test_an_asker_that_goes_away_leaves_the_fetch_to_the_others() -> None:
+    cache, gate, made = SharedCache(1_000), asyncio.Event(), 0
+
+    async def make() -> bytes:
+        nonlocal made
+        made += 1
+        await gate.wait()
+        return b"x"
+
+    first = asyncio.create_task(cache.get("name", make, len))
+    second = asyncio.create_task(cache.get("name", make, len))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    gate.set()
+
+    assert (await second, made) == (b"x", 1)
+
+
+async def test_a_failure_is_told_and_not_kept() -> None:
+    cache = SharedCache(1_000)
+
+    async def fail() -> bytes:
+        raise Unavailable("not now")
+
+    async def succeed() -> bytes:
+        return b"x"
+
+    with pytest.raises(Unavailable):
+        await cache.get("name", fail, len)
+    assert await cache.get("name", succeed, len) == b"x"
+
+
+async def test_closing_ends_what_is_being_made() -> None:
+    cache = SharedCache(1_000)
+
+    async def never() -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    asking = asyncio.create_task(cache.get("name", never, len))
+    await asyncio.sleep(0)
+    await cache.aclose()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+RANGES = [ByteRange(start, 10) for start in range(0, 100, 10)]
+
+
+async def test_read_ahead_gives_everything_in_order() -> None:
+    async def get(wanted: ByteRange) -> int:
+        for _ in range(10 - wanted.start // 10):
+            await asyncio.sleep(0)
+        return wanted.start
+
+    async with read_ahead(get, RANGES, 30) as results:
+        assert [result async for result in results] == list(range(0, 100, 10))
+
+
+async def test_leaving_early_cancels_what_is_in_flight() -> None:
+    cancelled: list[int] = []
+
+    async def get(wanted: ByteRange) -> int:
+        try:
+            if wanted.start > 0:
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(wanted.start)
+            raise
+        return wanted.start
+
+    async with read_ahead(get, RANGES, 30) as results:
+        await anext(results)
+        await asyncio.sleep(0)
+
+    assert cancelled == [10, 20]
+
+
+async def test_a_failure_is_raised_where_it_is_reached() -> None:
+    async def get(wanted: ByteRange) -> int:
+        if wanted.start == 20:
+            raise Unavailable("not now")
+        return wanted.start
+
+    async with read_ahead(get, RANGES, 1000) as results:
+        assert [await anext(results), await anext(results)] == [0, 10]
+        with pytest.raises(Unavailable):
+            await anext(results)

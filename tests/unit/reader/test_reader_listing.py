@@ -1,0 +1,223 @@
+"""GET …/offsets and the fragments: what a planner needs."""
+
+from typing import Any
+
+import pytest
+from unit.reader.protocol import STREAM_ID
+from unit.reader.world import World
+
+from bottomless.formats.checks import crc32c
+from bottomless.formats.fragment import decode_index
+
+
+@pytest.fixture
+async def stored(world: World) -> World:
+    """Ten fragments of ten records, and twenty records in the tail."""
+    world.fill(120)
+    for _ in range(10):
+        await world.upload(1, free=True)
+    return world
+
+
+async def listed(world: World, query: str = "") -> dict[str, Any]:
+    answer = await world.get(f"/fragments{query}")
+    assert answer.status_code == 200, answer.text
+    members: dict[str, Any] = answer.json()
+    return members
+
+
+async def test_offsets_of_an_empty_stream(world: World) -> None:
+    answer = await world.get("/offsets")
+
+    assert answer.json() == {
+        "stream_id": STREAM_ID,
+        "first_offset": 0,
+        "committed_offset": None,
+        "next_offset": 0,
+        "first_timestamp": None,
+        "last_timestamp": None,
+        "object_store_next_offset": 0,
+        "size_bytes": 0,
+    }
+
+
+async def test_offsets_come_from_both_tiers(stored: World) -> None:
+    answer = await stored.get("/offsets")
+
+    assert answer.json() == {
+        "stream_id": STREAM_ID,
+        "first_offset": 0,
+        "committed_offset": 119,
+        "next_offset": 120,
+        "first_timestamp": "1970-01-01T00:00:01.000Z",
+        "last_timestamp": "1970-01-01T00:00:01.110Z",
+        "object_store_next_offset": 100,
+        "size_bytes": sum(info.size for info in stored.fragments),
+    }
+    assert answer.headers["Stream-Next-Offset"] == "120"
+
+
+async def test_the_list_describes_every_fragment(stored: World) -> None:
+    page = await listed(stored)
+    info = stored.fragments[3]
+
+    assert [item["id"] for item in page["fragments"]] == [
+        info.fragment_id for info in stored.fragments
+    ]
+    assert page["fragments"][3] == {
+        "id": info.fragment_id,
+        "first_offset": 30,
+        "last_offset": 39,
+        "record_count": 10,
+        "size_bytes": info.size,
+        "data_bytes": info.size - info.index_size - 128,
+        "index_position": info.size - info.index_size,
+        "format": "bottomless-fragment-0",
+        "first_timestamp": "1970-01-01T00:00:01.030Z",
+        "last_timestamp": "1970-01-01T00:00:01.030Z",
+        "crc32c": f"{info.crc:08x}",
+        "etag": f'"{info.uid}"',
+        "href": f"/v1/streams/orders/fragments/{info.fragment_id}",
+    }
+    assert (page["first_offset"], page["next_offset"]) == (0, 120)
+    assert (page["object_store_next_offset"], page["next_page_token"]) == (100, None)
+
+
+async def test_a_range_takes_the_fragments_that_it_touches(stored: World) -> None:
+    page = await listed(stored, "?from_offset=15&to_offset=41")
+    beyond = await listed(stored, "?from_offset=100&to_offset=120")
+
+    assert [item["first_offset"] for item in page["fragments"]] == [10, 20, 30, 40]
+    assert beyond["fragments"] == []
+
+
+async def test_pages_are_pinned_to_the_end_of_the_first(stored: World) -> None:
+    firsts, query = [], "?limit=3"
+    while True:
+        page = await listed(stored, query)
+        firsts += [item["first_offset"] for item in page["fragments"]]
+        if page["next_page_token"] is None:
+            break
+        await stored.upload(1) if stored.node.next_offset < 120 else None
+        query = f"?limit=3&page_token={page['next_page_token']}"
+
+    assert firsts == list(range(0, 100, 10))
+    assert stored.node.next_offset > 100
+
+
+async def test_a_token_of_somebody_else_is_refused(stored: World) -> None:
+    token = (await listed(stored, "?limit=3"))["next_page_token"]
+    spoilt = ("A" if token[0] != "A" else "B") + token[1:]
+
+    answer = await stored.get(f"/fragments?page_token={spoilt}")
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-parameter")
+
+
+async def test_what_was_trimmed_is_an_error_and_no_shorter_list(stored: World) -> None:
+    await stored.trim(40)
+    answer = await stored.get("/fragments?from_offset=10")
+
+    assert (answer.status_code, answer.json()["code"]) == (410, "offset-trimmed")
+    assert answer.json()["first_offset"] == 40
+
+
+async def test_a_gap_is_listed_as_a_gap(world: World) -> None:
+    world.fill(10)
+    await world.upload(1)
+    await world.lose(5)
+    world.fill(10)
+    await world.upload(1)
+
+    page = await listed(world)
+
+    assert page["fragments"][1] == {"gap": "local-log-lost", "first_offset": 10, "last_offset": 14}
+    assert [item["first_offset"] for item in page["fragments"]] == [0, 10, 15]
+
+
+async def test_places_in_the_store_are_told_only_on_request(stored: World) -> None:
+    plain = await listed(stored)
+    told = await listed(stored, "?locations=true")
+
+    assert "object_key" not in str(plain)
+    item = told["fragments"][0]
+    assert item["store"] == {"kind": "memory", "root": "", "endpoint": None}
+    assert (await stored.drive.head(item["object_key"])).size == item["size_bytes"]
+
+
+async def test_a_fragment_comes_whole_and_verifies(stored: World) -> None:
+    info = stored.fragments[2]
+    answer = await stored.get(f"/fragments/{info.fragment_id}")
+
+    assert (answer.status_code, len(answer.content)) == (200, info.size)
+    assert crc32c(answer.content) == info.crc
+    assert answer.headers["accept-ranges"] == "bytes"
+    assert answer.headers["etag"] == f'"{info.uid}"'
+    assert "immutable" in answer.headers["cache-control"]
+    assert len(decode_index(answer.content[-info.index_size :])) == 1
+
+
+async def test_ranges(stored: World) -> None:
+    info = stored.fragments[2]
+    path = f"/fragments/{info.fragment_id}"
+    whole = (await stored.get(path)).content
+    size = len(whole)
+
+    for header, expected in (
+        ("bytes=0-9", whole[:10]),
+        ("bytes=100-", whole[100:]),
+        ("bytes=-64", whole[-64:]),
+        (f"bytes=10-{size + 50}", whole[10:]),
+        (f"bytes=-{size + 1}", whole),
+    ):
+        answer = await stored.get(path, range=header)
+        assert (answer.status_code, answer.content) == (206, expected)
+        start = size - len(expected) if not header.startswith(("bytes=0", "bytes=10-")) else 0
+        assert answer.headers["content-range"].endswith(f"/{size}")
+        assert int(answer.headers["content-length"]) == len(expected), start
+
+
+async def test_ranges_that_are_not_served(stored: World) -> None:
+    info = stored.fragments[2]
+    path = f"/fragments/{info.fragment_id}"
+
+    beyond = await stored.get(path, range=f"bytes={info.size}-")
+    several = await stored.get(path, range="bytes=0-1,4-5")
+    other_unit = await stored.get(path, range="lines=0-1")
+
+    assert (beyond.status_code, beyond.json()["code"]) == (416, "range-not-satisfiable")
+    assert beyond.headers["content-range"] == f"bytes */{info.size}"
+    assert (several.status_code, len(several.content)) == (200, info.size)
+    assert (other_unit.status_code, len(other_unit.content)) == (200, info.size)
+
+
+async def test_conditions(stored: World) -> None:
+    info = stored.fragments[2]
+    path, tag = f"/fragments/{info.fragment_id}", f'"{info.uid}"'
+
+    same = await stored.get(path, if_none_match=tag)
+    part = await stored.get(path, range="bytes=0-9", if_range=tag)
+    whole = await stored.get(path, range="bytes=0-9", if_range='"old"')
+
+    assert (same.status_code, same.content) == (304, b"")
+    assert (part.status_code, whole.status_code) == (206, 200)
+
+
+async def test_head_has_the_headers_and_no_body(stored: World) -> None:
+    path = f"/v1/streams/orders/fragments/{stored.fragments[2].fragment_id}"
+    head, get = await stored.http.head(path), await stored.http.get(path)
+
+    assert head.content == b""
+    assert head.headers["content-length"] == str(len(get.content))
+    assert head.headers["etag"] == get.headers["etag"]
+
+
+async def test_a_trimmed_fragment_is_there_until_its_grace_ends(stored: World) -> None:
+    info = stored.fragments[0]
+    await stored.trim(40)
+    within = await stored.get(f"/fragments/{info.fragment_id}")
+    await stored.drive.delete([key for key in stored.drive._keys if info.uid in key])
+    after = await stored.get(f"/fragments/{stored.fragments[0].fragment_id}")
+
+    assert (within.status_code, len(within.content)) == (200, info.size)
+    assert (after.status_code, after.json()["code"]) == (404, "fragment-not-found")

@@ -1,0 +1,301 @@
+"""GET …/records over both tiers: start, page, bounds, hand-over."""
+
+import asyncio
+
+import pyarrow as pa
+import pytest
+from unit.reader.protocol import STREAM_ID
+from unit.reader.world import ARROW, Sent, World, shown
+
+SPECS = ["first", "last", "next", "0", "tail:5", "timestamp:2026-01-01T00:00:00Z"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+async def test_an_empty_stream_is_an_empty_page(world: World, spec: str) -> None:
+    page = await world.read(spec)
+
+    assert page["records"] == []
+    assert (page["next_offset"], page["committed_offset"], page["up_to_date"]) == (0, None, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "start"),
+    [
+        ("first", 0),
+        ("0", 0),
+        ("55", 55),
+        ("59", 59),
+        ("60", 60),
+        ("99", 99),
+        ("tail:3", 97),
+        ("last", 90),
+        ("timestamp:1000", 0),
+        ("timestamp:1050", 50),
+        ("timestamp:1051", 60),
+    ],
+)
+async def test_a_page_starts_exactly_where_it_was_asked_to(
+    hundred: World, spec: str, start: int
+) -> None:
+    page = await hundred.read(spec)
+
+    assert shown(page) == hundred.texts(start, 100)
+    assert (page["start_offset"], page["clamped"], page["requested"]) == (start, None, spec)
+    assert (page["next_offset"], page["lag_records"], page["up_to_date"]) == (100, 0, True)
+    assert (page["first_offset"], page["committed_offset"]) == (0, 99)
+
+
+async def test_starts_out_of_range_are_moved_and_say_so(hundred: World) -> None:
+    high = await hundred.read(1_000_000)
+    early = await hundred.read("timestamp:1")
+    late = await hundred.read("timestamp:2030-01-01T00:00:00Z")
+    tail = await hundred.read("tail:1000")
+
+    assert (high["start_offset"], high["clamped"], high["records"]) == (100, "high", [])
+    assert (early["start_offset"], early["clamped"], len(early["records"])) == (0, "low", 100)
+    assert (late["start_offset"], late["clamped"], late["records"]) == (100, None, [])
+    assert (tail["start_offset"], tail["clamped"]) == (0, "low")
+
+
+async def test_a_walk_sees_every_record_once(hundred: World) -> None:
+    seen, offset = [], 0
+    while offset < 100:
+        page = await hundred.read(offset, limit=7)
+        seen += shown(page)
+        offset = page["next_offset"]
+
+    assert seen == hundred.texts(0, 100)
+
+
+async def test_limit_until_and_max_bytes_cut_exactly(hundred: World) -> None:
+    assert shown(await hundred.read(33, limit=9)) == hundred.texts(33, 42)
+    assert shown(await hundred.read(33, until_offset=37)) == hundred.texts(33, 37)
+    assert shown(await hundred.read(33, max_bytes=1)) == hundred.texts(33, 34)
+    assert shown(await hundred.read(33, max_bytes=8 * 3)) == hundred.texts(33, 36)
+    assert shown(await hundred.read(33, until_offset=33)) == []
+
+
+async def test_errors_instead_of_clamps_carry_the_bounds(hundred: World) -> None:
+    high = await hundred.get("/records?offset=1000000&on_out_of_range=error")
+    await hundred.upload(20) if hundred.node.next_offset < 100 else None
+    await hundred.trim(int(hundred.node.entries["next_offset"][0]))
+    floor = hundred.node.first_offset
+    low = await hundred.get("/records?offset=0&on_out_of_range=error")
+
+    assert (high.status_code, high.json()["code"]) == (416, "offset-out-of-range")
+    assert (low.status_code, low.json()["code"]) == (410, "offset-trimmed")
+    assert (high.json()["first_offset"], high.json()["next_offset"]) == (0, 100)
+    assert (low.json()["first_offset"], low.json()["next_offset"]) == (floor, 100)
+
+
+async def test_below_the_floor_a_read_is_moved_to_it_though_the_owner_still_has_the_data(
+    world: World,
+) -> None:
+    world.fill(100)
+    for _ in range(10):
+        await world.upload(1)
+    await world.trim(50)
+
+    page = await world.read(10)
+
+    assert (page["start_offset"], page["clamped"], page["first_offset"]) == (50, "low", 50)
+    assert shown(page) == world.texts(50, 100)
+    assert shown(await world.read("first", limit=1)) == world.texts(50, 51)
+
+
+async def test_one_record_larger_than_the_page_is_still_given(world: World) -> None:
+    world.append(Sent(b"x" * 1_000_000), "next")
+    await world.upload(1, free=True)
+
+    page = await world.read(0, max_bytes=1)
+
+    assert len(page["records"][0]["value"]) == 1_000_000
+    assert page["next_offset"] == 1
+
+
+async def test_a_long_poll_answers_when_a_record_comes(world: World) -> None:
+    world.fill(10)
+    waiting = asyncio.create_task(world.read("next", max_wait_ms=20_000))
+    await asyncio.wait_for(world.waiting.wait(), 5)
+    world.append("fresh")
+
+    page = await asyncio.wait_for(waiting, 5)
+
+    assert shown(page) == [(10, "fresh")]
+
+
+async def test_a_long_poll_without_an_append_ends_empty(world: World) -> None:
+    world.fill(10)
+    page = await world.read(10, max_wait_ms=50)
+
+    assert (page["records"], page["next_offset"], page["up_to_date"]) == ([], 10, True)
+
+
+async def test_a_long_poll_on_a_deleted_stream_ends_at_once(world: World) -> None:
+    waiting = asyncio.create_task(world.get("/records?offset=next&max_wait_ms=20000"))
+    await asyncio.wait_for(world.waiting.wait(), 5)
+    world.exists = False
+    world.appended.set()
+
+    answer = await asyncio.wait_for(waiting, 5)
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "stream-not-found")
+
+
+async def test_data_that_moves_during_the_read_is_found_where_it_moved_to() -> None:
+    world = World(reader_root_ttl_ms=60_000)
+    world.fill(100)
+    await world.upload(3, free=True)
+    await world.read(0)
+    # The reader's root is of a minute ago; the owner frees what a newer root holds.
+    await world.upload(5, free=True)
+
+    assert shown(await world.read(35, limit=50)) == world.texts(35, 85)
+    await world.aclose()
+
+
+async def test_a_manifest_that_lags_behind_the_owner_is_no_end_of_the_stream(world: World) -> None:
+    world.fill(100)
+    await world.upload(10, free=True)
+    world.announced_version = 0
+
+    answer = await world.get("/records?offset=5")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
+
+
+async def test_a_gap_is_stepped_over_and_named(world: World) -> None:
+    world.fill(20)
+    await world.upload(2)
+    await world.lose(5)
+    world.fill(10, per_chunk=5)
+
+    page = await world.read(15)
+    inside = await world.read(22)
+
+    assert shown(page) == world.texts(15, 20) + world.texts(25, 35)
+    assert page["gaps"] == [{"first_offset": 20, "next_offset": 25}]
+    assert (shown(inside), inside["start_offset"]) == (world.texts(25, 35), 22)
+
+
+async def test_without_an_owner_there_is_no_answer(world: World) -> None:
+    world.fill(20)
+    await world.upload(2, free=True)
+    world.alive.clear()
+
+    for path in ("/records?offset=0", "/offsets", "/records?offset=next"):
+        answer = await world.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
+
+
+async def test_where_the_named_owner_is_gone_another_ingest_may_claim(world: World) -> None:
+    world.fill(20)
+    world.alive.discard("http://owner")
+
+    assert shown(await world.read(0)) == world.texts(0, 20)
+
+
+async def test_an_owner_of_an_older_epoch_is_not_believed(world: World) -> None:
+    world.fill(20)
+    world.epoch = 2
+    await world.read(0)
+    world.epoch = 1
+
+    answer = await world.get("/records?offset=0")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "not-owner")
+
+
+async def test_a_missing_root_is_an_error_and_never_an_empty_stream(world: World) -> None:
+    world.fill(20)
+    await world.upload(2, free=True)
+    await world.drive.delete([key for key in world.drive._keys if "/root." in key])
+
+    answer = await world.get("/records?offset=0")
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
+
+
+async def test_damage_on_the_way_is_fetched_again(world: World) -> None:
+    world.fill(20)
+    await world.upload(2, free=True)
+    world.drive.damage_count = 1
+
+    assert shown(await world.read(0)) == world.texts(0, 20)
+    assert world.drive.damage_count == 0
+
+
+async def test_damage_that_stays_is_an_error_with_the_fragments_id(world: World) -> None:
+    world.fill(40)
+    bad = await world.upload(2)
+    await world.upload(2, free=True)
+    damage_chunk(world, bad.first_offset)
+
+    covering = await world.get("/records?offset=5")
+    other = await world.read(20)
+
+    assert (covering.status_code, covering.json()["code"]) == (502, "data-corrupt")
+    assert covering.json()["fragment_id"] == bad.fragment_id
+    assert shown(other) == world.texts(20, 40)
+
+
+def damage_chunk(world: World, first_offset: int) -> None:
+    key = next(
+        key for key in world.drive._keys if f"{first_offset:020d}." in key and "data/" in key
+    )
+    data, modified = world.drive._objects[key]
+    position = 128 + 64 + 50
+    spoilt = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+    world.drive._objects[key] = (spoilt, modified)
+
+
+async def test_a_fragment_that_is_gone_is_named(world: World) -> None:
+    world.fill(20)
+    info = await world.upload(2, free=True)
+    await world.drive.delete([key for key in world.drive._keys if key.endswith(".fragment")])
+
+    answer = await world.get("/records?offset=0")
+
+    assert (answer.status_code, answer.json()["code"]) == (502, "data-missing")
+    assert answer.json()["fragment_id"] == info.fragment_id
+
+
+async def test_another_stream_of_the_name_is_refused(world: World) -> None:
+    other = STREAM_ID.replace("0", "1", 1)
+    answer = await world.get(f"/records?offset=0&expect_stream_id={other}")
+    right = await world.get(f"/records?offset=0&expect_stream_id={STREAM_ID}")
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "stream-replaced")
+    assert right.status_code == 200
+
+
+async def test_a_stream_that_is_not_there_is_not_remembered(world: World) -> None:
+    world.exists = False
+    missing = await world.get("/records?offset=0")
+    world.exists = True
+
+    assert missing.status_code == 404
+    assert (await world.get("/records?offset=0")).status_code == 200
+
+
+async def test_many_readers_fetch_each_block_once(world: World) -> None:
+    world.fill(200)
+    await world.upload(20, free=True)
+
+    pages = await asyncio.gather(*(world.read(0, limit=200) for _ in range(20)))
+
+    assert all(shown(page) == world.texts(0, 200) for page in pages)
+    size = world.fragments[0].size
+    assert world.service.blocks.fetch_count == -(-size // 4096)
+
+
+async def test_large_pages_are_assembled_over_many_fragments(world: World) -> None:
+    for _ in range(30):
+        world.append(*(Sent(bytes([n]) * 2_000) for n in range(20)))
+        await world.upload(1, free=True)
+
+    answer = await world.get("/records?offset=7&max_bytes=16777216", accept=ARROW)
+
+    table = pa.ipc.open_stream(answer.content).read_all()
+    assert table["offset"].to_pylist() == list(range(7, 600))
+    assert table["value"].to_pylist() == [world.records[n][1].value for n in range(7, 600)]

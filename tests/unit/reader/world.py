@@ -1,0 +1,242 @@
+"""A small world round a reader: a manifest and an ingest that answer as the protocol says.
+
+What was appended is kept as a plain list, which is the oracle; chunks, fragments, groups
+and roots are made by the real formats and lie in a real drive.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+from unit.reader.protocol import OWNER, STREAM_ID, Manifest, Owners
+
+from bottomless.drives.memory import MemoryDrive
+from bottomless.formats.batch import FIELDS, encode_frame
+from bottomless.formats.checks import crc32c
+from bottomless.formats.chunk import seal_chunk
+from bottomless.formats.fragment import pack_fragment
+from bottomless.formats.keys import fragment_key, group_key, root_key
+from bottomless.formats.manifest import encode_node
+from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import (
+    ENTRY_DTYPE,
+    EntryKind,
+    GapReason,
+    Node,
+    fragment_entry,
+    no_entries,
+)
+from bottomless.model.names import Uid
+from bottomless.model.record import Columns, Content
+from bottomless.model.stream import RootPointer
+from bottomless.stores.nodes import store_node
+from bottomless.tree.append import append_entries
+from bottomless.tree.rebalance import SealedNode, rebalance
+from bottomless_server.reader.app import ReaderService, create_service
+from bottomless_server.reader.settings import ReaderSettings
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One record as a producer sends it."""
+
+    value: bytes
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] | None = None
+    event_time: int | None = None
+    content: Content = Content.BYTES
+    filter_value: str | None = None
+
+
+@dataclass(frozen=True)
+class LocalChunk:
+    first_offset: int
+    next_offset: int
+    timestamp: int
+    data: bytes
+
+
+class WatchedDrive(MemoryDrive):
+    """Counts reads, and damages or holds those of chosen keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+        self.damage_count = 0
+        """Reads of fragments that come back damaged."""
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        self.reads.append(object_key)
+        data = await super().get(object_key, start, size)
+        if object_key.endswith(".fragment") and self.damage_count:
+            self.damage_count -= 1
+            return bytes(byte ^ 0x40 for byte in data)
+        return data
+
+
+def a_batch(records: Sequence[Sent], columns: Columns = Columns.ALL) -> pa.RecordBatch:
+    names = [field.name for column, field in FIELDS.items() if column in columns]
+    arrays = {
+        name: pa.array([getattr(record, name) for record in records], FIELDS[column].type)
+        for column, name in zip(
+            [column for column in FIELDS if column in columns], names, strict=True
+        )
+    }
+    fields = [FIELDS[column] for column in FIELDS if column in columns]
+    return pa.record_batch([arrays[name] for name in names], schema=pa.schema(fields))
+
+
+def a_chunk(
+    first_offset: int, records: Sequence[Sent], timestamp: int, epoch: int = 1, batches: int = 1
+) -> LocalChunk:
+    step = -(-len(records) // batches)
+    parts = [records[start : start + step] for start in range(0, len(records), step)]
+    sealed = seal_chunk(
+        [encode_frame(a_batch(part)) for part in parts],
+        [AppendEntry(AppendMode.PLAIN, 0, len(records), 0)],
+        record_count=len(records),
+        first_offset=first_offset,
+        timestamp=timestamp,
+        epoch=epoch,
+    )
+    return LocalChunk(first_offset, first_offset + len(records), timestamp, b"".join(sealed))
+
+
+class World:
+    """One stream, its owner, its manifest, and a reader in front of them."""
+
+    def __init__(self, fanout: int = 4, **settings: Any) -> None:
+        self.drive = WatchedDrive()
+        self.chunks: list[LocalChunk] = []
+        self.records: dict[int, tuple[int, Sent]] = {}
+        self.fragments: list[FragmentInfo] = []
+        self.epoch = 1
+        self.owner_url: str | None = OWNER
+        self.alive = {OWNER, "http://ingest"}
+        self.exists = True
+        self.committed_next = 0
+        self.local_first = 0
+        self.version = 0
+        self.fanout = fanout
+        self.node = Node(STREAM_ID, Uid("0" * 32), 0, 0, 0, 1, 0, 0, 0, entries=no_entries())
+        self.pointer: RootPointer | None = None
+        self.announced_version: int | None = None
+        """What the manifest still says, where it lags behind the owner."""
+        self.asked: list[str] = []
+        self.appended = asyncio.Event()
+        self.waiting = asyncio.Event()
+        """Somebody waits at the tail."""
+        self.uid_count = 0
+        given = {"reader_root_ttl_ms": 0, "reader_block_bytes": 4096, **settings}
+        self.service: ReaderService = create_service(
+            ReaderSettings(manifest_url="http://manifest", ingest_url="http://ingest", **given),
+            self.drive,
+            manifest=Manifest(self),
+            ingest=Owners(self),
+        )
+        transport = httpx.ASGITransport(app=self.service.public)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://reader")
+
+    async def aclose(self) -> None:
+        await self.http.aclose()
+        await self.service.stop()
+
+    def append(self, *records: Sent | str, timestamp: int = 0, batches: int = 1) -> None:
+        """One append, one chunk."""
+        sent = [
+            Sent(record.encode(), content=Content.TEXT) if isinstance(record, str) else record
+            for record in records
+        ]
+        timestamp = timestamp or 1_000 + self.committed_next
+        chunk = a_chunk(self.committed_next, sent, timestamp, self.epoch, batches)
+        for number, record in enumerate(sent):
+            self.records[chunk.first_offset + number] = (timestamp, record)
+        self.chunks.append(chunk)
+        self.committed_next = chunk.next_offset
+        self.appended.set()
+        self.appended = asyncio.Event()
+
+    def fill(self, count: int, per_chunk: int = 10) -> None:
+        for first in range(self.committed_next, self.committed_next + count, per_chunk):
+            self.append(*(f"value {first + number}" for number in range(per_chunk)))
+
+    def new_uid(self) -> Uid:
+        self.uid_count += 1
+        return Uid(f"{self.uid_count:032x}")
+
+    async def upload(self, chunk_count: int, *, free: bool = False) -> FragmentInfo:
+        """Make one fragment of the oldest chunks that no fragment holds, and publish it."""
+        chunks = [c for c in self.chunks if c.first_offset >= self.node.next_offset][:chunk_count]
+        packed = pack_fragment(STREAM_ID, self.new_uid(), [chunk.data for chunk in chunks])
+        info = packed.info
+        key = fragment_key(STREAM_ID, info.first_offset, info.uid)
+        await self.drive.put(key, packed.parts, info.crc)
+        self.fragments.append(info)
+        await self.publish(append_entries(self.node, fragment_entry(info)))
+        if free:
+            self.free()
+        return info
+
+    async def lose(self, count: int) -> None:
+        """Give offsets up: the manifest gets a gap, and the log goes on behind it."""
+        gap = np.zeros(1, dtype=ENTRY_DTYPE)
+        gap["first_offset"], gap["next_offset"] = self.committed_next, self.committed_next + count
+        gap["first_timestamp"] = gap["last_timestamp"] = self.node.last_timestamp
+        gap["kind"], gap["reason"] = EntryKind.GAP, GapReason.LOCAL_LOG_LOST
+        await self.publish(append_entries(self.node, gap))
+        self.committed_next += count
+        self.local_first = self.committed_next
+        self.chunks.clear()
+
+    async def trim(self, floor: int) -> None:
+        entries = self.node.entries[self.node.entries["next_offset"] > floor]
+        await self.publish(replace(self.node, first_offset=floor, entries=entries))
+
+    async def publish(self, node: Node) -> None:
+        def seal(group: Node) -> SealedNode:
+            data = encode_node(group)
+            return SealedNode(group, data, crc32c(data))
+
+        node, groups = rebalance(node, self.fanout, self.new_uid, seal)
+        for group in groups:
+            inner = group.node
+            key = group_key(STREAM_ID, inner.first_offset, inner.uid, inner.height)
+            await self.drive.put(key, [group.data], group.crc)
+        self.version += 1
+        self.node = replace(node, uid=self.new_uid(), version=self.version)
+        key = root_key(STREAM_ID, 0, self.node.epoch, self.version, self.node.uid)
+        stored = await store_node(self.drive, STREAM_ID, self.node, key)
+        self.pointer = RootPointer(
+            self.node.uid, 0, self.node.epoch, self.version, stored.size, stored.crc
+        )
+
+    def free(self) -> None:
+        """Drop locally what is published."""
+        self.chunks = [c for c in self.chunks if c.first_offset >= self.node.next_offset]
+        self.local_first = self.node.next_offset
+
+    async def get(self, path: str, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.http.get(f"/v1/streams/orders{path}", headers=named)
+
+    async def read(self, offset: object, **parameters: object) -> dict[str, Any]:
+        query = "&".join(f"{name}={value}" for name, value in parameters.items())
+        answer = await self.get(f"/records?offset={offset}&{query}".rstrip("&"))
+        assert answer.status_code == 200, answer.text
+        members: dict[str, Any] = answer.json()
+        return members
+
+    def texts(self, first: int, end: int) -> list[tuple[int, str]]:
+        """What a page of these offsets must hold."""
+        return [(n, self.records[n][1].value.decode()) for n in range(first, end)]
+
+
+def shown(page: dict[str, Any]) -> list[tuple[int, str]]:
+    return [(record["offset"], record["value"]) for record in page["records"]]

@@ -1,0 +1,86 @@
+"""The command line: quick, readable, and clear about what it refuses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bottomless.cli import create_app
+
+
+def bottomless(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).parent / "bottomless"
+    inherited = {name: v for name, v in os.environ.items() if not name.startswith("BOTTOMLESS_")}
+    return subprocess.run(
+        [program, *arguments],
+        capture_output=True,
+        text=True,
+        env={**inherited, **settings},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_it_says_its_version_and_knows_the_commands_of_the_server() -> None:
+    runner = CliRunner()
+    assert runner.invoke(create_app(), ["version"]).output.startswith("bottomless ")
+    assert "serve" in runner.invoke(create_app(), ["--help"]).output
+    shown = runner.invoke(create_app(), ["serve", "--help"]).output
+    for word in ("--data-dir", "--port", "--host", "BOTTOMLESS_STORE_URL", "[default: (all four"):
+        assert word in shown
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys; import bottomless.cli; bottomless.cli.create_app();"
+        "print([n for n in ('fastapi','uvicorn','redis','pyarrow','pydantic') if n in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ran.stdout == b"[]\n"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
+def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
+    ran = bottomless("serve", "--host", host)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "BOTTOMLESS_ALLOW_UNAUTHENTICATED=1" in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "reader needs BOTTOMLESS_STORE_URL"),
+        ({"BOTTOMLESS_STORE_URL": ""}, "reader needs BOTTOMLESS_STORE_URL"),
+        ({"BOTTOMLESS_LOG_LEVEL": "loud"}, "the setting BOTTOMLESS_LOG_LEVEL is wrong"),
+        (
+            {
+                "BOTTOMLESS_STORE_URL": "s3://bucket",
+                "BOTTOMLESS_MANIFEST_URL": "unix:///m",
+                "BOTTOMLESS_INGEST_URL": "unix:///i",
+            },
+            "s3 stores are not supported yet",
+        ),
+        (
+            {
+                "BOTTOMLESS_STORE_URL": "file:///tmp",
+                "BOTTOMLESS_MANIFEST_URL": "unix:///m",
+                "BOTTOMLESS_INGEST_URL": "unix:///i",
+                "BOTTOMLESS_READER_INTERNAL_LISTEN": "nowhere",
+            },
+            "the internal listener of reader must look like",
+        ),
+    ],
+)
+def test_a_service_that_lacks_something_says_what(settings: dict[str, str], sentence: str) -> None:
+    ran = bottomless("serve", "reader", "--port", "0", **settings)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert sentence in ran.stderr
+    assert ran.stderr.count("\n") == 1
+
+
+def test_an_unknown_service_is_a_wrong_argument() -> None:
+    assert bottomless("serve", "everything").returncode == 2

@@ -1,0 +1,131 @@
+"""Several services behind one listener look like one."""
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import ASGIApp
+from support.asgi import client_of
+
+from bottomless.errors import NotFound
+from bottomless_server.allinone import route
+from bottomless_server.runtime.dispatch import Dispatcher
+from bottomless_server.runtime.http import create_api, json_response, read_body, wrap
+
+
+def a_writer() -> ASGIApp:
+    api = create_api("writer")
+
+    @api.post("/records")
+    async def append(request: Request) -> Any:
+        body = await read_body(request.scope, request.receive, 100)
+        return json_response({"by": "writer", "size": len(body)})
+
+    return wrap(api)
+
+
+def a_reader() -> ASGIApp:
+    api = create_api("reader")
+
+    @api.get("/records")
+    async def page() -> Any:
+        return json_response({"by": "reader"})
+
+    @api.get("/offsets")
+    async def offsets() -> Any:
+        raise NotFound("there is no such stream")
+
+    return wrap(api)
+
+
+def a_describer(parameter: str, method: str) -> ASGIApp:
+    api = create_api(parameter)
+
+    async def show(_: Request) -> None: ...
+
+    operation = {"parameters": [{"name": parameter, "in": "path", "required": True}]}
+    api.add_api_route(
+        f"/streams/{{{parameter}}}/records", show, methods=[method], openapi_extra=operation
+    )
+    return wrap(api)
+
+
+def an_app() -> ASGIApp:
+    def by_path(_: str, path: str) -> list[str]:
+        return {"/records": ["writer", "reader"], "/offsets": ["reader"]}.get(path, [])
+
+    return wrap(Dispatcher({"writer": a_writer(), "reader": a_reader()}, by_path, "Both"))
+
+
+async def test_a_path_of_two_services_goes_by_method() -> None:
+    async with client_of(an_app()) as client:
+        assert (await client.get("/records")).json() == {"by": "reader"}
+        appended = await client.post("/records", content=b"body")
+    assert appended.json() == {"by": "writer", "size": 4}
+
+
+async def test_405_allows_what_any_of_them_serves() -> None:
+    async with client_of(an_app()) as client:
+        answer = await client.delete("/records")
+    assert answer.status_code == 405
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "POST"}
+    assert answer.json()["request_id"] == answer.headers["request-id"]
+    assert len(answer.headers.get_list("request-id")) == 1
+
+
+async def test_a_404_of_a_service_is_the_answer_and_unknown_paths_have_one() -> None:
+    async with client_of(an_app()) as client:
+        assert (await client.get("/offsets")).json()["code"] == "stream-not-found"
+        assert (await client.get("/nothing")).json()["code"] == "not-found"
+
+
+async def test_the_contract_is_that_of_all() -> None:
+    async with client_of(an_app()) as client:
+        contract = (await client.get("/openapi.json")).json()
+        again = (await client.get("/openapi.json")).json()
+        refused = await client.post("/openapi.json")
+    assert contract == again
+    assert contract["info"]["title"] == "Both"
+    assert set(contract["paths"]) == {"/records", "/offsets"}
+    assert set(contract["paths"]["/records"]) == {"get", "post"}
+    assert refused.headers["allow"] == "GET, HEAD"
+
+
+async def test_a_path_that_two_services_spell_differently_is_one_in_the_contract() -> None:
+    apps = {"a": a_describer("name", "GET"), "b": a_describer("s", "POST")}
+    async with client_of(wrap(Dispatcher(apps, lambda _, __: [], "Both"))) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    (operations,) = paths.values()
+    assert set(paths) == {"/streams/{name}/records"}
+    assert {
+        method: operation["parameters"][0]["name"] for method, operation in operations.items()
+    } == {
+        "get": "name",
+        "post": "name",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "names"),
+    [
+        ("POST", "/v1/streams/s/records", ("ingest", "reader")),
+        ("GET", "/v1/streams/s/records", ("reader", "ingest")),
+        ("HEAD", "/v1/streams/s/records", ("reader", "ingest")),
+        ("GET", "/v1/streams/s/records/7", ("reader",)),
+        ("GET", "/v1/streams/s/offsets", ("reader",)),
+        ("GET", "/v1/streams/s/offsets/resolve", ("reader",)),
+        ("GET", "/v1/streams/s/fragments", ("reader",)),
+        ("GET", "/v1/streams/s/fragments/f", ("reader",)),
+        ("GET", "/v1/streams/s/producers/p", ("ingest",)),
+        ("POST", "/v1/streams/s/staged", ("ingest",)),
+        ("PUT", "/v1/streams/s", ("manifest",)),
+        ("GET", "/v1/streams", ("manifest",)),
+        ("GET", "/v1/streams/s/consumers", ("manifest",)),
+        ("GET", "/v1/limits", ("manifest",)),
+        ("GET", "/v2/streams", ()),
+        ("GET", "/", ()),
+        ("GET", "/internal/v1/commits", ()),
+    ],
+)
+def test_each_path_has_its_service(method: str, path: str, names: tuple[str, ...]) -> None:
+    assert route(method, path) == names

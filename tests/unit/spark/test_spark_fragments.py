@@ -1,0 +1,153 @@
+"""Reading fragments from their objects, without any service."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from bottomless.errors import Code, Corrupt, InvalidRequest, NotFound
+from bottomless.formats.batch import Codec, encode_frame, schema_of
+from bottomless.formats.chunk import seal_chunk
+from bottomless.formats.fragment import pack_fragment
+from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.model.record import Columns
+from bottomless.spark import fragments as fragments_module
+from bottomless.spark.fragments import read_slice
+from bottomless.spark.options import Mode
+from bottomless.spark.pages import Source
+from bottomless.spark.plan import Share, Slice, Stored
+from bottomless.spark.read import Task, read_share, sum_counts
+from bottomless.spark.rows import RowShape
+from bottomless.spark.store import Counts, LocalObjects, StorePlace, open_objects
+
+SCHEMA = pa.schema(
+    [  # type: ignore[arg-type]  # the stubs want fields of one type
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("value", pa.binary()),
+        pa.field("key", pa.binary()),
+    ]
+)
+FIRST_OFFSET = 100
+CHUNKS = [3, 1, 5, 2]
+END = FIRST_OFFSET + sum(CHUNKS)
+KEY = "data/one.fragment"
+STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+
+
+def a_chunk(first_offset: int, count: int) -> list[bytes | memoryview]:
+    """A chunk of two frames where it can be: a plain one, and a compressed one with keys."""
+    numbers = list(range(first_offset, first_offset + count))
+    frames = []
+    if plain := numbers[: count // 2]:
+        rows: Sequence[dict[str, object]] = [{"value": b"%d" % number} for number in plain]
+        frames.append(
+            encode_frame(pa.RecordBatch.from_pylist(rows, schema=schema_of(Columns.VALUE)))
+        )
+    keyed = [{"value": b"%d" % number, "key": b"k"} for number in numbers[count // 2 :]]
+    schema = schema_of(Columns.VALUE | Columns.KEY)
+    frames.append(encode_frame(pa.RecordBatch.from_pylist(keyed, schema=schema), Codec.ZSTD))
+    entries = [AppendEntry(AppendMode.PLAIN, 0, count, 1)]
+    return seal_chunk(
+        frames,
+        entries,
+        record_count=count,
+        first_offset=first_offset,
+        timestamp=first_offset * 10,
+        epoch=1,
+    )
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    runs, offset = [], FIRST_OFFSET
+    for count in CHUNKS:
+        runs.append(b"".join(a_chunk(offset, count)))
+        offset += count
+    packed = pack_fragment(STREAM_ID, Uid("a" * 32), runs)
+    (tmp_path / "data").mkdir()
+    (tmp_path / KEY).write_bytes(b"".join(packed.parts))
+    info = packed.info
+    return Stored(KEY, info.first_offset, info.next_offset, info.size, info.index_position)
+
+
+def read(
+    root: Path, stored: Stored, first_offset: int, next_offset: int
+) -> list[dict[str, object]]:
+    objects = LocalObjects(root, Counts())
+    piece = Slice(stored, first_offset, next_offset)
+    placed = read_slice(objects, piece, RowShape(SCHEMA))
+    return [row for item in placed for row in item.rows.to_pylist()]
+
+
+def test_every_range_of_a_fragment_is_clipped_exactly(tmp_path: Path, stored: Stored) -> None:
+    for first in range(FIRST_OFFSET, END):
+        for end in range(first + 1, END + 1):
+            rows = read(tmp_path, stored, first, end)
+            assert [row["offset"] for row in rows] == list(range(first, end))
+            assert [row["value"] for row in rows] == [b"%d" % n for n in range(first, end)]
+
+
+def test_times_are_those_of_the_chunks(tmp_path: Path, stored: Stored) -> None:
+    rows = read(tmp_path, stored, FIRST_OFFSET, END)
+    starts = [100] * 3 + [103] + [104] * 5 + [109] * 2
+    assert [round(row["timestamp"].timestamp() * 1000) for row in rows] == [  # type: ignore[attr-defined]
+        start * 10 for start in starts
+    ]
+
+
+def test_chunks_may_come_in_any_number_of_reads(
+    tmp_path: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read(tmp_path, stored, FIRST_OFFSET, END)
+    monkeypatch.setattr(fragments_module, "RANGE_SIZE", 1)
+    assert read(tmp_path, stored, FIRST_OFFSET, END) == whole
+
+
+def test_a_damaged_byte_of_a_chunk_is_found(tmp_path: Path, stored: Stored) -> None:
+    path = tmp_path / KEY
+    raw = bytearray(path.read_bytes())
+    raw[stored.index_position - 40] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(Corrupt):
+        read(tmp_path, stored, FIRST_OFFSET, END)
+
+
+def test_an_object_with_other_offsets_than_the_manifest_says_is_refused(
+    tmp_path: Path, stored: Stored
+) -> None:
+    with pytest.raises(Corrupt, match="not those of the manifest"):
+        read(tmp_path, stored._replace(next_offset=END + 1), FIRST_OFFSET, END)
+
+
+def a_task(tmp_path: Path, mode: Mode) -> Task:
+    source = Source("http://127.0.0.1:9", StreamName("orders"), STREAM_ID)
+    return Task(source, SCHEMA, mode, verify_checksums=True, metrics_dir=str(tmp_path / "counts"))
+
+
+def test_a_task_counts_what_it_read(tmp_path: Path, stored: Stored) -> None:
+    (tmp_path / "counts").mkdir()
+    share = Share(FIRST_OFFSET, END, (Slice(stored, FIRST_OFFSET, END),))
+    rows = list(read_share(a_task(tmp_path, Mode.DIRECT), share, StorePlace("file", str(tmp_path))))
+    assert sum(batch.num_rows for batch in rows) == sum(CHUNKS)
+    counts = sum_counts(tmp_path / "counts")
+    # Index and footer, then all chunks at once.
+    assert (counts.object_reads, counts.page_reads) == (2, 0)
+    assert counts.object_bytes == stored.size - 128
+    assert counts.record_count == sum(CHUNKS)
+
+
+def test_in_mode_direct_a_missing_object_is_an_error(tmp_path: Path, stored: Stored) -> None:
+    (tmp_path / "counts").mkdir()
+    (tmp_path / KEY).unlink()
+    share = Share(FIRST_OFFSET, END, (Slice(stored, FIRST_OFFSET, END),))
+    with pytest.raises(NotFound) as caught:
+        list(read_share(a_task(tmp_path, Mode.DIRECT), share, StorePlace("file", str(tmp_path))))
+    assert caught.value.code is Code.DATA_MISSING
+
+
+def test_a_store_that_workers_cannot_read_names_the_way_out() -> None:
+    with pytest.raises(InvalidRequest, match="mode=reader"):
+        open_objects(StorePlace("s3", "bucket/prefix"), Counts())
