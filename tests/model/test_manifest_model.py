@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -259,10 +260,14 @@ class ManifestBesideAList(RuleBasedStateMachine):
 
 
 TestManifestBesideAList = ManifestBesideAList.TestCase
+# A failure is shrunk before it is reported, which takes longer than a run.
+TestManifestBesideAList.pytestmark = [pytest.mark.timeout(600)]  # type: ignore[attr-defined]
 TestManifestBesideAList.settings = settings(
     max_examples=250,
     stateful_step_count=40,
     deadline=None,
+    database=None,
+    print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

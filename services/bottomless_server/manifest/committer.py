@@ -291,7 +291,7 @@ class Committer:
         self._tried.clear()
         for uid in publish.uids:
             self.fates.note(uid, True)
-        log.info("published a root", **self._named(publish), next_offset=record.published_next)
+        log.debug("published a root", **self._named(publish), next_offset=record.published_next)
         return Published(record)
 
     async def _resolve(self) -> Event:

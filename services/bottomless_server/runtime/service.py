@@ -161,8 +161,8 @@ def _stop_on_signals() -> asyncio.Event:
     def stop() -> None:
         if stopping.is_set():
             os._exit(EXIT_KILLED)
-        log.info("stopping; a second signal ends the process at once")
         stopping.set()
+        log.info("stopping; a second signal ends the process at once")
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -6,7 +6,8 @@ through the standard logging module comes out the same way, from warnings on.
 
 import logging
 import sys
-from typing import Literal
+from contextlib import suppress
+from typing import Literal, TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -17,6 +18,7 @@ def configure_logs(
 ) -> None:
     """Send all logs of this process to stderr, once, before anything else is started."""
     least = logging.getLevelNamesMapping()[level.upper()]
+    stderr = cast("TextIO", _Stderr())
     stamps: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -26,10 +28,10 @@ def configure_logs(
     structlog.configure(
         processors=[*stamps, *shape],
         wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=stderr),
         cache_logger_on_first_use=False,
     )
-    libraries = logging.StreamHandler(sys.stderr)
+    libraries = logging.StreamHandler(stderr)
     libraries.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=stamps,
@@ -37,6 +39,18 @@ def configure_logs(
         )
     )
     logging.basicConfig(handlers=[libraries], level=max(least, logging.WARNING), force=True)
+
+
+class _Stderr:
+    """Stderr, as far as somebody reads it: work must not fail because a log line cannot be written."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
 
 
 def _json_shape() -> list[Processor]:

@@ -8,9 +8,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support.asgi import scope_of
-from unit.ingest.house import ROUTE, STREAM, House, arrow, eventually, pointers, problem
 
 from bottomless.model.limits import MIB
+from unit.ingest.house import ROUTE, STREAM, House, arrow, eventually, pointers, problem
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
@@ -19,7 +19,11 @@ async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(ho
     records = [
         {"value": "hellö", "filter_value": "emea"},
         {"json": {"id": 7, "total": 12.5, "n": None}, "key": "cust-9", "headers": {"type": "o"}},
-        {"value_base64": "AAEC/w==", "event_time": "2026-08-22T09:19:59.120Z", "key_base64": "/w=="},
+        {
+            "value_base64": "AAEC/w==",
+            "event_time": "2026-08-22T09:19:59.120Z",
+            "key_base64": "/w==",
+        },
         {"value": "", "headers": {"b": {"base64": "/w=="}}},
     ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from support.asgi import scope_of
+
 from unit.ingest.house import ROUTE, Call, House, RecordedFiles, eventually
 
 SMALL = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
@@ -133,7 +134,7 @@ async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: P
     await append_and_note(house, "still all there")
     assert house.segments()[: len(segments)] == segments
 
-    for published in (7, 29):
+    for published in (7, 30):
         house.files.note("published", end=published)
         await house.published(published)
         await append_and_note(house, "too early")
@@ -141,6 +142,7 @@ async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: P
         await house.advance(1_000)
         house.appender.tick()
         await eventually(lambda before=before: len(house.segments()) < before)
+        await eventually(lambda: not house.appender._removing)
 
     assert early_frees(house.files.calls) == []
     assert len([c for c in house.files.calls if c.name == "unlink"]) >= 4

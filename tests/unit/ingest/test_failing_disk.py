@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+
 from unit.ingest.house import House, broken_disk, no_space, problem
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.ingest.house import STREAM, RecordedFiles
 
 from bottomless.errors import Corrupt
 from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
@@ -20,6 +19,7 @@ from bottomless_server.ingest.file_calls import RealFileCalls
 from bottomless_server.ingest.layout import CHECKPOINT_NAME, index_path, segment_path
 from bottomless_server.ingest.recovery import Recovered, recover
 from bottomless_server.ingest.segments import RollBounds, SegmentLog
+from unit.ingest.house import STREAM, RecordedFiles
 
 ROLL = RollBounds(size_max=100_000, age_ms_max=10**9, chunk_count_max=4)
 CHUNK_SIZE_MAX = 8_192
@@ -124,9 +124,7 @@ def test_any_flipped_bit_of_the_last_chunk_cuts_it(
 ) -> None:
     log = written(tmp_path_factory.mktemp("flip") / "log", [100, 200, 300])
     start = log.segments[0].index.place(2).position
-    flip(
-        segment_path(log.directory, 0), start + position % (log.segments[0].size - start)
-    )
+    flip(segment_path(log.directory, 0), start + position % (log.segments[0].size - start))
 
     found = recovered(log.directory)
 
@@ -214,9 +212,7 @@ def test_a_damaged_checkpoint_is_damage(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_stream_is_damage(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [100])
-    other = Checkpoint(
-        type(STREAM)("0198d2a4-5b1e-7c3a-9a51-000000000000"), 0, 0, 0, 0, 1, 0, 0, 0
-    )
+    other = Checkpoint(type(STREAM)("0198d2a4-5b1e-7c3a-9a51-000000000000"), 0, 0, 0, 0, 1, 0, 0, 0)
     (log.directory / CHECKPOINT_NAME).write_bytes(encode_checkpoint(other))
 
     with pytest.raises(Corrupt):

@@ -151,6 +151,18 @@ def test_a_read_that_waits_hears_that_the_process_stops(directory: Path) -> None
     assert "Cancel" not in err
 
 
+def test_it_serves_and_stops_when_nobody_reads_its_logs(directory: Path) -> None:
+    with Tiny(directory) as tiny:
+        tiny.ready()
+        assert tiny.process.stderr is not None
+        tiny.process.stderr.close()
+        assert httpx.get(f"{tiny.url}/where").status_code == 200
+        tiny.process.send_signal(signal.SIGTERM)
+        assert tiny.process.wait(SECONDS) == 0
+        assert tiny.process.stdout is not None
+        tiny.process.stdout.close()
+
+
 def test_a_second_signal_ends_it_at_once(directory: Path) -> None:
     with Tiny(directory, "hang-drain") as tiny:
         tiny.ready()

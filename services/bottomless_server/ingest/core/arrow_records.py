@@ -26,7 +26,12 @@ from bottomless.model.limits import (
 from bottomless.model.record import Columns, Content
 from bottomless_server.ingest.core.arrow_headers import read_headers
 from bottomless_server.ingest.core.arrow_stream import check_stream
-from bottomless_server.ingest.core.arrow_types import is_text, sizes_of, stored_form
+from bottomless_server.ingest.core.arrow_types import (
+    is_text,
+    sizes_of,
+    stored_form,
+    without_hidden_views,
+)
 from bottomless_server.ingest.core.faults import batch_too_large, column_fault, record_too_large
 from bottomless_server.ingest.core.rows import Frame, encode_frames
 
@@ -116,6 +121,7 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
     if column is Columns.HEADERS:
         return read_headers(source)
     _check_sizes(column, name, source)
+    source = without_hidden_views(source)
     if pa.types.is_dictionary(source.type):
         source = source.dictionary_decode()
     options = pc.CastOptions(FIELDS[column].type, allow_time_truncate=True)

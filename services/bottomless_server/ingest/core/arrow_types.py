@@ -9,6 +9,8 @@ from pyarrow.compute import call_function
 
 from bottomless.model.record import Columns
 
+_VIEW_SIZE = 16
+
 _TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES = (
     pa.types.is_binary,
@@ -70,7 +72,7 @@ def sizes_of(array: Any) -> NDArray[np.int64] | None:
         return _dictionary_sizes(array)
     if pa.types.is_fixed_size_binary(kind):
         return np.full(len(array), kind.byte_width, np.int64)
-    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+    if _is_view(kind):
         views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
         sizes = views[array.offset : array.offset + len(array), 0].astype(np.int64)
         if array.null_count:
@@ -79,6 +81,31 @@ def sizes_of(array: Any) -> NDArray[np.int64] | None:
         return sizes
     lengths = call_function("binary_length", [array])
     return np.asarray(lengths.fill_null(0), np.int64)
+
+
+def without_hidden_views(array: Any) -> Any:
+    """The same column, with nothing left where views stand under a null.
+
+    Arrow validates only what is valid, but its casts follow every view: what a client
+    writes under a null would be an address of its choice.
+    """
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        if array.dictionary.null_count and _is_view(kind.value_type):
+            clean = without_hidden_views(array.dictionary)
+            return pa.DictionaryArray.from_arrays(array.indices, clean)
+        return array
+    if not _is_view(kind) or not array.null_count:
+        return array
+    validity, views, *data = array.buffers()
+    slots = np.frombuffer(views, np.uint8).reshape(-1, _VIEW_SIZE).copy()
+    slots[array.offset : array.offset + len(array)][np.asarray(array.is_null())] = 0
+    buffers = [validity, pa.py_buffer(slots), *data]
+    return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _dictionary_sizes(array: Any) -> NDArray[np.int64]:
