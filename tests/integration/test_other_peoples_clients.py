@@ -37,7 +37,7 @@ def test_pyarrow_reads_records(url: str) -> None:
     table = pa.ipc.open_stream(fetch(url)).read_all()
     table.validate(full=True)
     assert table["offset"].to_pylist() == [0, 1, 2, 3]
-    assert [value.decode() for value in table["value"].to_pylist()] == VALUES
+    assert table["value"].to_pylist() == [value.encode() for value in VALUES]
 
 
 def test_polars_reads_records(url: str) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
+from bottomless.client.problems import CLASSES
 from bottomless.errors import Code, Outcome
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.http import STATUS, problem_response
-from bottomless_server.runtime.peers import CLASSES
 from bottomless_server.runtime.settings import CommonSettings
 from bottomless_server.uploader.settings import UploaderSettings
 

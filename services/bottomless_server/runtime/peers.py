@@ -16,66 +16,10 @@ import aiohttp
 import httpx
 import orjson
 
-from bottomless.errors import (
-    Code,
-    Corrupt,
-    Exists,
-    Fault,
-    Fenced,
-    InvalidRequest,
-    NotFound,
-    OffsetGone,
-    Outcome,
-    Overloaded,
-    StoreError,
-    Unavailable,
-    WrongOffset,
-)
+from bottomless.client.problems import error_from_problem
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless_server.runtime.bodies import JSON
 
-CLASSES: Final[Mapping[Code, type[StoreError]]] = {
-    Code.NOT_FOUND: NotFound,
-    Code.STREAM_NOT_FOUND: NotFound,
-    Code.FRAGMENT_NOT_FOUND: NotFound,
-    Code.STREAM_EXISTS: Exists,
-    Code.STREAM_REPLACED: WrongOffset,
-    Code.OFFSET_MISMATCH: WrongOffset,
-    Code.OFFSET_TRIMMED: OffsetGone,
-    Code.OFFSET_OUT_OF_RANGE: OffsetGone,
-    Code.MOVED: OffsetGone,
-    Code.FENCED: Fenced,
-    Code.OVERLOADED: Overloaded,
-    Code.DISK_BOUND: Overloaded,
-    Code.NOT_OWNER: Unavailable,
-    Code.DRAINING: Unavailable,
-    Code.OBJECT_STORE_UNAVAILABLE: Unavailable,
-    Code.COORDINATION_UNAVAILABLE: Unavailable,
-    Code.COORDINATION_REGRESSED: Unavailable,
-    Code.PEER_UNAVAILABLE: Unavailable,
-    Code.CLOCK_SKEW: Unavailable,
-    Code.STORAGE_FULL: Unavailable,
-    Code.STORAGE_FAILED: Unavailable,
-    Code.COMMIT_TIMEOUT: Unavailable,
-    Code.DATA_CORRUPT: Corrupt,
-    Code.DATA_MISSING: Corrupt,
-    Code.INTERNAL: StoreError,
-}
-"""The class a code comes back as; every other code is an InvalidRequest."""
-
-_MEMBERS: Final = frozenset(
-    [
-        "type",
-        "title",
-        "status",
-        "detail",
-        "code",
-        "retryable",
-        "outcome",
-        "request_id",
-        "errors",
-        "instance",
-    ]
-)
 _IDLE_SECONDS: Final = 15
 """Shorter than servers keep an idle connection, so that no request meets its closing."""
 _CONNECTION_COUNT_MAX: Final = 256
@@ -239,25 +183,15 @@ class Peer:
     ) -> StoreError:
         try:
             problem = orjson.loads(content)
-            code = Code(problem["code"])
-            retry_after = headers.get("retry-after")
-            outcome = problem.get("outcome")
-            return CLASSES.get(code, InvalidRequest)(
-                problem["detail"],
-                code=code,
-                retryable=problem["retryable"],
-                outcome=None if outcome is None else Outcome(outcome),
-                retry_after_seconds=None if retry_after is None else float(retry_after),
-                faults=[Fault(**fault) for fault in problem.get("errors", ())],
-                facts={name: problem[name] for name in problem.keys() - _MEMBERS},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            Code(problem["code"])
+        except (ValueError, KeyError, TypeError):
             # Not one of our problems: something else answers there.
             return Unavailable(
                 f"the {self.name} service answered out of turn: status={status}",
                 code=Code.PEER_UNAVAILABLE,
                 outcome=_outcome_of(method),
             )
+        return error_from_problem(status, problem, retry_after=headers.get("retry-after"))
 
 
 class Peers:

@@ -10,9 +10,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.asgi import on_socket, on_tcp
 
-from bottomless.errors import Code, Fault, InvalidRequest, Outcome, StoreError, Unavailable
+from bottomless.client.problems import CLASSES
+from bottomless.errors import Code, Fault, Outcome, StoreError, Unavailable
 from bottomless_server.runtime.http import create_api, json_response, parse_json, read_body, wrap
-from bottomless_server.runtime.peers import CLASSES, Peer, Peers
+from bottomless_server.runtime.peers import Peer, Peers
 
 
 def an_app() -> ASGIApp:
@@ -21,7 +22,7 @@ def an_app() -> ASGIApp:
     @api.api_route("/fail/{code}", methods=["GET", "POST"])
     async def fail(code: str) -> Any:
         wanted = Code(code)
-        raise CLASSES.get(wanted, InvalidRequest)(
+        raise CLASSES[wanted](
             "this is why",
             code=wanted,
             retryable=True,
@@ -60,7 +61,7 @@ async def test_every_problem_comes_back_as_what_it_was(tmp_path: Path, bulk: boo
             with pytest.raises(StoreError) as caught:
                 await (peer.fetch(path) if bulk else peer.call("POST", path))
             error = caught.value
-            assert type(error) is CLASSES.get(code, InvalidRequest)
+            assert type(error) is CLASSES[code]
             assert error.code is code
             assert error.message == "this is why"
             assert error.retryable is True

@@ -121,12 +121,8 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
     if column is Columns.HEADERS:
         return read_headers(source)
     _check_sizes(column, name, source)
-    source = without_hidden_views(source)
-    if pa.types.is_dictionary(source.type):
-        source = source.dictionary_decode()
-    options = pc.CastOptions(FIELDS[column].type, allow_time_truncate=True)
     try:
-        array: Any = call_function("cast", [source], options)
+        array = _converted(source, FIELDS[column].type)
     except pa.ArrowException as error:
         raise column_fault(name, "a value does not fit the column's type") from error
     if column is Columns.FILTER_VALUE:
@@ -136,6 +132,15 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
         if low.as_py() < TIMESTAMP_MIN or high.as_py() > TIMESTAMP_MAX:
             raise column_fault(name, "a time lies outside the years 1 to 9999")
     return array
+
+
+def _converted(source: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_dictionary(source.type):
+        # Cast before it is decoded: Arrow takes no views out of a dictionary.
+        values = _converted(source.dictionary, kind)
+        return pa.DictionaryArray.from_arrays(source.indices, values).dictionary_decode()
+    options = pc.CastOptions(kind, allow_time_truncate=True)
+    return call_function("cast", [without_hidden_views(source)], options)
 
 
 _SIZES_MAX: Final = {

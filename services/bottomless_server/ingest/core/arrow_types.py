@@ -90,11 +90,6 @@ def without_hidden_views(array: Any) -> Any:
     writes under a null would be an address of its choice.
     """
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        if array.dictionary.null_count and _is_view(kind.value_type):
-            clean = without_hidden_views(array.dictionary)
-            return pa.DictionaryArray.from_arrays(array.indices, clean)
-        return array
     if not _is_view(kind) or not array.null_count:
         return array
     validity, views, *data = array.buffers()
