@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
-from bottomless_server.ingest.appender import AppendBounds, DiskUse, Surroundings
+from bottomless_server.ingest.appender import Surroundings
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls, RealFileCalls
@@ -23,6 +23,7 @@ from bottomless_server.ingest.routes import AppendRoute, Appends
 from bottomless_server.ingest.segments import RollBounds
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
@@ -133,8 +134,8 @@ class IngestService:
             clocks=self._clocks,
             commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
             disk=self._disk,
-            bounds=AppendBounds(
-                chunk_size_max=settings.ingest_chunk_size_max,
+            chunk_size_max=settings.ingest_chunk_size_max,
+            upkeep=UpkeepBounds(
                 local_keep_ms=settings.ingest_local_keep_ms,
                 local_bytes_keep=settings.ingest_local_bytes_keep,
                 checkpoint_bytes=settings.ingest_checkpoint_bytes,
@@ -176,12 +177,12 @@ def _create_public_api() -> FastAPI:
     api = create_api("Bottomless ingest")
 
     @api.post(
-        "/v1/streams/{name}/records",
-        operation_id="appendRecords",
+        "/v1/streams/{s}/records",
+        operation_id="append_records",
         summary="Append records",
     )
-    async def append_records(name: str, request: Request) -> None:
+    async def append_records(s: str, request: Request) -> None:
         # Only here for the contract and for `Allow`: AppendRoute takes these requests before.
-        raise AssertionError((name, request.method))
+        raise AssertionError((s, request.method))
 
     return api

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from bottomless.errors import Code, Fenced, Outcome, Overloaded, StoreError, Unavailable
-from bottomless.model.segment import Checkpoint
+from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.core.batcher import Round, count_next, seal_round
 from bottomless_server.ingest.core.clock import CommitClock, commit_timestamp
@@ -30,7 +29,8 @@ from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.ownership import not_owner
 from bottomless_server.ingest.owner import Claim, Clocks
 from bottomless_server.ingest.pulse import Pulse
-from bottomless_server.ingest.segments import LogBroken, Segment, SegmentLog
+from bottomless_server.ingest.segments import LogBroken, SegmentLog
+from bottomless_server.ingest.upkeep import DiskUse, Upkeep, UpkeepBounds
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -44,34 +44,6 @@ class Appended(NamedTuple):
     timestamp: int
 
 
-class AppendBounds(NamedTuple):
-    chunk_size_max: int
-    local_keep_ms: int
-    local_bytes_keep: int
-    checkpoint_bytes: int
-    checkpoint_ms: int
-
-
-@dataclass(slots=True)
-class DiskUse:
-    """Bytes of local logs in the whole process."""
-
-    bytes_max: int
-    held: int = 0
-
-    def require_room(self) -> None:
-        """Raises:
-        Overloaded: `disk-bound`.
-        """
-        if self.held > self.bytes_max:
-            raise Overloaded(
-                "local logs wait for their upload",
-                code=Code.DISK_BOUND,
-                retry_after_seconds=2,
-                facts={"limit_bytes": self.bytes_max},
-            )
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all appenders of a process share."""
@@ -80,7 +52,8 @@ class Surroundings:
     clocks: Clocks
     commit_clock: CommitClock
     disk: DiskUse
-    bounds: AppendBounds
+    chunk_size_max: int
+    upkeep: UpkeepBounds
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +77,6 @@ class Appender:
         self.claim = claim
         self.log = local
         self.config = record.config
-        self.published_next = record.published_next
-        self.version = record.version
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
@@ -113,12 +84,10 @@ class Appender:
         self._changed = changed
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
-        self._disk_counted = 0
-        self._checkpoint: Checkpoint | None = None
-        self._checkpoint_wanted = True
-        self._checkpoint_log_end = local.log_end
-        self._checkpoint_at = around.clocks.elapsed()
-        self._removing: deque[Segment] = deque()
+        published = (record.published_next, record.version)
+        self._upkeep = Upkeep(
+            around.executor, around.clocks, around.disk, around.upkeep, claim, local, published
+        )
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -127,8 +96,8 @@ class Appender:
         Raises:
             OSError: the disk does not take the checkpoint.
         """
-        await self._save_checkpoint()
-        self._count_disk()
+        await self._upkeep.save_checkpoint()
+        self._upkeep.count_disk()
         self._task = asyncio.create_task(self._run(), name=f"appender-{self.stream_id}")
 
     async def append(self, append: Append) -> Appended:
@@ -146,18 +115,23 @@ class Appender:
         self._wake.set()
         return await answer
 
+    @property
+    def published_next(self) -> int:
+        return self._upkeep.published_next
+
+    @property
+    def version(self) -> int:
+        """Of the manifest, as far as this node heard."""
+        return self._upkeep.version
+
     def note_published(self, next_offset: int, version: int) -> None:
-        """What object storage holds, as of the last successful EXEC; it never goes back."""
-        if next_offset > self.published_next or version > self.version:
-            self.published_next = max(self.published_next, next_offset)
-            self.version = max(self.version, version)
-            self._checkpoint_wanted = True
-            self._mark_published()
+        """What object storage holds, as of the last successful EXEC."""
+        if self._upkeep.note_published(next_offset, version):
             self._wake.set()
 
     def tick(self) -> None:
         """Look after files, if there is something to look after; called now and then."""
-        if self._removing or self._checkpoint_due() or self._next_to_free() is not None:
+        if self._upkeep.is_due():
             self._wake.set()
 
     async def close(self, why: StoreError, *, leave: bool) -> None:
@@ -168,8 +142,7 @@ class Appender:
         if self._task is not None:
             await self._task
             self._task = None
-            self._disk_counted, counted = 0, self._disk_counted
-            self._around.disk.held -= counted
+            self._upkeep.count_disk(closed=True)
             if leave and not isinstance(self.stopped, LogBroken):
                 with suppress(StoreError):
                     await self.claim.leave(self.log.next_offset)
@@ -182,7 +155,9 @@ class Appender:
                 self._wake.clear()
                 while self._waiting:
                     await self._round()
-                await self._look_after_files()
+                    if self._upkeep.is_due():
+                        await self._upkeep.look()
+                await self._upkeep.look(last=self.stopped is not None)
         except StoreError as error:
             self._stop(error)
         except Exception:
@@ -195,7 +170,7 @@ class Appender:
     async def _round(self) -> None:
         """One round; what fails only this round is answered here, what stops the stream raises."""
         appends = (waiting.append for waiting in self._waiting)
-        count = count_next(appends, self._around.bounds.chunk_size_max)
+        count = count_next(appends, self._around.chunk_size_max)
         taken = [self._waiting.popleft() for _ in range(count)]
         try:
             answers = await self._write([waiting.append for waiting in taken])
@@ -221,7 +196,7 @@ class Appender:
         elapsed = self._around.clocks.elapsed()
         written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed)
         self.log.commit(written)
-        self._count_disk()
+        self._upkeep.count_disk()
         self._changed(self)
         self.advanced.fire()
         # Durable, but perhaps no longer ours to confirm. Who reads it asks the same.
@@ -238,7 +213,7 @@ class Appender:
             next_offset=self.log.next_offset,
             timestamp=commit_timestamp(self.log.last_timestamp, wall),
             epoch=self.claim.epoch,
-            chunk_size_max=self._around.bounds.chunk_size_max,
+            chunk_size_max=self._around.chunk_size_max,
         )
 
     def _stop(self, error: StoreError) -> None:
@@ -248,86 +223,6 @@ class Appender:
         refused = not_owner() if isinstance(error, Fenced) else _broken(Outcome.NONE)
         _refuse(list(self._waiting), refused)
         self._waiting.clear()
-
-    async def _look_after_files(self) -> None:
-        try:
-            if self._checkpoint_due() or self.stopped is not None:
-                await self._save_checkpoint()
-            await self._free()
-        except OSError as error:
-            # Neither is needed now: recovery walks further, or the disk stays fuller.
-            log.warning("local files were not tidied", stream_id=self.stream_id, error=str(error))
-            self._checkpoint_at = self._around.clocks.elapsed()
-
-    def _checkpoint_due(self) -> bool:
-        if self._checkpoint_wanted:
-            return True
-        grown = self.log.log_end - self._checkpoint_log_end
-        age = self._around.clocks.elapsed() - self._checkpoint_at
-        bounds = self._around.bounds
-        return grown >= bounds.checkpoint_bytes or (grown > 0 and age >= bounds.checkpoint_ms)
-
-    async def _save_checkpoint(self) -> None:
-        self._checkpoint_wanted = False
-        segment_first_offset, synced_position = self.log.synced_place()
-        checkpoint = Checkpoint(
-            stream_id=self.stream_id,
-            segment_first_offset=segment_first_offset,
-            synced_position=synced_position,
-            synced_next=self.log.next_offset,
-            last_timestamp=self.log.last_timestamp,
-            epoch=self.claim.epoch,
-            version=self.version,
-            published_next=self.published_next,
-            reserved_next=self.claim.reserved_next,
-        )
-        self._checkpoint_log_end = self.log.log_end
-        self._checkpoint_at = self._around.clocks.elapsed()
-        await self._in_thread(self.log.save_checkpoint, checkpoint)
-        self._checkpoint = checkpoint
-
-    def _next_to_free(self) -> Segment | None:
-        """The oldest segment, once all of it has been published for long enough."""
-        self._mark_published()
-        now = self._around.clocks.elapsed()
-        bounds = self._around.bounds
-        if len(self.log.segments) < 2 or self.log.size <= bounds.local_bytes_keep:
-            return None
-        oldest = self.log.segments[0]
-        published_at = oldest.published_at
-        if published_at is None or now - published_at < bounds.local_keep_ms:
-            return None
-        return oldest
-
-    def _mark_published(self) -> None:
-        """Start the clock of segments that are published as a whole; the active one grows on."""
-        now = self._around.clocks.elapsed()
-        for segment in self.log.segments[:-1]:
-            if segment.next_offset > self.published_next:
-                break
-            if segment.published_at is None:
-                segment.published_at = now
-
-    async def _free(self) -> None:
-        while (segment := self._next_to_free()) is not None:
-            if (
-                self._checkpoint is None
-                or self._checkpoint.segment_first_offset <= segment.first_offset
-            ):
-                # Recovery must find the segment that the checkpoint names.
-                await self._save_checkpoint()
-            self.log.forget(segment)
-            self._removing.append(segment)
-            self._count_disk()
-        while self._removing:
-            # In order, so that no hole can appear in the log.
-            await self._in_thread(self.log.remove, self._removing[0])
-            self._removing.popleft()
-
-    def _count_disk(self) -> None:
-        size = self.log.size
-        self._around.disk.held += size - self._disk_counted
-        self._disk_counted = size
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         loop = asyncio.get_running_loop()

@@ -82,6 +82,7 @@ class Tails:
         return json_response({"offset": offset, **bounds_of(appender)})
 
     async def published(self, stream_id: str, request: Request) -> Response:
+        parse_query(request.scope, {})
         members = await _members(request, "next_offset", "version")
         # Not opened for this: who opens it reads the record, which says the same.
         appender = self.streams.find(parse_stream_id(stream_id))
@@ -94,7 +95,8 @@ class Tails:
             appender.note_published(members["next_offset"], members["version"])
         return json_response({})
 
-    async def close(self, stream_id: str) -> Response:
+    async def close(self, stream_id: str, request: Request) -> Response:
+        parse_query(request.scope, {})
         await self.streams.close(parse_stream_id(stream_id))
         return json_response({})
 

@@ -29,7 +29,7 @@ from bottomless.errors import (
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX, JSON_BODY_SIZE_MAX, KIB
 from bottomless.model.names import StreamId, parse_stream_name
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.ingest.appender import Appended, DiskUse
+from bottomless_server.ingest.appender import Appended
 from bottomless_server.ingest.core.admission import Admission
 from bottomless_server.ingest.core.intake import Append, take_arrow, take_json, take_raw
 from bottomless_server.ingest.names import StreamNames
@@ -37,6 +37,7 @@ from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.pulse import Pulse, wait_for
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.ingest.upkeep import DiskUse
 from bottomless_server.runtime.http import (
     ClientGone,
     content_encoding,
@@ -105,7 +106,7 @@ class AppendRoute:
             bug = StoreError("an unexpected error", outcome=Outcome.UNKNOWN)
             await send_problem(send, bug, request_id)
             return
-        await _send_answer(send, stream_id, appended)
+        await _send_answer(send, stream_id, appended, minimal=_wants_minimal(scope))
 
 
 class Appends:
@@ -229,7 +230,27 @@ def _declared_size(scope: Scope, media_type: str) -> int:
     return min(int(declared), limit)
 
 
-async def _send_answer(send: Send, stream_id: StreamId, appended: Appended) -> None:
+def _wants_minimal(scope: Scope) -> bool:
+    """Whether `Prefer: return=minimal` is there; preferences that are not known are no faults."""
+    preferences = b",".join(value for name, value in scope["headers"] if name == b"prefer")
+    words = (word.partition(b";")[0].strip().lower() for word in preferences.split(b","))
+    return b"return=minimal" in words
+
+
+async def _send_answer(
+    send: Send, stream_id: StreamId, appended: Appended, *, minimal: bool
+) -> None:
+    headers = [
+        (b"stream-id", stream_id.encode("ascii")),
+        (b"stream-next-offset", b"%d" % appended.next_offset),
+    ]
+    if minimal:
+        first_offset = b"%d" % appended.first_offset
+        headers.append((b"stream-first-offset-appended", first_offset))
+        headers.append((b"preference-applied", b"return=minimal"))
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
+        return
     body = orjson.dumps(
         {
             "stream_id": stream_id,
@@ -242,11 +263,7 @@ async def _send_answer(send: Send, stream_id: StreamId, appended: Appended) -> N
             "durability": "fsync",
         }
     )
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"stream-id", stream_id.encode("ascii")),
-        (b"stream-next-offset", b"%d" % appended.next_offset),
-    ]
+    headers.append((b"content-type", b"application/json"))
+    headers.append((b"content-length", b"%d" % len(body)))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -166,7 +166,8 @@ class OwnedStreams:
             log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
         appender = await self._claim(stream_id, directory, found)
         self._open[stream_id] = appender
-        self._changed(appender)
+        if appender.log.next_offset > appender.published_next:
+            self._changed(appender)
         return appender
 
     async def _claim(self, stream_id: StreamId, directory: Path, found: Recovered) -> Appender:

@@ -158,14 +158,16 @@ class House:
         **settings: Any,
     ) -> None:
         self.data_dir = data_dir
-        self.time = StandingClocks() if before is None else before.time
-        self.coordination = (
+        self.time: StandingClocks = StandingClocks() if before is None else before.time
+        self.coordination: MemoryCoordination = (
             MemoryCoordination(lambda: self.time.wall) if before is None else before.coordination
         )
         self.streams = Streams(self.coordination)
         self.manifest = SmallManifest(self.streams)
         self.files = files or RecordedFiles()
-        self.settings = settings if before is None else {**before.settings, **settings}
+        self.settings: dict[str, Any] = (
+            settings if before is None else {**before.settings, **settings}
+        )
         self.service = self._service()
         self.client = client_of(self.service.public)
         self.internal = client_of(self.service.internal)

@@ -203,6 +203,17 @@ async def test_what_is_not_known_is_never_ignored(
     assert problem(answer) == expected
 
 
+async def test_who_wants_no_body_gets_none(house: House) -> None:
+    answer = await house.client.post(
+        ROUTE, json={"records": [{"value": "a"}]}, headers={"prefer": "wait=5, return=minimal"}
+    )
+
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert answer.headers["stream-first-offset-appended"] == "0"
+    assert answer.headers["stream-next-offset"] == "1"
+    assert answer.headers["preference-applied"] == "return=minimal"
+
+
 async def test_streams_that_do_not_exist_and_names_that_cannot(house: House) -> None:
     body = {"records": [{"value": "a"}]}
 

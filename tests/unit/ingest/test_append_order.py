@@ -3,6 +3,7 @@
 Each check is also run where it must fail, so that it is known to see what it looks for.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from support.asgi import scope_of
 
 from unit.ingest.house import ROUTE, Call, House, RecordedFiles, eventually
 
-SMALL = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
+SMALL: dict[str, Any] = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
 
 
 class WithoutSync(RecordedFiles):
@@ -44,9 +45,9 @@ def early_frees(calls: list[Call]) -> list[Call]:
     for call in calls:
         if call.name == "published":
             published = max(published, call.end)
-        elif call.name == "unlink" and call.path.endswith(".segment"):
-            if next_segment(calls, call.path) > published:
-                early.append(call)
+        freed = call.name == "unlink" and call.path.endswith(".segment")
+        if freed and next_segment(calls, call.path) > published:
+            early.append(call)
     return early
 
 
@@ -141,8 +142,8 @@ async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: P
         before = len(house.segments())
         await house.advance(1_000)
         house.appender.tick()
-        await eventually(lambda before=before: len(house.segments()) < before)
-        await eventually(lambda: not house.appender._removing)
+        await eventually(partial(fewer, house, before))
+        await eventually(lambda: not house.appender._upkeep._removing)
 
     assert early_frees(house.files.calls) == []
     assert len([c for c in house.files.calls if c.name == "unlink"]) >= 4
@@ -150,6 +151,10 @@ async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: P
     rows = await house.rows(house.appender.log.first_offset)
     assert rows[-1]["value"] == b"too early"
     await house.aclose()
+
+
+def fewer(house: House, count: int) -> bool:
+    return len(house.segments()) < count
 
 
 async def test_the_check_of_frees_sees_one_that_is_too_early(tmp_path: Path) -> None:

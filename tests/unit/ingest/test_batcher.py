@@ -1,5 +1,7 @@
 """Rounds: dense offsets, whole appends, bounded chunks; and what is pure beside them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ VALUES = st.lists(st.binary(max_size=1_500), min_size=1, max_size=8)
 APPENDS = st.lists(st.one_of(VALUES.map(rowed), VALUES.map(framed)), min_size=1, max_size=12)
 
 
-def values_of(append: Append) -> list[bytes]:
+def values_of(append: Append) -> list[Any]:
     if append.rows is not None:
         return append.rows.values
     return [
@@ -61,7 +63,7 @@ def rounds_of(appends: list[Append]) -> list[tuple[list[Append], Round]]:
 
 @given(APPENDS)
 def test_every_record_gets_one_offset_and_lies_there(appends: list[Append]) -> None:
-    stored: dict[int, bytes] = {}
+    stored: dict[int, Any] = {}
     for taken, sealed in rounds_of(appends):
         data = b"".join(part for chunk in sealed.chunks for part in chunk.parts)
         for header, chunk in split_chunks(data):

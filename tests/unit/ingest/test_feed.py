@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottomless.formats.chunk import split_chunks
-from unit.ingest.house import INTERNAL, STREAM, House, problem
+from unit.ingest.house import INTERNAL, STREAM, House, eventually, problem
 
 COMMITS = "/internal/v1/commits"
 
@@ -214,8 +214,7 @@ async def test_a_closed_stream_is_opened_again_by_the_next_touch(house: House) -
 
 async def test_a_drain_answers_what_is_in_flight_and_refuses_what_comes(house: House) -> None:
     in_flight = asyncio.create_task(house.append("a"))
-    while not house.service._appends._in_flight:
-        await asyncio.sleep(0)
+    await eventually(lambda: house.service._appends._in_flight)
     await house.service.drain()
     late = await house.append("b")
 

@@ -270,7 +270,7 @@ async def test_a_registered_fragment_is_applied_and_the_owner_hears_of_it(
     assert described["fragment_count"] == 3
     assert described["size_bytes"] == 3_030
     async with asyncio.timeout(5):
-        while (30, body["version"]) not in service.world.owners.heard:  # noqa: ASYNC110
+        while (30, body["version"]) not in service.world.owners.heard:
             await asyncio.sleep(0.01)
 
 

@@ -56,7 +56,8 @@ def check_stream(body: bytes) -> None:
             return
         if message.compressed:
             raise _malformed(
-                "buffers compressed by Arrow are not taken: send the stream uncompressed"
+                "buffers compressed by Arrow are not taken: send the stream uncompressed "
+                "(Content-Encoding is to take their place, and is not taken yet)"
             )
         position += message.size
         if position > len(view):

@@ -95,7 +95,7 @@ def without_hidden_views(array: Any) -> Any:
     validity, views, *data = array.buffers()
     slots = np.frombuffer(views, np.uint8).reshape(-1, _VIEW_SIZE).copy()
     slots[array.offset : array.offset + len(array)][np.asarray(array.is_null())] = 0
-    buffers = [validity, pa.py_buffer(slots), *data]
+    buffers = [validity, pa.py_buffer(slots.tobytes()), *data]
     return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset)
 
 

@@ -1,0 +1,46 @@
+"""openapi/ingest.yaml is a valid document, and says of paths what is served."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from openapi_spec_validator import validate
+
+from bottomless_server.runtime.health import PATHS
+from unit.ingest.house import ROUTE, House
+
+CONTRACT = Path(__file__).parents[3] / "openapi" / "ingest.yaml"
+
+
+def contract() -> dict[str, Any]:
+    members: dict[str, Any] = yaml.safe_load(CONTRACT.read_text())
+    return members
+
+
+def test_the_document_is_valid() -> None:
+    validate(contract(), base_uri=CONTRACT.as_uri())
+
+
+async def test_the_paths_are_those_that_are_served(house: House) -> None:
+    served = (await house.client.get("/openapi.json")).json()["paths"]
+
+    # Health stands in front of every service; runtime/health.py serves it.
+    own = {path: item for path, item in contract()["paths"].items() if path not in PATHS}
+    assert {path: set(item) for path, item in own.items()} == {
+        path: set(item) for path, item in served.items()
+    }
+    assert set(PATHS) <= contract()["paths"].keys()
+
+
+async def test_the_answer_has_the_members_that_are_named(house: House) -> None:
+    answer = await house.client.post(ROUTE, json={"records": [{"value": "a"}]})
+
+    named = contract()["components"]["schemas"]["Appended"]
+    assert answer.json().keys() == set(named["required"]) == named["properties"].keys()
+
+
+def test_the_members_of_a_record_are_those_that_are_read() -> None:
+    from bottomless_server.ingest.core import json_records
+
+    named = contract()["components"]["schemas"]["Record"]["properties"]
+    assert named.keys() == json_records._MEMBERS

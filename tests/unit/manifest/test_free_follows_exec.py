@@ -1,0 +1,97 @@
+"""The owner may free what it is told is published, so it is told only what an EXEC has done.
+
+The check is also run against a coordination store whose publishing EXEC is left out, where it
+must fail: so it is known to see what it looks for.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from support.manifest import STREAM, Fault, KnownOwners, World
+
+from bottomless.coordination.base import Change, Changes
+from bottomless.formats.stream_record import decode_record
+from bottomless.model.names import StreamId
+from bottomless.stores.streams import stream_key
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.mutator import Mutators
+
+
+class SuspiciousOwners(KnownOwners):
+    """Compare what is said with what coordination holds at that moment."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.told: list[int] = []
+        self.early: list[int] = []
+        self._world = world
+
+    async def published(
+        self, url: str, stream_id: StreamId, next_offset: int, version: int
+    ) -> bool:
+        self.told.append(next_offset)
+        if next_offset > (await self._world.record()).published_next:
+            self.early.append(next_offset)
+        return await super().published(url, stream_id, next_offset, version)
+
+
+class WorldWithoutPublish(World):
+    """Its coordination answers to a publish as if it were done, and does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        done = self.coordination.transact
+
+        async def transact(keys: Sequence[str], change: Change, attempts: int = 16) -> Changes:
+            if keys == [stream_key(STREAM)]:
+                value = await self.coordination.get(keys[0])
+                changes = change({keys[0]: value})
+                after = changes.values[keys[0]]
+                assert value is not None
+                assert after is not None
+                if decode_record(after).root != decode_record(value).root:
+                    return changes
+            return await done(keys, change, attempts)
+
+        self.coordination.transact = transact  # type: ignore[method-assign,assignment]
+
+
+async def publish_ten(world: World, *, after_faults: int = 0) -> SuspiciousOwners:
+    """Register ten records through the stream's task, and wait until the owner was told."""
+    owners = SuspiciousOwners(world)
+    await world.open()
+    context = world.context
+    object.__setattr__(context, "owners", owners)
+    mutators = Mutators(context)
+    mutator = mutators.at(STREAM)
+
+    async def register(committer: Committer) -> None:
+        await world.register(committer, (0, 10))
+        world.coordination.faults = [Fault.UNAVAILABLE] * after_faults
+
+    async def flush(committer: Committer) -> None:
+        await committer.flush()
+
+    await mutator.ask(register)
+    for _ in range(after_faults):
+        await mutator.ask(flush)
+        assert owners.told == []
+    await mutator.ask(flush)
+    async with asyncio.timeout(5):
+        while not owners.told:
+            await asyncio.sleep(0)
+    await mutators.aclose()
+    return owners
+
+
+async def test_the_owner_is_told_only_what_the_exec_has_made_so() -> None:
+    owners = await publish_ten(World(), after_faults=3)
+
+    assert owners.told[-1] == 10
+    assert owners.early == []
+
+
+async def test_the_check_sees_an_owner_told_without_an_exec() -> None:
+    owners = await publish_ten(WorldWithoutPublish())
+
+    assert owners.early == [10]
