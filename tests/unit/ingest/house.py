@@ -202,7 +202,11 @@ class House:
     def after_crash(self, **settings: Any) -> "House":
         """The same node after a kill at this moment, on a copy of its files."""
         copy = self.data_dir.with_name(self.data_dir.name + "-")
-        shutil.copytree(self.data_dir, copy)
+        # The service lives on meanwhile. A checkpoint may be older than the log, never newer.
+        logs = shutil.ignore_patterns("*.segment", "*.index", "*.new")
+        shutil.copytree(self.data_dir, copy, ignore=logs)
+        points = shutil.ignore_patterns("checkpoint*", "*.new")
+        shutil.copytree(self.data_dir, copy, ignore=points, dirs_exist_ok=True)
         return House(copy, before=self, **settings)
 
     @property

@@ -217,3 +217,19 @@ def _is_taken(body: bytes) -> bool:
         return bool(taken(body))
     except InvalidRequest:
         return False
+
+
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_what_stands_under_a_null_is_never_followed(kind: pa.DataType) -> None:
+    """Arrow validates views that are valid and casts them all: this once ended the process."""
+    whole = pa.array(["a" * 20, None, "b"], kind)
+    validity, views, *data = whole.buffers()
+    assert views is not None
+    for hidden in (b"\xff" * 16, b"\x00\x00\x00\x80" * 4, b"\x20\x00\x00\x00" + b"\x7f" * 12):
+        slots = bytearray(views.to_pybytes())
+        slots[16:32] = hidden
+        lying = pa.Array.from_buffers(kind, 3, [validity, pa.py_buffer(bytes(slots)), *data])
+
+        rows = taken(arrow(pa.table({"value": [b"x"] * 3, "key": lying})))
+
+        assert [row["key"] for row in rows] == [b"a" * 20, None, b"b"]
