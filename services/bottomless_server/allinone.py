@@ -11,14 +11,17 @@ apart: there is no second code path. After a crash at any moment everything that
 answered is in these directories, and the next start recovers from them.
 """
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from bottomless.coordination.base import Coordination
+import structlog
+
+from bottomless.coordination.base import Coordination, CoordinationUnavailable
 from bottomless.coordination.embedded import EmbeddedValkey
 from bottomless.drives.base import Drive
 from bottomless_server.ingest import app as ingest
@@ -36,11 +39,18 @@ from bottomless_server.runtime.telemetry import configure_logs
 from bottomless_server.uploader import app as uploader
 from bottomless_server.uploader.settings import UploaderSettings
 
+log = structlog.get_logger(__name__)
+
 SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
 """In the order in which they start: each calls those before it."""
 
 DRAIN_ORDER: Final = ("ingest", "uploader", "reader", "manifest")
 """The way of a record: what one service finishes, the next still takes."""
+
+WATCH_SECONDS: Final = 0.2
+RESTART_SECONDS_MIN: Final = 0.2
+RESTART_SECONDS_MAX: Final = 10.0
+"""Waits after starting it again double up to here; who lived longer is not failing at its start."""
 
 _INGEST_PARTS: Final = ("producers", "staged")
 _READER_PARTS: Final = ("offsets", "fragments")
@@ -51,14 +61,15 @@ def run(settings: CommonSettings) -> int:
     configure_logs(settings.log_level, as_json=settings.log_json)
 
     async def main() -> int:
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             held.enter_context(locked(settings.data_dir))
             coordination_url = settings.coordination_url
             if coordination_url is None:
                 # Started here and not in a thread: it dies with the thread that forks it.
                 valkey = EmbeddedValkey(settings.data_dir / "valkey")
-                valkey.start()
                 held.callback(valkey.stop)
+                valkey.start()
+                await held.enter_async_context(_watched(valkey))
                 coordination_url = valkey.url
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
             drive = open_drive(store_url)
@@ -114,6 +125,41 @@ def locked(data_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+@asynccontextmanager
+async def _watched(valkey: EmbeddedValkey) -> AsyncIterator[None]:
+    watching = asyncio.create_task(_keep_running(valkey), name="embedded valkey")
+    try:
+        yield
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+async def _keep_running(valkey: EmbeddedValkey) -> None:
+    """Start the coordination store again whenever it died, in this thread.
+
+    Its append-only file holds every answered write, so the services go on where they were;
+    meanwhile their calls fail, and leases outlive it by some seconds.
+    """
+    loop = asyncio.get_running_loop()
+    pause, started_at = RESTART_SECONDS_MIN, loop.time()
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        if valkey.running:
+            continue
+        if loop.time() - started_at > RESTART_SECONDS_MAX:
+            pause = RESTART_SECONDS_MIN
+        log.error("the embedded coordination store ended; it is started again")
+        try:
+            valkey.spawn()
+        except (CoordinationUnavailable, OSError) as error:
+            log.error("the embedded coordination store does not start", error=str(error))  # noqa: TRY400
+        started_at = loop.time()
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, RESTART_SECONDS_MAX)
 
 
 async def _serve(settings: CommonSettings, drive: Drive, coordination: Coordination) -> int:

@@ -1,10 +1,12 @@
 """`bottomless serve`: the command that runs services. Imports nothing heavy before it runs."""
 
 import os
+import signal
 import sys
 from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -55,6 +57,8 @@ def command(
             f"{host} can be reached from other machines and nobody is authenticated yet; "
             f"set {UNAUTHENTICATED}=1 to serve there all the same"
         )
+    # Until there is a loop that hears signals: nothing was answered yet, so this is a clean stop.
+    signal.signal(signal.SIGTERM, _stop_before_start)
     raise typer.Exit(_run(service, {"data_dir": data_dir, "port": port, "host": host}))
 
 
@@ -75,6 +79,10 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "_".join(map(str, first["loc"])).upper()
         return _fail(f"the setting BOTTOMLESS_{name} is wrong: {first['msg']}")
+
+
+def _stop_before_start(_: int, __: FrameType | None) -> None:
+    raise SystemExit(0)
 
 
 def _loopback(host: str) -> bool:

@@ -1,11 +1,15 @@
 """Every implementation of a port, under one name each: a new one joins the tables below."""
 
+import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
+from support.moto_server import running_moto
+from support.s3 import BUCKET, CREDENTIALS, S3Server
+from support.seaweed import running_seaweed
 from support.valkey import another_client, running_valkey
 
 from bottomless.coordination.base import Changes, Coordination
@@ -15,18 +19,50 @@ from bottomless.coordination.redis import RedisCoordination
 from bottomless.drives.base import Drive
 from bottomless.drives.local import LocalDrive
 from bottomless.drives.memory import MemoryDrive
+from bottomless.drives.s3 import S3Drive
+from bottomless.drives.s3_client import MIB, S3Options
 
-DRIVES: dict[str, Callable[[Path], Drive]] = {
-    "local": lambda directory: LocalDrive(directory / "store"),
+DRIVES: dict[str, Callable[[pytest.FixtureRequest], Drive]] = {
+    "local": lambda request: LocalDrive(request.getfixturevalue("tmp_path") / "store"),
     "memory": lambda _: MemoryDrive(),
+    # Pages of two, so that every listing has several.
+    "moto": lambda request: _s3_drive(request, "moto", listed_by_key=True, list_count=2),
+    "seaweed": lambda request: _s3_drive(request, "seaweed", list_count=2),
+    "seaweed-in-parts": lambda request: _s3_drive(
+        request, "seaweed", multipart_bytes=5 * MIB, part_bytes=5 * MIB
+    ),
 }
 
 
 @pytest.fixture(params=sorted(DRIVES))
-async def drive(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Drive]:
-    made = DRIVES[request.param](tmp_path)
+async def drive(request: pytest.FixtureRequest) -> AsyncIterator[Drive]:
+    made = DRIVES[request.param](request)
     yield made
     await made.aclose()
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[S3Server]:
+    with running_moto() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as running:
+        yield running
+
+
+def s3_options(server: S3Server, **options: Any) -> S3Options:
+    """For a prefix of its own, which holds nothing."""
+    return S3Options(BUCKET, f"tests/{secrets.token_hex(8)}", server.endpoint, **options)
+
+
+def _s3_drive(request: pytest.FixtureRequest, server: str, **options: Any) -> Drive:
+    environment: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    for name, value in CREDENTIALS.items():
+        environment.setenv(name, value)
+    return S3Drive(s3_options(request.getfixturevalue(server), **options))
 
 
 @pytest.fixture(scope="session")

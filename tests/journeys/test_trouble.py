@@ -4,14 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 from support.server import STOP_SECONDS, AllInOne
 from support.waiting import until
 
 STREAM = "/v1/streams/trouble"
+PROMPT_SECONDS = 5
+"""A quarter of what a stop may take; on a machine of its own it is less than one second."""
 QUICK = {"fragment": {"target_bytes": 65_536, "max_age_ms": 200}}
 
 
@@ -81,17 +88,18 @@ def test_a_store_that_is_away_does_not_stop_producers(server: AllInOne) -> None:
         assert values_of(client) == [str(number) for number in range(20)]
 
 
+def valkey_of(server: AllInOne) -> psutil.Process:
+    children = psutil.Process(server.pid).children(recursive=True)
+    (valkey,) = [child for child in children if "valkey" in child.name()]
+    return valkey
+
+
 def test_coordination_that_is_away_is_an_answer_and_loses_nothing(server: AllInOne) -> None:
     with server.client() as client:
         client.put(STREAM, json=QUICK).raise_for_status()
         append(client, "kept").raise_for_status()
-        valkey = [
-            child
-            for child in psutil.Process(server.pid).children(recursive=True)
-            if "valkey" in child.name()
-        ]
-        assert len(valkey) == 1
-        valkey[0].kill()
+        valkey = valkey_of(server)
+        valkey.suspend()
 
         refused = client.put("/v1/streams/another")
         assert refused.status_code == httpx.codes.SERVICE_UNAVAILABLE
@@ -108,12 +116,102 @@ def test_coordination_that_is_away_is_an_answer_and_loses_nothing(server: AllInO
         answer = until(stopped, seconds=30, what="the lease to run out")
         assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
         assert answer.json()["outcome"] in {"none", "unknown"}
-    server.kill()
-    server.start()
-    with server.client() as client:
+
+        valkey.resume()
+        until(
+            lambda: append(client, "after").status_code == httpx.codes.OK, what="appends to go on"
+        )
         kept = values_of(client)
-        assert kept[0] == "kept"
-        assert set(kept[1:]) <= {"perhaps"}
+    assert (kept[0], kept[-1]) == ("kept", "after")
+    assert set(kept[1:-1]) <= {"perhaps", "after"}
+
+
+def test_coordination_that_dies_is_started_again_and_nothing_is_lost(server: AllInOne) -> None:
+    acknowledged: list[str] = []
+
+    def created(client: httpx.Client) -> bool:
+        # Whatever is said twice is the same stream.
+        return client.put(f"/v1/streams/another-{len(acknowledged)}").is_success
+
+    def sent(client: httpx.Client) -> bool:
+        value = str(len(acknowledged))
+        answer = append(client, value)
+        if answer.status_code == httpx.codes.OK:
+            acknowledged.append(value)
+        return answer.status_code == httpx.codes.OK
+
+    with server.client() as client:
+        client.put(STREAM, json=QUICK).raise_for_status()
+        for _ in range(3):
+            until(lambda: sent(client), what="an append")
+            dead = valkey_of(server)
+            dead.kill()
+            until(lambda: created(client), seconds=10, what="a stream to be created")
+            assert valkey_of(server).pid != dead.pid
+            until(lambda: sent(client), seconds=10, what="an append")
+            until(lambda: uploaded(client), what="uploads to go on")
+        assert values_of(client) == acknowledged
+        assert client.get("/v1/streams/another-1").is_success
+    assert server.stop() == 0
+    assert server.log().count("it is started again") == 3
+
+
+def pending(client: httpx.Client) -> None:
+    """A stream whose tail is not due to be uploaded for long."""
+    client.put(STREAM, json={"fragment": {"max_age_ms": 86_400_000}}).raise_for_status()
+    append(client, "a").raise_for_status()
+
+
+def under_load(client: httpx.Client) -> None:
+    """Appends that go on until they are refused."""
+    pending(client)
+    stream = threading.Thread(target=_append_until_refused, args=(str(client.base_url),))
+    stream.start()
+    until(lambda: len(values_of(client)) > 20, what="appends to be under way")
+
+
+def _append_until_refused(url: str) -> None:
+    with suppress(httpx.TransportError), httpx.Client(base_url=url, timeout=30) as client:
+        while append(client, "a").is_success:
+            pass
+
+
+def waiting_reader(client: httpx.Client) -> None:
+    """A reader that waits at the tail for half a minute."""
+    pending(client)
+    threading.Thread(target=_wait_at_the_tail, args=(str(client.base_url),)).start()
+
+
+def _wait_at_the_tail(url: str) -> None:
+    with suppress(httpx.TransportError), httpx.Client(base_url=url, timeout=60) as client:
+        client.get(f"{STREAM}/records", params={"offset": "next", "max_wait_ms": 30_000})
+
+
+@pytest.mark.parametrize("before", [None, pending, under_load, waiting_reader])
+def test_a_stop_is_prompt_and_says_nothing_of_loose_ends(
+    server: AllInOne, before: Callable[[httpx.Client], None] | None
+) -> None:
+    with server.client() as client:
+        # Its connection stays open, and idle.
+        assert client.get("/readyz").is_success
+        if before is not None:
+            before(client)
+        asked_at = time.monotonic()
+        assert server.stop() == 0
+        took = time.monotonic() - asked_at
+    assert took < PROMPT_SECONDS, server.log()
+    for word in ("Unclosed", "Traceback", "never retrieved", "was destroyed", "took too long"):
+        assert word not in server.log(), server.log()
+
+
+def test_a_stop_before_the_start_is_done_is_clean_too(tmp_path: Path) -> None:
+    server = AllInOne(tmp_path / "data")
+    server.spawn()
+    until((tmp_path / "data" / "lock").exists, what="the start to begin")
+    asked_at = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - asked_at < PROMPT_SECONDS
+    assert "Traceback" not in server.log()
 
 
 def test_a_second_process_on_the_same_directory_is_refused(server: AllInOne) -> None:

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
+from bottomless.drives.probe import probe
 from bottomless.stores.generation import check_generation
 from bottomless.stores.streams import Streams
 from bottomless_server.manifest.context import Context
@@ -42,6 +43,7 @@ class ManifestService:
             Unavailable, Corrupt: the start must not go on.
         """
         await self._context.coordination.check()
+        await probe(self._context.drive)
         self._registry.generation = await check_generation(
             self._context.drive, self._context.coordination
         )

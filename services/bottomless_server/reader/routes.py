@@ -5,6 +5,7 @@ client, or shared/bottomless/spark/source.py.
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, InvalidRequest, OffsetGone
+from bottomless.errors import Code, Fault, InvalidRequest, OffsetGone
 from bottomless.model.limits import (
     LONG_POLL_MS_MAX,
     OFFSET_MAX,
@@ -99,26 +100,29 @@ class Routes:
         values = parse_query(request.scope, _PAGE_PARAMETERS)
         media_type = negotiate(header(request.scope, b"accept"), (JSON, ARROW))
         if "offset" not in values:
-            raise InvalidRequest("a page needs the parameter offset", code=Code.BAD_PARAMETER)
+            missing = Fault("missing", "it says where the page starts", parameter="offset")
+            raise InvalidRequest("a page needs the parameter offset", faults=[missing])
         requested, spec = values["offset"]
-        page = await self._reader.page(
-            name,
-            PageQuery(
-                spec=spec,
-                limit=_limit(values.get("limit"), media_type),
-                size_max=values.get("max_bytes", PAGE_SIZE_DEFAULT),
-                until=values.get("until_offset"),
-                wait_ms=values.get("max_wait_ms", 0),
-                strict=values.get("on_out_of_range") == "error",
-                stream_id=values.get("expect_stream_id"),
-            ),
+        query = PageQuery(
+            spec=spec,
+            limit=_limit(values.get("limit"), media_type),
+            size_max=values.get("max_bytes", PAGE_SIZE_DEFAULT),
+            until=values.get("until_offset"),
+            wait_ms=values.get("max_wait_ms", 0),
+            strict=values.get("on_out_of_range") == "error",
+            stream_id=values.get("expect_stream_id"),
         )
+        encoding = ValueEncoding(values.get("value_encoding", ValueEncoding.AUTO))
+        page = await self._reader.page(name, query)
         headers = _page_headers(page) | {"Link": _next_link(request, page.next_offset)}
+        if is_immutable(page, query.limit):
+            headers["ETag"] = page_etag(page, requested, media_type, encoding)
+            if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
+                return Response(None, 304, headers)
 
         def render() -> bytes:
             if media_type == ARROW:
                 return as_arrow_stream(page.table)
-            encoding = ValueEncoding(values.get("value_encoding", ValueEncoding.AUTO))
             return as_json(_page_members(page, requested), page.table, encoding)
 
         # JSON is made record by record, so their number is what costs as well.
@@ -194,6 +198,17 @@ def _limit(limit: int | None, media_type: str) -> int:
     if limit is not None and limit > PAGE_RECORD_COUNT_MAX:
         raise InvalidRequest(f"limit: a JSON page has at most {PAGE_RECORD_COUNT_MAX} records")
     return PAGE_RECORD_COUNT_DEFAULT if limit is None else limit
+
+
+def is_immutable(page: Page, limit: int) -> bool:
+    """Whether the same request always brings these records: a full page of the past."""
+    return page.table.num_rows == limit and page.next_offset < page.committed_next
+
+
+def page_etag(page: Page, requested: str, media_type: str, encoding: ValueEncoding) -> str:
+    """Weak, since bounds of the stream stand beside the records and do change."""
+    form = hashlib.sha256(f"{requested} {media_type} {encoding}".encode()).hexdigest()[:8]
+    return f'W/"{page.stream.stream_id}:{page.start.offset}:{page.next_offset}:{form}"'
 
 
 def _page_members(page: Page, requested: str) -> dict[str, Any]:

@@ -15,7 +15,9 @@ class CannotStart(Exception):
 
 
 def open_drive(url: str) -> Drive:
-    """The object store at a url: `file:///directory`.
+    """The object store at a url: `file:///directory` or `s3://bucket/prefix?endpoint=…`.
+
+    Nothing is asked of it yet.
 
     Raises:
         CannotStart: the url names no store that is known.
@@ -26,8 +28,16 @@ def open_drive(url: str) -> Drive:
 
         return LocalDrive(Path(unquote(parts.path)))
     if parts.scheme == "s3":
-        raise CannotStart("BOTTOMLESS_STORE_URL: s3 stores are not supported yet, use file:///…")
-    raise CannotStart("BOTTOMLESS_STORE_URL must look like file:///directory")
+        from bottomless.drives.s3 import S3Drive  # noqa: PLC0415
+        from bottomless_server.runtime.store_url import parse_s3_url  # noqa: PLC0415
+
+        try:
+            return S3Drive(parse_s3_url(url))
+        except ValueError as error:
+            raise CannotStart(f"the url in BOTTOMLESS_STORE_URL {error}") from error
+    raise CannotStart(
+        "BOTTOMLESS_STORE_URL must look like file:///directory or s3://bucket/prefix?endpoint=…"
+    )
 
 
 def open_coordination(url: str) -> Coordination:

@@ -53,6 +53,7 @@ class Peer:
             raise ValueError(f"a peer's url starts with http:// or unix:///: {name}")
         self._socket_path = rest if scheme == "unix" else None
         self._host_url = f"http://{name}" if scheme == "unix" else base_url.rstrip("/")
+        self._closed = False
         # Made at the first call, in the loop that makes it.
         self._calls: httpx.AsyncClient | None = None
         self._bulk: aiohttp.ClientSession | None = None
@@ -69,6 +70,9 @@ class Peer:
         await self.aclose()
 
     async def aclose(self) -> None:
+        """End all connections. A call that comes later meets a peer that is away: were a client
+        opened for it, nobody would close that one."""
+        self._closed = True
         calls, self._calls = self._calls, None
         bulk, self._bulk = self._bulk, None
         if calls is not None:
@@ -146,6 +150,8 @@ class Peer:
         return PeerBytes(answer.headers, data)
 
     def _open_calls(self) -> httpx.AsyncClient:
+        if self._closed:
+            raise self._unavailable(Outcome.NONE)
         if self._calls is None:
             limits = httpx.Limits(
                 max_connections=_CONNECTION_COUNT_MAX, keepalive_expiry=_IDLE_SECONDS
@@ -158,6 +164,8 @@ class Peer:
         return self._calls
 
     def _open_bulk(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise self._unavailable(Outcome.NONE)
         if self._bulk is None:
             connector = (
                 aiohttp.UnixConnector(
@@ -215,8 +223,7 @@ class Peers:
         return peer
 
     async def aclose(self) -> None:
-        peers, self._peers = self._peers, {}
-        for peer in peers.values():
+        for peer in self._peers.values():
             await peer.aclose()
 
 

@@ -75,13 +75,28 @@ class EmbeddedValkey:
             CoordinationUnavailable: another one runs on this directory, or it does not
                 come up; `valkey.log` in its directory says why.
         """
+        self.spawn(LOCK_SECONDS)
+        assert self._socket is not None
+        try:
+            self._wait_until_it_answers(self._socket, timeout_seconds)
+        except BaseException:
+            self.stop()
+            raise
+
+    def spawn(self, lock_seconds: float = 0) -> None:
+        """Start it at the same url as before, and do not wait for it: callers meet a store
+        that is away until it answers. This is for the loop of a service, which must not stand.
+
+        Raises:
+            CoordinationUnavailable: another one runs on this directory.
+        """
         # The kernel sends the signal when the thread that forked ends, not the process.
         assert threading.current_thread() is threading.main_thread()
         assert not self.running
         self._data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._remove_short_dir()
-        self._socket = self._choose_socket()
-        lock = self._lock()
+        if self._socket is None:
+            self._socket = self._choose_socket()
+        lock = self._lock(lock_seconds)
         try:
             self._process = subprocess.Popen(  # noqa: S603
                 self._arguments(self._socket),
@@ -98,11 +113,6 @@ class EmbeddedValkey:
             )
         finally:
             os.close(lock)
-        try:
-            self._wait_until_it_answers(self._socket, timeout_seconds)
-        except BaseException:
-            self.stop()
-            raise
 
     def stop(self) -> None:
         """Let it sync and exit; kill it if it does not. Does nothing if it does not run."""
@@ -146,11 +156,11 @@ class EmbeddedValkey:
     def _remove_short_dir(self) -> None:
         if self._short_dir is not None:
             shutil.rmtree(self._short_dir, ignore_errors=True)
-            self._short_dir = None
+            self._short_dir = self._socket = None
 
-    def _lock(self) -> int:
+    def _lock(self, seconds: float) -> int:
         lock = os.open(self._data_dir / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + LOCK_SECONDS
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -58,14 +58,6 @@ def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
         ({"BOTTOMLESS_LOG_LEVEL": "loud"}, "the setting BOTTOMLESS_LOG_LEVEL is wrong"),
         (
             {
-                "BOTTOMLESS_STORE_URL": "s3://bucket",
-                "BOTTOMLESS_MANIFEST_URL": "unix:///m",
-                "BOTTOMLESS_INGEST_URL": "unix:///i",
-            },
-            "s3 stores are not supported yet",
-        ),
-        (
-            {
                 "BOTTOMLESS_STORE_URL": "file:///tmp",
                 "BOTTOMLESS_MANIFEST_URL": "unix:///m",
                 "BOTTOMLESS_INGEST_URL": "unix:///i",

@@ -8,6 +8,7 @@ import orjson
 import pytest
 from support.asgi import on_tcp
 
+from bottomless.drives.base import Location
 from bottomless_server.runtime.http import create_api, wrap
 from bottomless_server.runtime.listeners import bind_tcp, internal_url, socket_path
 from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
@@ -85,7 +86,21 @@ async def test_a_head_that_is_not_http_or_too_large_is_a_problem(
     assert problem["code"] == code
 
 
-@pytest.mark.parametrize("url", ["s3://bucket", "/data", "file:data", "file://other/data"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/data",
+        "file:data",
+        "file://other/data",
+        "s3:bucket",
+        "s3://key:secret@bucket",
+        "s3://bucket?endpoint=nowhere",
+        "s3://bucket?path_style=maybe",
+        "s3://bucket?ca=/nothing/here",
+        "s3://bucket?region=a&region=b",
+        "s3://bucket?secret=x",
+    ],
+)
 def test_a_store_that_is_not_known_is_one_sentence(url: str) -> None:
     with pytest.raises(CannotStart, match="BOTTOMLESS_STORE_URL"):
         open_drive(url)
@@ -94,6 +109,12 @@ def test_a_store_that_is_not_known_is_one_sentence(url: str) -> None:
 async def test_parts_are_opened_by_url(tmp_path: Path) -> None:
     drive = open_drive((tmp_path / "a b").as_uri())
     assert drive.location.root == str(tmp_path / "a b")
+    await drive.aclose()
+    drive = open_drive("s3://bucket/a/b/?endpoint=http://127.0.0.1:1/&region=x&path_style=true")
+    assert drive.location == Location("s3", "bucket/a/b", "http://127.0.0.1:1")
+    await drive.aclose()
+    drive = open_drive("s3://bucket")
+    assert drive.location == Location("s3", "bucket")
     await drive.aclose()
     await open_coordination("redis://127.0.0.1:1/0").aclose()
     with pytest.raises(CannotStart, match="BOTTOMLESS_COORDINATION_URL"):

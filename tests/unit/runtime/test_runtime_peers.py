@@ -142,3 +142,14 @@ async def test_peers_are_opened_once_by_url(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ingest"):
         peers.at("/a.sock")
     await peers.aclose()
+
+
+async def test_a_call_after_the_end_opens_nothing_anew(tmp_path: Path) -> None:
+    async with on_socket(an_app(), tmp_path / "s.sock") as url:
+        peers = Peers(name="test")
+        await peers.at(url).fetch("/bytes")
+        await peers.aclose()
+        for asking in (peers.at(url).call("POST", "/echo", body=1), peers.at(url).fetch("/bytes")):
+            with pytest.raises(Unavailable) as caught:
+                await asking
+            assert caught.value.outcome is Outcome.NONE

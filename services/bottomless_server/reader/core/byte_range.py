@@ -39,10 +39,10 @@ def choose_range(header: str | None, size: int) -> ByteRange | NotSatisfiable | 
 
 
 def etag_matches(header: str | None, etag: str, *, weak: bool) -> bool:
-    """Whether an If-None-Match (`weak`) or If-Range header names this strong ETag."""
+    """Whether an If-None-Match (`weak`) or If-Range header names this ETag."""
     if header is None:
         return False
     if not weak:
         return header.strip() == etag
     named = [part.strip().removeprefix("W/") for part in header.split(",")]
-    return "*" in named or etag in named
+    return "*" in named or etag.removeprefix("W/") in named

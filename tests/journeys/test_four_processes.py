@@ -1,0 +1,126 @@
+"""The four services as four processes: each dies once, appends go on, every record is there once."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import httpx
+import pytest
+from support.processes import FourProcesses, four_processes
+from support.waiting import until
+
+STREAM = "/v1/streams/apart"
+CONFIG = {"fragment": {"target_bytes": 65_536, "max_age_ms": 200}}
+SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "300"}
+
+
+class Producer:
+    """Sends each value once, whatever becomes of it, and remembers what was acknowledged."""
+
+    def __init__(self, house: FourProcesses) -> None:
+        self._house = house
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.sent = 0
+        self.acknowledged: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def goes_on(self) -> None:
+        """Return when more was acknowledged than by now."""
+        before = len(self.acknowledged)
+        until(lambda: len(self.acknowledged) >= before + 5, what="appends to go on")
+
+    def _run(self) -> None:
+        url, client = "", httpx.Client()
+        while not self._stopping.is_set():
+            if self._house["ingest"].url != url:
+                client.close()
+                url = self._house["ingest"].url
+                client = httpx.Client(base_url=url, timeout=30)
+            values = [f"{self.sent + number}".rjust(200) for number in range(3)]
+            self.sent += 3
+            body = {"records": [{"value": value} for value in values]}
+            try:
+                answer = client.post(f"{STREAM}/records", json=body)
+            except httpx.TransportError:
+                self._stopping.wait(0.02)
+                continue
+            if answer.status_code == httpx.codes.OK:
+                first = answer.json()["first_offset"]
+                for offset, value in enumerate(values, first):
+                    assert offset not in self.acknowledged
+                    self.acknowledged[offset] = value
+            else:
+                assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
+                self._stopping.wait(0.02)
+        client.close()
+
+
+def uploaded_next(house: FourProcesses) -> int:
+    with house["reader"].client() as client:
+        bounds = client.get(f"{STREAM}/offsets")
+    # While a service is away, the bounds are not known.
+    if bounds.status_code != httpx.codes.OK:
+        return -1
+    return int(bounds.json()["object_store_next_offset"])
+
+
+def uploads_go_on(house: FourProcesses, producer: Producer) -> None:
+    """Return when what is acknowledged by now is uploaded."""
+    end = max(producer.acknowledged) + 1
+    until(lambda: uploaded_next(house) >= end, seconds=60, what=f"offset {end} to be uploaded")
+
+
+def everything(house: FourProcesses) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    offset = 0
+    with house["reader"].client() as client:
+        while True:
+            page = client.get(f"{STREAM}/records", params={"offset": offset, "limit": 1_000})
+            assert page.status_code == httpx.codes.OK, page.text
+            members = page.json()
+            found += [(record["offset"], record["value"]) for record in members["records"]]
+            offset = members["next_offset"]
+            if members["up_to_date"]:
+                return found
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[FourProcesses]:
+    with four_processes(tmp_path, SETTINGS) as running:
+        yield running
+
+
+def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProcesses) -> None:
+    with house["manifest"].client() as client:
+        client.put(STREAM, json=CONFIG).raise_for_status()
+    with Producer(house) as producer:
+        producer.goes_on()
+        uploads_go_on(house, producer)
+        for name in ("reader", "uploader", "manifest", "ingest"):
+            house[name].kill()
+            if name != "ingest":
+                # Who appended just now needs none of the others.
+                producer.goes_on()
+            house[name].start()
+            producer.goes_on()
+            uploads_go_on(house, producer)
+
+    found = everything(house)
+    assert [offset for offset, _ in found] == list(range(len(found)))
+    assert len({value for _, value in found}) == len(found), "a value stands there twice"
+    stored = dict(found)
+    assert {offset: stored[offset] for offset in producer.acknowledged} == producer.acknowledged
+    assert [int(value) for _, value in found] == sorted(int(value) for _, value in found)
+
+    for name in ("ingest", "uploader", "reader", "manifest"):
+        assert house[name].stop() == 0, house[name].log()[-2000:]
+        assert "Traceback" not in house[name].log(), house[name].log()[-5000:]

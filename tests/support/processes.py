@@ -1,0 +1,150 @@
+"""The real program as its users run it: processes, their ready lines, their ports, their deaths."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from support.valkey import running_valkey
+
+READY = re.compile(r"ready (http://127\.0\.0\.1:[0-9]+)\n")
+READY_SECONDS = 60
+STOP_SECONDS = 30
+
+
+class Process:
+    """One `bottomless serve …`; may be killed and started again with the same arguments."""
+
+    def __init__(
+        self, arguments: Sequence[str], log_path: Path, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = ""
+        self._arguments = list(arguments)
+        self._log_path = log_path
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def spawn(self) -> None:
+        """Start it, and do not wait for anything."""
+        program = str(Path(sys.executable).parent / "bottomless")
+        with self._log_path.open("a") as log:
+            self._process = subprocess.Popen(
+                [program, "serve", "--port", "0", *self._arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **self._settings},
+            )
+
+    def start(self) -> None:
+        """Start and wait for the ready line, which must be all that stdout ever carries."""
+        self.spawn()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        watchdog = threading.Timer(READY_SECONDS, self._process.kill)
+        watchdog.start()
+        line = self._process.stdout.readline()
+        watchdog.cancel()
+        match = READY.fullmatch(line)
+        assert match, f"no ready line but {line!r}; the log ends: {self.log()[-2000:]}"
+        self.url = match[1]
+
+    def log(self) -> str:
+        return self._log_path.read_text()
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut of the process: nothing is flushed, nobody is told."""
+        assert self._process is not None
+        self._process.kill()
+        self._finish()
+
+    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
+        """Ask it to stop and wait; returns the exit code."""
+        assert self._process is not None
+        self._process.send_signal(with_signal)
+        return self._finish()
+
+    def _finish(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        code = self._process.wait(STOP_SECONDS)
+        rest = self._process.stdout.read()
+        self._process.stdout.close()
+        self._process = None
+        assert not rest or READY.fullmatch(rest), f"stdout carried more: {rest[:200]!r}"
+        return code
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+
+class FourProcesses:
+    """The four services apart, as docs/operations.md says: they share a store and a coordination."""
+
+    def __init__(
+        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.objects = directory / "objects"
+        sockets = {
+            name: f"unix://{directory}/{name}.sock"
+            for name in ("manifest", "ingest", "uploader", "reader")
+        }
+        common = {
+            "BOTTOMLESS_STORE_URL": self.objects.as_uri(),
+            "BOTTOMLESS_COORDINATION_URL": coordination_url,
+            "BOTTOMLESS_MANIFEST_URL": sockets["manifest"],
+            "BOTTOMLESS_INGEST_URL": sockets["ingest"],
+            "BOTTOMLESS_DATA_DIR": str(directory / "data"),
+            **(settings or {}),
+        }
+        self.services = {
+            name: Process(
+                [name],
+                directory / f"{name}.log",
+                {**common, f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": socket},
+            )
+            for name, socket in sockets.items()
+        }
+
+    def __getitem__(self, name: str) -> Process:
+        return self.services[name]
+
+
+@contextmanager
+def four_processes(
+    directory: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[FourProcesses]:
+    """Start a Valkey and the four services, each after those that it calls."""
+    with ExitStack() as running:
+        valkey = running.enter_context(running_valkey(directory / "valkey"))
+        house = FourProcesses(directory, valkey.url, settings)
+        for process in house.services.values():
+            running.enter_context(process)
+        yield house

@@ -1,0 +1,401 @@
+"""What a caller hears of an S3 store that fails, by a server that answers as it is told."""
+
+import asyncio
+import ipaddress
+import ssl
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from support.s3 import CREDENTIALS
+from support.scripted_s3 import CLOSE, ScriptedS3, refusal, reply, scripted_s3
+
+from bottomless.drives.base import (
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    ObjectExists,
+    ObjectMissing,
+)
+from bottomless.drives.s3 import S3Drive
+from bottomless.drives.s3_client import MIB, S3Options
+from bottomless.errors import Corrupt, Outcome, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless.stores.objects import put_object
+
+BODY = b"body"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedS3]:
+    async with scripted_s3() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def options(server: ScriptedS3) -> S3Options:
+    return S3Options("bucket", "root", server.endpoint, connect_seconds=2, read_seconds=5)
+
+
+@pytest.fixture
+async def drive(options: S3Options) -> AsyncIterator[S3Drive]:
+    made = S3Drive(options)
+    yield made
+    await made.aclose()
+
+
+async def put(drive: S3Drive, data: bytes = BODY) -> None:
+    await drive.put("a/b", [data], crc32c(data))
+
+
+async def failure_of_put(drive: S3Drive, data: bytes = BODY) -> StoreError:
+    with pytest.raises(StoreError) as raised:
+        await put(drive, data)
+    return raised.value
+
+
+async def test_a_put_is_conditional_and_carries_our_checksum_signed(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [reply(200)]
+    await put(drive)
+
+    (sent,) = server.requests
+    assert (sent.method, sent.target, sent.body) == ("PUT", "/bucket/root/a/b", BODY)
+    assert sent.headers["if-none-match"] == "*"
+    assert b64decode(sent.headers["x-amz-checksum-crc32c"]) == crc32c(BODY).to_bytes(4, "big")
+    assert "x-amz-checksum-crc32c" in sent.headers["authorization"]
+    assert "x-amz-checksum-crc32" not in sent.headers
+    assert "x-amz-sdk-checksum-algorithm" not in sent.headers
+    assert "transfer-encoding" not in sent.headers
+    assert "expect" not in sent.headers
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (refusal(412, "PreconditionFailed"), ObjectExists),
+        (refusal(409, "ConditionalRequestConflict"), DriveUnavailable),
+        (refusal(409, "OperationAborted"), DriveUnavailable),
+        (refusal(503, "SlowDown"), DriveUnavailable),
+        (refusal(429, "TooManyRequests"), DriveUnavailable),
+        (refusal(400, "RequestTimeout"), DriveUnavailable),
+        (refusal(503, "ServiceUnavailable"), DriveAmbiguous),
+        (refusal(500, "InternalError"), DriveAmbiguous),
+        (reply(502, b"<html>bad gateway</html>"), DriveAmbiguous),
+        (reply(503, b"<html>no server behind</html>"), DriveAmbiguous),
+        (refusal(200, "InternalError"), DriveAmbiguous),
+        (refusal(507, "InsufficientStorage"), DriveFull),
+        (refusal(403, "AccessDenied"), DriveRefused),
+        (refusal(403, "SignatureDoesNotMatch"), DriveRefused),
+        (refusal(404, "NoSuchBucket"), DriveRefused),
+        (refusal(501, "NotImplemented"), DriveAmbiguous),
+        (refusal(400, "BadDigest"), Corrupt),
+        (refusal(400, "XAmzContentSHA256Mismatch"), Corrupt),
+        (b"no HTTP at all\r\n\r\n", DriveAmbiguous),
+        (reply(500, b"<Error><Code>Inter", cut=5), DriveAmbiguous),
+        (CLOSE, DriveAmbiguous),
+    ],
+)
+async def test_what_a_failed_put_means(
+    server: ScriptedS3, drive: S3Drive, answer: bytes, wanted: type[StoreError]
+) -> None:
+    server.replies = [answer]
+    error = await failure_of_put(drive)
+
+    assert type(error) is wanted
+    assert error.outcome is (Outcome.UNKNOWN if wanted is DriveAmbiguous else Outcome.NONE)
+    assert len(server.requests) == 1
+    assert "root/a/b" not in str(error)
+
+
+async def test_a_put_on_a_kept_connection_that_breaks_is_not_sent_again(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    """The HTTP client would, since it holds PUT to be harmless: the second would hear 412."""
+    server.replies = [reply(200), CLOSE, refusal(412, "PreconditionFailed")]
+    await put(drive)
+
+    assert type(await failure_of_put(drive)) is DriveAmbiguous
+    assert len(server.requests) == 2
+
+
+async def test_a_put_that_is_never_answered_is_an_unknown_outcome(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    for impatient in (replace(options, read_seconds=0.2), replace(options, call_seconds=0.2)):
+        server.replies = [None]
+        drive = S3Drive(impatient)
+        assert type(await failure_of_put(drive)) is DriveAmbiguous
+        await drive.aclose()
+
+
+async def test_a_server_that_is_not_there_stored_nothing(options: S3Options) -> None:
+    listening = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
+    port = listening.sockets[0].getsockname()[1]
+    listening.close()
+    await listening.wait_closed()
+    drive = S3Drive(replace(options, endpoint=f"http://127.0.0.1:{port}"))
+    error = await failure_of_put(drive)
+    await drive.aclose()
+
+    assert (type(error), error.outcome, error.retryable) == (DriveUnavailable, Outcome.NONE, True)
+
+
+async def test_a_connection_that_breaks_while_bytes_are_sent_is_an_unknown_outcome(
+    options: S3Options,
+) -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.transport.abort()
+
+    breaking = await asyncio.start_server(reset, "127.0.0.1", 0)
+    port = breaking.sockets[0].getsockname()[1]
+    drive = S3Drive(replace(options, endpoint=f"http://127.0.0.1:{port}"))
+    error = await failure_of_put(drive, bytes(32 * MIB))
+    await drive.aclose()
+    breaking.close()
+
+    assert type(error) is DriveAmbiguous
+
+
+def _self_signed(directory: Path) -> Path:
+    """A certificate for 127.0.0.1 and its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "scripted")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.now(tz=UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = directory / "server.pem"
+    path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+    )
+    return path
+
+
+async def test_only_a_certificate_that_is_trusted_is_talked_to(
+    options: S3Options, tmp_path: Path
+) -> None:
+    certificate = _self_signed(tmp_path)
+    secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    secure.load_cert_chain(certificate)
+    async with scripted_s3(secure) as server:
+        server.replies = [reply(200)]
+        stranger = S3Drive(replace(options, endpoint=server.endpoint))
+        assert type(await failure_of_put(stranger)) is DriveRefused
+        await stranger.aclose()
+        friend = S3Drive(replace(options, endpoint=server.endpoint, ca_path=certificate))
+        await put(friend)
+        await friend.aclose()
+
+    (sent,) = server.requests
+    assert sent.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert "x-amz-checksum-crc32c" in sent.headers["authorization"]
+
+
+async def test_without_credentials_nothing_is_sent(
+    server: ScriptedS3, options: S3Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nothing/here")
+    drive = S3Drive(options)
+    error = await failure_of_put(drive)
+    await drive.aclose()
+
+    assert (type(error), error.retryable) == (DriveRefused, False)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted"),
+    [
+        (refusal(404, "NoSuchKey"), ObjectMissing),
+        (refusal(404, "NoSuchBucket"), DriveRefused),
+        (refusal(403, "AccessDenied"), DriveRefused),
+        (refusal(500, "InternalError"), DriveUnavailable),
+        (refusal(503, "SlowDown"), DriveUnavailable),
+        (reply(200, BODY, cut=1), DriveUnavailable),
+        (reply(200, BODY, cut=4), DriveUnavailable),
+        (CLOSE, DriveUnavailable),
+    ],
+)
+async def test_what_a_failed_read_means(
+    server: ScriptedS3, drive: S3Drive, answer: bytes, wanted: type[StoreError]
+) -> None:
+    # A broken connection may be tried again by a read: it changes nothing.
+    server.replies = [answer, answer]
+    with pytest.raises(StoreError) as raised:
+        await drive.get("a/b")
+
+    assert type(raised.value) is wanted
+
+
+async def test_a_read_that_stalls_in_its_body_is_given_up(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    head = reply(200, BODY).removesuffix(BODY)
+    drive = S3Drive(replace(options, read_seconds=0.2))
+    server.replies = [head + b"bo"]
+    with pytest.raises(DriveUnavailable):
+        await drive.get("a/b")
+    await drive.aclose()
+
+
+async def test_a_store_that_ignores_ranges_is_still_read_right(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [reply(200, b"0123456789")]
+
+    assert await drive.get("a/b", 3, 4) == b"3456"
+
+
+async def test_a_store_that_sends_another_range_is_refused(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [reply(206, b"0123", content_range="bytes 0-3/10")]
+    with pytest.raises(DriveRefused):
+        await drive.get("a/b", 3, 4)
+
+
+async def test_an_absent_bucket_is_not_an_absent_object(server: ScriptedS3, drive: S3Drive) -> None:
+    """A HEAD cannot tell; an empty answer for a bucket that is not there would look like loss."""
+    nothing = reply(404)
+    server.replies = [nothing, refusal(404, "NoSuchBucket"), nothing, refusal(404, "NoSuchKey")]
+    with pytest.raises(DriveRefused):
+        await drive.head("a/b")
+    with pytest.raises(ObjectMissing):
+        await drive.head("a/b")
+
+
+@pytest.mark.parametrize("shown", ["", "AAAAAA==-2"])
+async def test_a_checksum_that_the_store_does_not_know_is_read(
+    server: ScriptedS3, drive: S3Drive, shown: str
+) -> None:
+    head = reply(200, BODY, x_amz_checksum_crc32c=shown).removesuffix(BODY)
+    server.replies = [head, reply(206, BODY, content_range="bytes 0-3/4")]
+
+    assert (await drive.head("a/b", checksum=True)).crc == crc32c(BODY)
+
+
+async def test_keys_that_could_not_be_deleted_are_named(server: ScriptedS3, drive: S3Drive) -> None:
+    errors = [("a/b", "AccessDenied"), ("a/c", "InternalError"), ("a/d", "NoSuchKey")]
+    body = "".join(
+        f"<Error><Key>root/{key}</Key><Code>{code}</Code></Error>" for key, code in errors
+    )
+    server.replies = [reply(200, f"<DeleteResult>{body}</DeleteResult>".encode())]
+    failures = await drive.delete(["a/b", "a/c", "a/d", "a/e"])
+
+    assert {key: type(error) for key, error in failures.items()} == {
+        "a/b": DriveRefused,
+        "a/c": DriveUnavailable,
+    }
+
+
+async def test_a_batch_that_fails_as_a_whole_names_its_keys_and_the_next_goes_on(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [refusal(503, "SlowDown"), reply(200, b"<DeleteResult></DeleteResult>")]
+    names = [f"a/{number}" for number in range(1500)]
+
+    failures = await drive.delete(names)
+
+    assert list(failures) == names[:1000]
+    assert len(server.requests) == 2
+
+
+CREATED = reply(
+    200,
+    b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+)
+SENT = reply(200, etag='"e"')
+DONE = reply(200, b"<CompleteMultipartUploadResult></CompleteMultipartUploadResult>")
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted"),
+    [
+        ([refusal(503, "SlowDown")], DriveUnavailable),
+        ([CREATED, refusal(500, "InternalError"), reply(204)], DriveUnavailable),
+        ([CREATED, CLOSE, reply(204)], DriveUnavailable),
+        ([CREATED, refusal(400, "BadDigest"), refusal(500, "InternalError")], Corrupt),
+        ([CREATED, SENT, SENT, refusal(412, "PreconditionFailed"), reply(204)], ObjectExists),
+        ([CREATED, SENT, SENT, refusal(200, "InternalError"), reply(204)], DriveAmbiguous),
+        ([CREATED, SENT, SENT, CLOSE, refusal(404, "NoSuchUpload")], DriveAmbiguous),
+        ([CREATED, SENT, SENT, refusal(404, "NoSuchUpload"), reply(204)], DriveUnavailable),
+    ],
+)
+async def test_an_upload_in_parts_that_failed_is_aborted(
+    server: ScriptedS3, options: S3Options, answers: list[bytes], wanted: type[StoreError]
+) -> None:
+    drive = S3Drive(replace(options, multipart_bytes=MIB, part_bytes=MIB, part_count_max=1))
+    server.replies = list(answers)
+    error = await failure_of_put(drive, bytes(2 * MIB))
+    await drive.aclose()
+
+    assert type(error) is wanted
+    assert server.replies == []
+    assert server.requests[-1].method == ("DELETE" if len(answers) > 1 else "POST")
+
+
+async def test_an_upload_in_parts_is_completed_only_if_absent_with_the_whole_checksum(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    drive = S3Drive(replace(options, multipart_bytes=MIB, part_bytes=MIB, part_count_max=1))
+    server.replies = [CREATED, SENT, SENT, DONE]
+    await put(drive, bytes(MIB) + BODY)
+    await drive.aclose()
+
+    create, first, second, complete = server.requests
+    assert create.headers["x-amz-checksum-type"] == "FULL_OBJECT"
+    assert (len(first.body), second.body) == (MIB, BODY)
+    assert "x-amz-checksum-crc32c" in second.headers
+    assert complete.headers["if-none-match"] == "*"
+    assert "x-amz-checksum-crc32c" in complete.headers
+
+
+async def test_the_loop_takes_its_own_object_behind_a_lost_reply_for_success(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    whole = reply(206, BODY, content_range="bytes 0-3/4")
+    server.replies = [
+        CLOSE,
+        refusal(503, "SlowDown"),
+        refusal(412, "PreconditionFailed"),
+        reply(200, BODY).removesuffix(BODY),
+        whole,
+    ]
+    await put_object(drive, "a/b", [BODY], crc32c(BODY), deadline_seconds=30)
+
+    assert [request.method for request in server.requests] == ["PUT", "PUT", "PUT", "HEAD", "GET"]
+
+
+async def test_the_client_is_opened_once_also_by_calls_at_the_same_time(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [reply(200)] * 8
+    await asyncio.gather(drive.start(), *(put(drive) for _ in range(8)))
+
+    assert len(server.requests) == 8
