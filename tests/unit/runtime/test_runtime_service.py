@@ -12,10 +12,11 @@ from typing import Self
 
 import httpx
 import pytest
-from support import tiny_service
 from support.waiting import until
 
 SECONDS = 20
+
+PROGRAM = Path(__file__).parents[2] / "support" / "tiny_service.py"
 
 
 class Tiny:
@@ -24,7 +25,7 @@ class Tiny:
     def __init__(self, directory: Path, *behaviour: str, port: int = 0) -> None:
         self.directory = directory
         self.process = subprocess.Popen(
-            [sys.executable, tiny_service.__file__, str(directory), str(port), *behaviour],
+            [sys.executable, str(PROGRAM), str(directory), str(port), *behaviour],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
