@@ -5,8 +5,10 @@ through the standard logging module comes out the same way, from warnings on.
 """
 
 import logging
+import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal, TextIO, cast
 
 import structlog
@@ -45,12 +47,26 @@ class _Stderr:
     """Stderr, as far as somebody reads it: work must not fail because a log line cannot be written."""
 
     def write(self, text: str) -> None:
-        with suppress(OSError):
+        try:
             sys.stderr.write(text)
+        except OSError:
+            _stop_writing()
 
     def flush(self) -> None:
-        with suppress(OSError):
+        try:
             sys.stderr.flush()
+        except OSError:
+            _stop_writing()
+
+
+def _stop_writing() -> None:
+    """Nobody reads stderr any more: send it nowhere.
+
+    What its buffer still holds would otherwise fail once more when the interpreter ends,
+    which then exits with 120 after a clean stop.
+    """
+    with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def _json_shape() -> list[Processor]:
