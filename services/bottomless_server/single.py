@@ -36,7 +36,7 @@ def run(name: str, settings: CommonSettings) -> int:
         listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
         url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
         given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
-        drive = open_drive(settings.store_url) if settings.store_url else None
+        drive = open_drive(settings.store_url, settings) if settings.store_url else None
         coordination = (
             open_coordination(settings.coordination_url) if settings.coordination_url else None
         )

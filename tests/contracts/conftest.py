@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from support.moto_server import running_moto
 from support.s3 import BUCKET, CREDENTIALS, S3Server
-from support.seaweed import running_seaweed
 from support.valkey import another_client, running_valkey
 
 from bottomless.coordination.base import Changes, Coordination
@@ -44,12 +43,6 @@ async def drive(request: pytest.FixtureRequest) -> AsyncIterator[Drive]:
 @pytest.fixture(scope="session")
 def moto() -> Iterator[S3Server]:
     with running_moto() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as running:
         yield running
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bottomless.coordination.base import Changes, Coordination, CoordinationConflict, Due
+from bottomless.coordination.base import Changes, Coordination, CoordinationConflict, Due, Member
 from bottomless.errors import Fenced
 from contracts.conftest import Shared
 
@@ -210,6 +210,72 @@ async def test_settling_spares_what_was_queued_again_for_later(coordination: Coo
     await coordination.settle([])
 
     assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"c", 1), Due(QUEUE, b"a", 8)]
+
+
+async def test_when_members_are_due_can_be_asked_by_name(coordination: Coordination) -> None:
+    await queue(coordination, (b"a", 1), (b"b", 1_800_000_000_123))
+
+    asked = [b"b", b"none", b"a"]
+    assert await coordination.due_at(QUEUE, asked) == [1_800_000_000_123, None, 1]
+    assert await coordination.due_at("nothing", [b"a"]) == [None]
+    assert await coordination.due_at(QUEUE, []) == []
+    assert await coordination.member_count(QUEUE) == 2
+
+
+async def enter(coordination: Coordination, *members: bytes, present: bool = True) -> None:
+    changes = Changes(members=[Member("index", member, present) for member in members])
+    await coordination.transact(["none"], lambda _: changes)
+
+
+async def test_an_index_is_read_in_the_order_of_bytes_from_anywhere(
+    coordination: Coordination,
+) -> None:
+    await enter(coordination, b"b", b"a-1", b"a", b"a\x00z", b"\xff", b"B", b"a")
+
+    ordered = [b"B", b"a", b"a\x00z", b"a-1", b"b", b"\xff"]
+    assert await coordination.members("index", b"", 10) == ordered
+    assert await coordination.members("index", b"a", 2) == [b"a\x00z", b"a-1"]
+    assert await coordination.members("index", b"a-", 2) == [b"a-1", b"b"]
+    assert await coordination.members("index", b"\xff", 10) == []
+    assert await coordination.members("nothing", b"", 10) == []
+    assert await coordination.member_count("index") == 6
+    assert await coordination.member_count("nothing") == 0
+
+
+async def test_what_is_taken_out_of_an_index_is_gone(coordination: Coordination) -> None:
+    await enter(coordination, b"a", b"b")
+    await enter(coordination, b"a", b"never there", present=False)
+
+    assert await coordination.members("index", b"", 10) == [b"b"]
+
+
+async def test_an_index_changes_with_its_transaction_or_not_at_all(shared: Shared) -> None:
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        shared.interfere("a", b"theirs")
+        return Changes({"a": b"mine"}, members=[Member("index", b"m", True)])
+
+    with pytest.raises(CoordinationConflict):
+        await shared.coordination.transact(["a"], change, attempts=2)
+
+    assert await shared.coordination.members("index", b"", 10) == []
+
+
+async def test_several_values_are_read_at_once(coordination: Coordination) -> None:
+    await write(coordination, a=b"1", c=b"3")
+
+    assert await coordination.get_many(["c", "b", "a"]) == [b"3", None, b"1"]
+    assert await coordination.get_many([]) == []
+
+
+async def test_what_two_parts_decide_is_written_as_one(coordination: Coordination) -> None:
+    mine = Changes({"a": b"1", "b": b"1"}, [Due(QUEUE, b"m", 1)], [Member("index", b"m", True)])
+    theirs = Changes({"b": b"2"}, [Due(QUEUE, b"n", 2)])
+
+    await coordination.transact(["a"], lambda _: mine | theirs)
+
+    assert await coordination.get_many(["a", "b"]) == [b"1", b"2"]
+    assert [due.member for due in await coordination.due(QUEUE, 9, 9)] == [b"m", b"n"]
+    assert await coordination.members("index", b"", 9) == [b"m"]
 
 
 async def test_a_store_that_keeps_what_it_is_given_passes_its_check(

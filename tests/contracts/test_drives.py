@@ -1,6 +1,7 @@
 """What every drive promises, and what only a directory can show."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -176,3 +177,12 @@ async def test_a_key_that_could_lie_elsewhere_is_a_bug(drive: Drive, object_key:
         await drive.get(object_key)
     with pytest.raises(ValueError, match="not an object key"):
         await drive.delete([object_key])
+
+
+async def test_the_clock_of_the_store_is_near_ours_and_in_milliseconds(drive: Drive) -> None:
+    before = time.time_ns() // 1_000_000
+
+    found = await drive.clock()
+
+    # Dates of HTTP have whole seconds.
+    assert before - 2_000 <= found <= time.time_ns() // 1_000_000 + 2_000

@@ -19,6 +19,7 @@ from bottomless.drives.s3_multipart import shown_crc
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless_server.runtime.parts import open_drive
+from bottomless_server.runtime.settings import CommonSettings
 from contracts.conftest import s3_options
 
 BIG = bytes(range(256)) * 4096 * 12
@@ -226,9 +227,9 @@ async def test_a_store_that_does_not_list_by_key_is_refused_where_it_is_trusted_
 
 async def test_a_drive_is_opened_by_its_url(server: S3Server, tmp_path: Path) -> None:
     prefix = f"tests/{secrets.token_hex(8)}"
-    drive = open_drive(server.store_url(prefix))
+    drive = open_drive(server.store_url(prefix), CommonSettings())
     await drive.put("a", [b"x"], crc32c(b"x"))
 
     assert await drive.get("a") == b"x"
-    assert drive.location == Location("s3", f"{BUCKET}/{prefix}", server.endpoint)
+    assert drive.location == Location("s3", f"{BUCKET}/{prefix}", server.endpoint, None, True)
     await drive.aclose()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from unit.formats.examples import (
     CHECKPOINT,
+    CONSUMERS,
     ENTRY,
     FULL_ENTRY,
     OTHER_UID,
@@ -26,10 +27,11 @@ from unit.formats.examples import (
     a_fragment,
     a_frame,
     a_full_batch,
+    a_tracking_chunk,
 )
 
 from bottomless.formats.batch import Codec, encode_frame
-from bottomless.formats.chunk import encode_trailer
+from bottomless.formats.consumers import encode_snapshot
 from bottomless.formats.manifest import encode_node
 from bottomless.formats.segment import (
     encode_checkpoint,
@@ -101,9 +103,7 @@ def a_segment() -> bytes:
 EXAMPLES: dict[str, Callable[[], bytes]] = {
     "chunk": lambda: a_chunk(1040),
     "chunk_hole": lambda: a_bare_chunk(ChunkKind.HOLE, 1040, 2, bytes(8)),
-    "chunk_tracking": lambda: a_bare_chunk(
-        ChunkKind.TRACKING, 1040, body=encode_trailer([FULL_ENTRY])
-    ),
+    "chunk_tracking": lambda: a_tracking_chunk(1040),
     "frame_plain": lambda: encode_frame(a_batch()),
     "frame_all_columns": lambda: encode_frame(a_full_batch()),
     "frame_zstd": lambda: encode_frame(a_batch([b"abcd" * 50] * 2), Codec.ZSTD),
@@ -119,6 +119,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "manifest_group": lambda: encode_node(a_group()),
     "stream_record": lambda: encode_record(RECORD),
     "stream_registry": lambda: encode_registry(RECORD),
+    "consumers": lambda: encode_snapshot(CONSUMERS),
 }
 """What each golden file holds: `{name}.hex`."""
 

@@ -1,14 +1,18 @@
 """One record, ten stops: the same ten as docs/one-record.md, each looked at from outside.
 
-The process is the real one; files and objects are opened with the formats, not with
-the services' own code, so that what is promised on disk is what is checked.
+The processes are the real ones; files and objects are opened with the formats, not with
+the services' own code, so that what is promised on disk is what is checked. Where the
+services run apart, each is killed and started again after the stop that it is known for.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 from pyspark.sql import SparkSession
-from support.server import AllInOne
+from support.house import HOUSES, House
+from support.spark_session import worker_environment
 from support.waiting import until
 
 from bottomless.formats import fragment as fragment_format
@@ -23,19 +27,28 @@ from bottomless.model.manifest import fragment_info
 STREAM = "/v1/streams/orders"
 RECORD = {"json": {"id": 7, "total": 12.5}, "key": "cust-9", "headers": {"type": "order"}}
 VALUE = b'{"id":7,"total":12.5}'
+SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
 
 
-def only(paths: list[Path]) -> Path:
-    assert len(paths) == 1, paths
-    return paths[0]
+def only(found: list[Path]) -> Path:
+    assert len(found) == 1, found
+    return found[0]
 
 
-def newest_root(objects: Path) -> Path:
-    return max(objects.rglob("root.*.manifest"))
+@pytest.fixture(params=sorted(HOUSES))
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    with HOUSES[request.param](request, tmp_path, SETTINGS) as running:
+        yield running
 
 
-def test_follow_one_record(server: AllInOne, spark: SparkSession) -> None:
-    with server.client() as client:
+def dies_and_returns(house: House, name: str) -> None:
+    if name in house.names:
+        house.kill(name)
+        house.start()
+
+
+def test_follow_one_record(house: House, spark: SparkSession) -> None:
+    with house.client() as client:
         # 1. The contract: a stream, and a request that appends to it.
         created = client.put(STREAM, json={"fragment": {"max_age_ms": 2000}})
         assert created.status_code == httpx.codes.CREATED
@@ -46,7 +59,7 @@ def test_follow_one_record(server: AllInOne, spark: SparkSession) -> None:
         assert (answer["first_offset"], answer["next_offset"], answer["count"]) == (0, 1, 1)
 
         # 4. It became a chunk, and 5. the appender made that durable before it answered.
-        segment = only(list((server.data_dir / "ingest").rglob(f"{stream_id}/*.segment")))
+        segment = only(list(house.ingest_dir.rglob(f"{stream_id}/*.segment")))
         raw = segment.read_bytes()
         assert decode_segment_header(raw[:SEGMENT_HEADER_SIZE]).stream_id == stream_id
         header, chunk = next(split_chunks(raw[SEGMENT_HEADER_SIZE:]))
@@ -59,10 +72,13 @@ def test_follow_one_record(server: AllInOne, spark: SparkSession) -> None:
         # Readers see it at once, from the tail.
         page = client.get(f"{STREAM}/records", params={"offset": "first"}).json()
         assert page["records"][0]["json"] == RECORD["json"]
+        dies_and_returns(house, "ingest")
 
         # 6. The uploader cuts it into a fragment when it is old enough, 7. as one object.
+        dies_and_returns(house, "uploader")
         until(lambda: uploaded_next(client) == 1, what="the fragment")
-        blob = only(list(server.objects.rglob("*.fragment"))).read_bytes()
+        fragment_key = only(objects(house, "*.fragment"))
+        blob = house.stored.read(str(fragment_key))
         fragment = fragment_format.decode_fragment_header(blob[: fragment_format.HEADER_SIZE])
         assert (fragment.stream_id, fragment.first_offset, fragment.next_offset) == (
             stream_id,
@@ -72,21 +88,32 @@ def test_follow_one_record(server: AllInOne, spark: SparkSession) -> None:
         assert blob[fragment_format.HEADER_SIZE :].startswith(stored), "bytes changed on the way"
 
         # 8. The manifest names it: root → entry → object, checksum by checksum.
-        root = decode_node(newest_root(server.objects).read_bytes())
+        newest_root = max(objects(house, "root.*.manifest"))
+        root = decode_node(house.stored.read(str(newest_root)))
         entry = fragment_info(root.entries[0])
         assert (root.next_offset, entry.uid, entry.crc) == (1, fragment.uid, crc32c(blob))
+        dies_and_returns(house, "manifest")
 
         # 9. The reader finds it there, by offset and by time, as before.
+        dies_and_returns(house, "reader")
         listed = client.get(f"{STREAM}/fragments").json()["fragments"]
         assert [item["id"] for item in listed] == [entry.fragment_id]
         timed = client.get(f"{STREAM}/records", params={"offset": f"timestamp:{header.timestamp}"})
         assert timed.json()["records"] == page["records"]
 
-    # 10. Spark reads the same object as a row.
-    frame = spark.read.format("bottomless").options(url=server.url, stream="orders").load()
-    rows = frame.collect()
+    # 10. Spark reads the same object, by itself, as a row.
+    with worker_environment(spark, house.stored.credentials):
+        given = {"url": house.url, "stream": "orders", "mode": "direct"}
+        rows = spark.read.format("bottomless").options(**given).load().collect()
     assert [(row.offset, bytes(row.value)) for row in rows] == [(0, VALUE)]
 
 
+def objects(house: House, pattern: str) -> list[Path]:
+    """Keys of objects whose names are of this form."""
+    return [path for path in map(Path, house.stored.sizes()) if path.match(pattern)]
+
+
 def uploaded_next(client: httpx.Client) -> int:
-    return int(client.get(f"{STREAM}/offsets").json()["object_store_next_offset"])
+    bounds = client.get(f"{STREAM}/offsets")
+    # A service that just came back finds its peers within moments, and says 503 until then.
+    return int(bounds.json()["object_store_next_offset"]) if bounds.is_success else -1

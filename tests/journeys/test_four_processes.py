@@ -1,4 +1,8 @@
-"""The four services as four processes: each dies once, appends go on, every record is there once."""
+"""The four services as four processes on S3, behind nginx: each dies once, appends go on.
+
+Producers and readers know one address. What the services answer meanwhile is what users meet,
+nginx's own answers for a service that is away among it.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -8,6 +12,7 @@ from typing import Self
 import httpx
 import pytest
 from support.processes import FourProcesses, four_processes
+from support.s3 import S3Server
 from support.waiting import until
 
 STREAM = "/v1/streams/apart"
@@ -39,82 +44,75 @@ class Producer:
         until(lambda: len(self.acknowledged) >= before + 5, what="appends to go on")
 
     def _run(self) -> None:
-        url, client = "", httpx.Client()
-        while not self._stopping.is_set():
-            if self._house["ingest"].url != url:
-                client.close()
-                url = self._house["ingest"].url
-                client = httpx.Client(base_url=url, timeout=30)
-            values = [f"{self.sent + number}".rjust(200) for number in range(3)]
-            self.sent += 3
-            body = {"records": [{"value": value} for value in values]}
-            try:
+        with self._house.client() as client:
+            while not self._stopping.is_set():
+                values = [f"{self.sent + number}".rjust(200) for number in range(3)]
+                self.sent += 3
+                body = {"records": [{"value": value} for value in values]}
                 answer = client.post(f"{STREAM}/records", json=body)
-            except httpx.TransportError:
-                self._stopping.wait(0.02)
-                continue
-            if answer.status_code == httpx.codes.OK:
-                first = answer.json()["first_offset"]
-                for offset, value in enumerate(values, first):
-                    assert offset not in self.acknowledged
-                    self.acknowledged[offset] = value
-            else:
-                assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
-                self._stopping.wait(0.02)
-        client.close()
+                if answer.status_code == httpx.codes.OK:
+                    first = answer.json()["first_offset"]
+                    for offset, value in enumerate(values, first):
+                        assert offset not in self.acknowledged
+                        self.acknowledged[offset] = value
+                else:
+                    assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
+                    self._stopping.wait(0.02)
 
 
-def uploaded_next(house: FourProcesses) -> int:
-    with house["reader"].client() as client:
-        bounds = client.get(f"{STREAM}/offsets")
-    # While a service is away, the bounds are not known.
-    if bounds.status_code != httpx.codes.OK:
-        return -1
-    return int(bounds.json()["object_store_next_offset"])
-
-
-def uploads_go_on(house: FourProcesses, producer: Producer) -> None:
+def uploads_go_on(client: httpx.Client, producer: Producer) -> None:
     """Return when what is acknowledged by now is uploaded."""
     end = max(producer.acknowledged) + 1
-    until(lambda: uploaded_next(house) >= end, seconds=60, what=f"offset {end} to be uploaded")
+
+    def uploaded() -> bool:
+        bounds = client.get(f"{STREAM}/offsets")
+        # While a service is away, the bounds are not known.
+        return bounds.is_success and bounds.json()["object_store_next_offset"] >= end
+
+    until(uploaded, seconds=60, what=f"offset {end} to be uploaded")
 
 
-def everything(house: FourProcesses) -> list[tuple[int, str]]:
+def everything(client: httpx.Client) -> list[tuple[int, str]]:
     found: list[tuple[int, str]] = []
     offset = 0
-    with house["reader"].client() as client:
-        while True:
-            page = client.get(f"{STREAM}/records", params={"offset": offset, "limit": 1_000})
-            assert page.status_code == httpx.codes.OK, page.text
-            members = page.json()
-            found += [(record["offset"], record["value"]) for record in members["records"]]
-            offset = members["next_offset"]
-            if members["up_to_date"]:
-                return found
+    while True:
+        page = client.get(f"{STREAM}/records", params={"offset": offset, "limit": 1_000})
+        assert page.status_code == httpx.codes.OK, page.text
+        members = page.json()
+        found += [(record["offset"], record["value"]) for record in members["records"]]
+        offset = members["next_offset"]
+        if members["up_to_date"]:
+            return found
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[FourProcesses]:
-    with four_processes(tmp_path, SETTINGS) as running:
+def house(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
+    with four_processes(tmp_path, SETTINGS, seaweed) as running:
         yield running
 
 
 def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProcesses) -> None:
-    with house["manifest"].client() as client:
+    with house.client() as client:
         client.put(STREAM, json=CONFIG).raise_for_status()
-    with Producer(house) as producer:
-        producer.goes_on()
-        uploads_go_on(house, producer)
-        for name in ("reader", "uploader", "manifest", "ingest"):
-            house[name].kill()
-            if name != "ingest":
-                # Who appended just now needs none of the others.
-                producer.goes_on()
-            house[name].start()
+        with Producer(house) as producer:
             producer.goes_on()
-            uploads_go_on(house, producer)
+            uploads_go_on(client, producer)
+            for name in ("reader", "uploader", "manifest", "ingest"):
+                house.kill(name)
+                if name == "ingest":
+                    away = client.post(f"{STREAM}/records", json={"records": [{"value": "-1"}]})
+                    assert away.status_code == httpx.codes.SERVICE_UNAVAILABLE
+                    assert away.json()["code"] == "peer-unavailable"
+                else:
+                    # Who appended just now needs none of the others.
+                    producer.goes_on()
+                house.start()
+                producer.goes_on()
+                uploads_go_on(client, producer)
 
-    found = everything(house)
+        found = everything(client)
+        assert client.get("/internal/v1/streams").status_code == httpx.codes.NOT_FOUND
+
     assert [offset for offset, _ in found] == list(range(len(found)))
     assert len({value for _, value in found}) == len(found), "a value stands there twice"
     stored = dict(found)

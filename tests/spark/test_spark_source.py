@@ -2,18 +2,17 @@
 
 import itertools
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyspark_bottomless
 import pytest
 from pyspark.errors import AnalysisException, PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource
 from support.server import AllInOne
-from support.spark_session import Streams, spark
+from support.spark_session import Streams, milliseconds, rows_of, spark
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.read import sum_counts
@@ -54,13 +53,6 @@ def a_name() -> str:
     return f"stream-{next(_numbers)}"
 
 
-def produce(streams: Streams, name: str, count: int, requests: int = 1) -> None:
-    """`count` numbered values a request."""
-    for number in range(requests):
-        values = [f"{number}-{index}" + "x" * (index % 200) for index in range(count)]
-        streams.client.append_arrow(name, pa.table({"value": pa.array(values, pa.binary())}))
-
-
 @pytest.fixture(scope="module")
 def _names() -> dict[str, str]:
     return {}
@@ -72,7 +64,7 @@ def stored(streams: Streams, _names: dict[str, str]) -> str:
     if "stored" not in _names:
         name = a_name()
         streams.client.create_stream(name, SMALL)
-        produce(streams, name, count=700, requests=8)
+        streams.produce(name, count=700, requests=8)
         streams.client.wait_until_stored(name, timeout_seconds=30)
         _names["stored"] = name
     return _names["stored"]
@@ -84,20 +76,10 @@ def tail(streams: Streams, _names: dict[str, str]) -> str:
     if "tail" not in _names:
         name = a_name()
         streams.client.create_stream(name, TAIL)
-        produce(streams, name, count=300, requests=3)
+        streams.produce(name, count=300, requests=3)
         assert streams.client.offsets(name).object_store_next_offset == 0
         _names["tail"] = name
     return _names["tail"]
-
-
-def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:
-    rows = frame.orderBy("offset").collect()
-    return [(row.offset, milliseconds(row.timestamp), bytes(row.value)) for row in rows]
-
-
-def milliseconds(moment: datetime) -> int:
-    """Of a time as PySpark shows it: without a zone, in that of this machine."""
-    return round(moment.astimezone(UTC).timestamp() * 1000)
 
 
 @pytest.mark.parametrize("mode", ["auto", "direct", "reader"])
@@ -154,10 +136,10 @@ def test_an_empty_stream_has_no_rows(streams: Streams) -> None:
 def test_a_frame_is_a_snapshot(streams: Streams) -> None:
     name = a_name()
     streams.client.create_stream(name, SMALL)
-    produce(streams, name, count=10)
+    streams.produce(name, count=10)
     frame = streams.load(name)
     assert frame.count() == 10
-    produce(streams, name, count=10)
+    streams.produce(name, count=10)
     assert frame.count() == 10
     streams.client.wait_until_stored(name, timeout_seconds=30)
     assert [row.offset for row in frame.orderBy("offset").collect()] == list(range(10))
@@ -234,7 +216,7 @@ def test_a_stream_that_is_not_there_is_an_error(streams: Streams) -> None:
 def test_a_lost_object_fails_direct_and_comes_from_the_reader_in_auto(streams: Streams) -> None:
     name = a_name()
     made = streams.client.create_stream(name, SMALL)
-    produce(streams, name, count=20)
+    streams.produce(name, count=20)
     streams.client.wait_until_stored(name, timeout_seconds=30)
     frames = {mode: streams.load(name, mode=mode) for mode in ("direct", "auto")}
     wanted = streams.rows_over_http(name)

@@ -1,15 +1,17 @@
 """A manifest service in memory, with stores that fail when a test says so."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from bottomless.coordination.base import (
     Change,
     Changes,
     CoordinationUnavailable,
     CoordinationUnknown,
+    Due,
 )
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.drives.base import DriveUnavailable
@@ -20,7 +22,7 @@ from bottomless.formats.keys import fragment_key, group_key
 from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
-from bottomless.model.names import StreamId, StreamName, Uid, uid_from_bytes
+from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_bytes
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState, check_record
 from bottomless.stores.nodes import load_node
 from bottomless.stores.objects import put_object
@@ -34,6 +36,7 @@ from support.chunks import a_chunk
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 OWNER = "unix:///owner.sock"
+NODE = NodeId("0123456789abcdef0123456789abcdef")
 
 
 class Clock:
@@ -63,12 +66,32 @@ class Fault(Enum):
     """EXEC is on its way; it arrives when the test calls `arrive`, if its WATCH still holds."""
 
 
+class Crash(Exception):
+    """The process is gone, in the middle of what it did."""
+
+
+class Fuse:
+    """Lets a process crash before or after the n-th thing that it changes in any store."""
+
+    def __init__(self) -> None:
+        self.left: int | None = None
+
+    def burn(self) -> None:
+        if self.left is None:
+            return
+        self.left -= 1
+        if self.left < 0:
+            self.left = None
+            raise Crash
+
+
 class FaultyCoordination(MemoryCoordination):
     """Meets the next transactions with the faults that the test has queued."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.faults: list[Fault] = []
+        self.fuse = Fuse()
         self._late: list[tuple[Sequence[str], list[int], Changes]] = []
 
     async def transact(
@@ -82,10 +105,17 @@ class FaultyCoordination(MemoryCoordination):
             changes = change({key: self._value(key) for key in redis_keys})
             self._late.append((redis_keys, watched, changes))
             raise CoordinationUnknown("the reply was lost")
+        self.fuse.burn()
         changes = await super().transact(redis_keys, change, attempts)
+        self.fuse.burn()
         if fault is Fault.LOST_APPLIED:
             raise CoordinationUnknown("the reply was lost")
         return changes
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        self.fuse.burn()
+        await super().settle(dues)
+        self.fuse.burn()
 
     def arrive(self) -> int:
         """Let what is on its way arrive; returns how many of them changed anything."""
@@ -105,18 +135,48 @@ class FaultyDrive(MemoryDrive):
         super().__init__(clock)
         self.failing = False
         self.calls: list[tuple[str, str]] = []
+        self.fuse = Fuse()
+        self.clock_skew_ms = 0
+        self.deleting = False
+        """Set by a test while its `before_delete` runs."""
+        self.stubborn: set[str] = set()
+        """Keys that cannot be deleted."""
+        self.before_put: Callable[[], Awaitable[None]] | None = None
+        """Happens once, before the next put."""
+        self.before_delete: Callable[[], Awaitable[None]] | None = None
+        """Happens once, before the next delete."""
 
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        if self.before_put is not None:
+            happen, self.before_put = self.before_put, None
+            await happen()
         if self.failing:
             raise DriveUnavailable("the store is down")
+        self.fuse.burn()
         await super().put(object_key, parts, crc)
+        self.fuse.burn()
         self.calls.append(("put", object_key))
 
     async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
         if self.failing:
             return {key: DriveUnavailable("the store is down") for key in object_keys}
-        self.calls += [("delete", key) for key in object_keys]
-        return await super().delete(object_keys)
+        if self.before_delete is not None:
+            happen, self.before_delete = self.before_delete, None
+            await happen()
+        self.fuse.burn()
+        kept = self.stubborn & set(object_keys)
+        gone = [key for key in object_keys if key not in kept]
+        self.calls += [("delete", key) for key in gone]
+        failed: dict[str, StoreError] = {key: DriveUnavailable("not this one") for key in kept}
+        failed |= await super().delete(gone)
+        self.fuse.burn()
+        return failed
+
+    def has(self, object_key: str) -> bool:
+        return object_key in self._objects
+
+    async def clock(self) -> int:
+        return await super().clock() + self.clock_skew_ms
 
 
 class KnownOwners:
@@ -125,6 +185,9 @@ class KnownOwners:
     def __init__(self) -> None:
         self.committed: dict[StreamId, int] = {}
         self.heard: list[tuple[int, int]] = []
+        self.closed: list[StreamId] = []
+        self.closing = True
+        """Whether they answer when they are asked to stop."""
 
     async def committed_next(
         self, url: str, stream_id: StreamId, timeout_seconds: float
@@ -138,6 +201,11 @@ class KnownOwners:
         del url, stream_id
         self.heard.append((next_offset, version))
         return True
+
+    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
+        del url, timeout_seconds
+        self.closed.append(stream_id)
+        return self.closing
 
     async def aclose(self) -> None:
         pass
@@ -178,6 +246,13 @@ def a_fragment(
     )
 
 
+class GapRange(NamedTuple):
+    """Offsets that were given up."""
+
+    first_offset: int
+    next_offset: int
+
+
 class World:
     """Stores, clock and context of one test."""
 
@@ -192,6 +267,7 @@ class World:
         self.clock = Clock()
         self.drive = FaultyDrive(self.clock)
         self.coordination = FaultyCoordination(self.clock)
+        self.fuse = self.drive.fuse = self.coordination.fuse
         self.owners = KnownOwners()
         self.streams = Streams(self.coordination)
         self.context = Context(
@@ -224,9 +300,12 @@ class World:
         await committer.register(session, fragments)
         return fragments
 
-    async def put_fragment(self, uid: Uid, first_offset: int, *, epoch: int = 1) -> FragmentInfo:
+    async def put_fragment(
+        self, uid: Uid, first_offset: int, *, epoch: int = 1, timestamp: int = 1_000
+    ) -> FragmentInfo:
         """Put a real fragment of ten records under its key."""
-        packed = pack_fragment(STREAM, uid, [a_chunk(first_offset, 10, epoch=epoch)])
+        chunk = a_chunk(first_offset, 10, epoch=epoch, timestamp=timestamp)
+        packed = pack_fragment(STREAM, uid, [chunk])
         await put_object(
             self.drive,
             fragment_key(STREAM, first_offset, uid),
@@ -241,15 +320,25 @@ class World:
 
     async def leaves(self) -> list[FragmentInfo]:
         """Every fragment of the committed manifest, in order; all of it is loaded and checked."""
+        return [leaf for leaf in await self.entries() if isinstance(leaf, FragmentInfo)]
+
+    async def entries(self) -> list[FragmentInfo | GapRange]:
+        """Fragments and gaps of the committed manifest, in order."""
         record, root = await load_root(self.context, await self.record())
         check_record(record)
         assert root.next_offset == record.published_next
-        return await self._leaves(root)
+        assert record.condemned_next <= root.first_offset
+        return await self._leaves(root, root.first_offset)
 
-    async def _leaves(self, node: Node) -> list[FragmentInfo]:
-        found: list[FragmentInfo] = []
-        for entry in node.entries:
-            if entry["kind"] != EntryKind.GROUP:
+    async def _leaves(self, node: Node, floor: int) -> list[FragmentInfo | GapRange]:
+        """Fragments at or above the floor; what an entry says of a group is what is live in it."""
+        found: list[FragmentInfo | GapRange] = []
+        for entry in node.entries[node.entries["next_offset"] > floor]:
+            if entry["kind"] == EntryKind.GAP:
+                found.append(GapRange(int(entry["first_offset"]), int(entry["next_offset"])))
+                continue
+            if entry["kind"] == EntryKind.FRAGMENT:
+                assert int(entry["first_offset"]) >= floor
                 found.append(fragment_info(entry))
                 continue
             uid = uid_from_bytes(entry["uid"].tobytes())
@@ -260,9 +349,12 @@ class World:
                 int(entry["object_size"]),
                 int(entry["object_crc"]),
             )
-            fragments = await self._leaves(below)
-            assert int(entry["byte_size"]) == sum(fragment.size for fragment in fragments)
-            assert int(entry["record_count"]) == sum(f.record_count for f in fragments)
-            assert int(entry["fragment_count"]) == len(fragments)
-            found += fragments
+            leaves = await self._leaves(below, floor)
+            fragments = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
+            # The object of a group does not know what was cut off below it; the root does.
+            if node.height == 0 or int(entry["first_offset"]) >= floor:
+                assert int(entry["byte_size"]) == sum(fragment.size for fragment in fragments)
+                assert int(entry["record_count"]) == sum(f.record_count for f in fragments)
+                assert int(entry["fragment_count"]) == len(fragments)
+            found += leaves
         return found

@@ -14,6 +14,10 @@ from typing import Self
 
 import httpx
 
+from support.nginx import running_nginx
+from support.ports import lasting_ports
+from support.s3 import S3Server
+from support.stored import Stored, StoredFiles, stored_in_s3
 from support.valkey import running_valkey
 
 READY = re.compile(r"ready (http://127\.0\.0\.1:[0-9]+)\n")
@@ -25,13 +29,20 @@ class Process:
     """One `bottomless serve …`; may be killed and started again with the same arguments."""
 
     def __init__(
-        self, arguments: Sequence[str], log_path: Path, settings: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        log_path: Path,
+        settings: Mapping[str, str] | None = None,
+        port: int = 0,
     ) -> None:
+        """With port 0 it has another one after each start."""
         self.url = ""
         self._arguments = list(arguments)
         self._log_path = log_path
         self._settings = dict(settings or {})
+        self._port = port
         self._process: subprocess.Popen[str] | None = None
+        self._ready = False
 
     @property
     def pid(self) -> int:
@@ -39,11 +50,13 @@ class Process:
         return self._process.pid
 
     def spawn(self) -> None:
-        """Start it, and do not wait for anything."""
+        """Start it if it does not run, and do not wait for anything."""
+        if self._process is not None:
+            return
         program = str(Path(sys.executable).parent / "bottomless")
         with self._log_path.open("a") as log:
             self._process = subprocess.Popen(
-                [program, "serve", "--port", "0", *self._arguments],
+                [program, "serve", "--port", str(self._port), *self._arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -53,6 +66,8 @@ class Process:
     def start(self) -> None:
         """Start and wait for the ready line, which must be all that stdout ever carries."""
         self.spawn()
+        if self._ready:
+            return
         assert self._process is not None
         assert self._process.stdout is not None
         watchdog = threading.Timer(READY_SECONDS, self._process.kill)
@@ -62,15 +77,20 @@ class Process:
         match = READY.fullmatch(line)
         assert match, f"no ready line but {line!r}; the log ends: {self.log()[-2000:]}"
         self.url = match[1]
+        self._ready = True
 
     def log(self) -> str:
         return self._log_path.read_text()
 
     def kill(self) -> None:
         """SIGKILL, as a power cut of the process: nothing is flushed, nobody is told."""
+        self.send_kill()
+        self._finish()
+
+    def send_kill(self) -> None:
+        """SIGKILL, without waiting for the end; `kill` does that."""
         assert self._process is not None
         self._process.kill()
-        self._finish()
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop and wait; returns the exit code."""
@@ -85,6 +105,7 @@ class Process:
         rest = self._process.stdout.read()
         self._process.stdout.close()
         self._process = None
+        self._ready = False
         assert not rest or READY.fullmatch(rest), f"stdout carried more: {rest[:200]!r}"
         return code
 
@@ -106,45 +127,79 @@ class Process:
 
 
 class FourProcesses:
-    """The four services apart, as docs/operations.md says: they share a store and a coordination."""
+    """The four services apart, as docs/operations.md says: they share a store and a coordination.
+
+    Objects lie in a directory of their own, unless they are told of a store. In front of them
+    is nginx.
+    """
+
+    names: tuple[str, ...] = ("manifest", "ingest", "uploader", "reader")
+    """Each after those that it calls."""
 
     def __init__(
-        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        coordination_url: str,
+        settings: Mapping[str, str] | None = None,
+        stored: Stored | None = None,
     ) -> None:
-        self.objects = directory / "objects"
-        sockets = {
-            name: f"unix://{directory}/{name}.sock"
-            for name in ("manifest", "ingest", "uploader", "reader")
-        }
+        self.url = ""
+        self.ingest_dir = directory / "data" / "ingest"
+        self.stored = stored or StoredFiles(directory / "objects")
+        sockets = {name: f"unix://{directory}/{name}.sock" for name in self.names}
         common = {
-            "BOTTOMLESS_STORE_URL": self.objects.as_uri(),
+            "BOTTOMLESS_STORE_URL": self.stored.url,
             "BOTTOMLESS_COORDINATION_URL": coordination_url,
             "BOTTOMLESS_MANIFEST_URL": sockets["manifest"],
             "BOTTOMLESS_INGEST_URL": sockets["ingest"],
             "BOTTOMLESS_DATA_DIR": str(directory / "data"),
+            **self.stored.credentials,
             **(settings or {}),
         }
         self.services = {
             name: Process(
                 [name],
                 directory / f"{name}.log",
-                {**common, f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": socket},
+                {**common, f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": sockets[name]},
+                port,
             )
-            for name, socket in sockets.items()
+            for name, port in zip(self.names, lasting_ports(len(self.names)), strict=True)
         }
 
     def __getitem__(self, name: str) -> Process:
         return self.services[name]
 
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30)
+
+    def kill(self, *names: str) -> None:
+        victims = [self.services[name] for name in names or self.names]
+        for victim in victims:
+            victim.send_kill()
+        for victim in victims:
+            victim.kill()
+
+    def spawn(self) -> None:
+        for process in self.services.values():
+            process.spawn()
+
+    def start(self) -> None:
+        self.spawn()
+        for process in self.services.values():
+            process.start()
+
 
 @contextmanager
 def four_processes(
-    directory: Path, settings: Mapping[str, str] | None = None
+    directory: Path, settings: Mapping[str, str] | None = None, s3: S3Server | None = None
 ) -> Iterator[FourProcesses]:
-    """Start a Valkey and the four services, each after those that it calls."""
+    """Start a Valkey, the four services, each after those that it calls, and nginx."""
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
-        house = FourProcesses(directory, valkey.url, settings)
+        stored = None if s3 is None else running.enter_context(stored_in_s3(s3))
+        house = FourProcesses(directory, valkey.url, settings, stored)
         for process in house.services.values():
             running.enter_context(process)
+        urls = {name: process.url for name, process in house.services.items()}
+        house.url = running.enter_context(running_nginx(directory / "nginx", urls))
         yield house

@@ -1,20 +1,14 @@
 """What tests need to know of an S3 server, whichever it is."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import botocore.session
-from botocore.config import Config
+from s3_server import Account
 
-BUCKET = "test"
-ACCESS_KEY = "testing"
-SECRET_KEY = "testing-secret"
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-    "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+ACCOUNT = Account("test", "testing", "testing-secret")
+BUCKET = ACCOUNT.bucket
+CREDENTIALS = ACCOUNT.environment()
 """The environment of a process that may use the server."""
 
 
@@ -23,21 +17,11 @@ class S3Server(NamedTuple):
 
     def store_url(self, prefix: str) -> str:
         """As `BOTTOMLESS_STORE_URL` names it."""
-        return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}"
+        return ACCOUNT.store_url(self.endpoint, prefix)
 
 
 @contextmanager
 def s3_client(server: S3Server) -> Iterator[Any]:
     """A client that knows nothing of our drive, and blocks."""
-    session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
-    style: Any = Config(s3={"addressing_style": "path"})  # type: ignore[no-untyped-call]
-    client = session.create_client(
-        "s3",
-        region_name="us-east-1",
-        endpoint_url=server.endpoint,
-        aws_access_key_id=ACCESS_KEY,
-        aws_secret_access_key=SECRET_KEY,
-        config=style,
-    )
-    with closing(client):
+    with ACCOUNT.client(server.endpoint) as client:
         yield client

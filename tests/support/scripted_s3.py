@@ -23,9 +23,16 @@ class ScriptedS3:
     def __init__(self) -> None:
         self.replies: list[bytes | None] = []
         self.requests: list[Request] = []
+        self.connection_count = 0
         self.endpoint = ""
+        self.paired = ""
+        """Requests of this method are answered two at a time: the first waits for another."""
+        self.under_way = 0
+        self.under_way_max = 0
+        self._pair = asyncio.Barrier(2)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
         try:
             while head := await _head(reader):
                 lines = head.decode("latin-1").split("\r\n")
@@ -34,6 +41,8 @@ class ScriptedS3:
                 headers = {name.lower(): value for name, value in named}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.requests.append(Request(method, target, headers, body))
+                if method == self.paired:
+                    await self._wait_for_another()
                 reply = self.replies.pop(0)
                 if reply is None:
                     await asyncio.Event().wait()
@@ -46,6 +55,15 @@ class ScriptedS3:
                         return
         finally:
             writer.close()
+
+    async def _wait_for_another(self) -> None:
+        self.under_way += 1
+        await self._pair.wait()
+        for _ in range(50):
+            # Whoever else would come at the same time has every chance to.
+            await asyncio.sleep(0)
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        self.under_way -= 1
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -1,9 +1,12 @@
 """One SparkSession for all tests: starting one takes seconds, and a process can have only one."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +30,34 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
+@contextmanager
+def worker_environment(spark: SparkSession, variables: Mapping[str, str]) -> Iterator[None]:
+    """Frames that are loaded within are read by workers that have these variables set.
+
+    Spark keeps workers apart by their environment, so these are processes of their own.
+    """
+    before = dict(spark.sparkContext.environment)
+    spark.sparkContext.environment.update(variables)
+    register(spark)
+    try:
+        yield
+    finally:
+        spark.sparkContext.environment.clear()
+        spark.sparkContext.environment.update(before)
+        register(spark)
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:
+    """Offset, time in ms and value of every row."""
+    rows = frame.orderBy("offset").collect()
+    return [(row.offset, milliseconds(row.timestamp), bytes(row.value)) for row in rows]
+
+
+def milliseconds(moment: datetime) -> int:
+    """Of a time as PySpark shows it: without a zone, in that of this machine."""
+    return round(moment.astimezone(UTC).timestamp() * 1000)
+
+
 class Streams(NamedTuple):
     """Looks at the streams of one server, over HTTP and as DataFrames."""
 
@@ -37,6 +68,15 @@ class Streams(NamedTuple):
     def load(self, name: str, **options: str | int) -> DataFrame:
         given: dict[str, str | int] = {"url": self.server.url, "stream": name, **options}
         return self.spark.read.format("bottomless").options(**given).load()
+
+    def produce(self, name: str, count: int, requests: int = 1) -> list[bytes]:
+        """Append `count` numbered values a request; returns all of them."""
+        produced: list[bytes] = []
+        for number in range(requests):
+            values = [b"%d-%d" % (number, index) + b"x" * (index % 200) for index in range(count)]
+            self.client.append_arrow(name, pa.table({"value": pa.array(values, pa.binary())}))
+            produced += values
+        return produced
 
     def rows_over_http(self, name: str) -> list[tuple[int, int, bytes]]:
         """Offset, time in ms and value of every record, as plain reads show them."""

@@ -44,7 +44,11 @@ def test_an_error_is_retryable_and_titled_as_the_contract_says(entry: dict[str, 
         assert entry["retryable"] is RAISED_OTHERWISE.get(code, error_class.default_retryable)
 
 
-RAISED_OTHERWISE = {Code.MOVED: True, Code.COORDINATION_REGRESSED: False}
+RAISED_OTHERWISE = {
+    Code.MOVED: True,
+    Code.COORDINATION_REGRESSED: False,
+    Code.PRODUCER_SEQUENCE_GAP: True,
+}
 """Codes whose raiser knows better than their class: one goes elsewhere, one needs an operator."""
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +31,15 @@ METHODS: Final = ("get", "head", "put", "post", "patch", "delete")
 PUBLIC: Final = ("ingest", "manifest", "reader")
 
 SAMPLES: Final = {
+    "offset": "0",
+    "consumer": "billing",
     "s": "orders",
     "name": "orders",
+    "c": "billing",
+    "p": "loader-7",
     "stream_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11",
+    "lease_id": "ls_" + "0" * 32,
+    "operation_id": "op_" + "0" * 32,
     "fragment_id": "0" * 20 + "-" + "0" * 32,
 }
 
@@ -49,6 +56,7 @@ class Operation(NamedTuple):
         return self.path.format_map(SAMPLES)
 
 
+@cache
 def read(file: Path) -> Any:
     return yaml.safe_load(file.read_text())
 

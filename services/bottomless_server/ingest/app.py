@@ -11,18 +11,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
-from bottomless_server.ingest.appender import Surroundings
 from bottomless_server.ingest.core.clock import CommitClock
+from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls, RealFileCalls
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
 from bottomless_server.ingest.names import ManifestCalls, StreamNames
 from bottomless_server.ingest.node import DirectoryLock, load_node_id
 from bottomless_server.ingest.owner import Clocks, LeaseBounds, NodeLease, Owner
+from bottomless_server.ingest.producer_routes import add_producer_routes
 from bottomless_server.ingest.routes import AppendRoute, Appends
 from bottomless_server.ingest.segments import RollBounds
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
@@ -58,7 +60,7 @@ class IngestService:
         self._lock: DirectoryLock | None = None
         self._tails: Tails | None = None
         self._internal: FastAPI | None = None
-        self.public: ASGIApp = AppendRoute(self._appends, _create_public_api())
+        self.public: ASGIApp = AppendRoute(self._appends, _create_public_api(self._appends))
 
     async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The internal application: there are no tails before the start."""
@@ -91,7 +93,7 @@ class IngestService:
             ),
         )
         await lease.start()
-        owner = Owner(self._coordination, node_id, owner_url, lease)
+        owner = Owner(self._coordination, node_id, owner_url, lease, self._names.note_home)
         streams = OwnedStreams(
             self._files, data_dir, owner, self._surroundings(), _roll(settings), self._feed.note
         )
@@ -141,6 +143,12 @@ class IngestService:
                 checkpoint_bytes=settings.ingest_checkpoint_bytes,
                 checkpoint_ms=settings.ingest_checkpoint_ms,
             ),
+            tracking=TrackingBounds(
+                producer_count_max=settings.ingest_producer_count_max,
+                append_count_max=settings.ingest_producer_append_count_max,
+                key_count_max=settings.ingest_key_count_max,
+                keep_ms=settings.ingest_key_keep_ms,
+            ),
         )
 
 
@@ -172,7 +180,7 @@ def _roll(settings: IngestSettings) -> RollBounds:
     )
 
 
-def _create_public_api() -> FastAPI:
+def _create_public_api(appends: Appends) -> FastAPI:
     """Everything on the public listener but the append itself, whose contract it states."""
     api = create_api("Bottomless ingest")
 
@@ -185,4 +193,5 @@ def _create_public_api() -> FastAPI:
         # Only here for the contract and for `Allow`: AppendRoute takes these requests before.
         raise AssertionError((s, request.method))
 
+    add_producer_routes(api, appends)
     return api

@@ -13,53 +13,41 @@ On the record's path: after core/batcher.py, before feed.py, from where the uplo
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
+from bottomless.errors import Fenced, Outcome, StoreError
+from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
-from bottomless_server.ingest.core.batcher import Round, count_next, seal_round
-from bottomless_server.ingest.core.clock import CommitClock, commit_timestamp
+from bottomless_server.ingest.core.batcher import Round, SealedChunk, seal_round, seal_state
+from bottomless_server.ingest.core.clock import commit_timestamp
 from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.ownership import not_owner
-from bottomless_server.ingest.owner import Claim, Clocks
+from bottomless_server.ingest.core.producers import Appended
+from bottomless_server.ingest.core.tracking import Tracking
+from bottomless_server.ingest.line import Chosen, Line
+from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.pulse import Pulse
 from bottomless_server.ingest.segments import LogBroken, SegmentLog
-from bottomless_server.ingest.upkeep import DiskUse, Upkeep, UpkeepBounds
+from bottomless_server.ingest.surroundings import Surroundings, log_broken, restated
+from bottomless_server.ingest.upkeep import Upkeep
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 
-class Appended(NamedTuple):
-    """An append that is durable and visible."""
-
-    first_offset: int
-    next_offset: int
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all appenders of a process share."""
-
-    executor: Executor
-    clocks: Clocks
-    commit_clock: CommitClock
-    disk: DiskUse
-    chunk_size_max: int
-    upkeep: UpkeepBounds
+StateChange = Callable[[Tracking, int], Sequence[TrackedEntry]]
+"""What is to be written of a producer, from what is known and the time; or why not."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    append: Append
-    answer: asyncio.Future[Appended]
+class _Changing:
+    change: StateChange
+    answer: asyncio.Future[None]
 
 
 class Appender:
@@ -71,8 +59,11 @@ class Appender:
         claim: Claim,
         local: SegmentLog,
         record: StreamRecord,
+        tracking: Tracking,
         changed: Callable[["Appender"], None],
     ) -> None:
+        self.tracking = tracking
+        """What is known of producers: of committed chunks, and of nothing else."""
         self.stream_id = claim.stream_id
         self.claim = claim
         self.log = local
@@ -82,7 +73,8 @@ class Appender:
         """Fires when records become visible, and when the stream stops."""
         self._around = around
         self._changed = changed
-        self._waiting: deque[_Waiting] = deque()
+        self._line = Line(around.chunk_size_max)
+        self._changing: deque[_Changing] = deque()
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
         self._upkeep = Upkeep(
@@ -110,10 +102,24 @@ class Appender:
         """
         if self.stopped is not None:
             raise restated(self.stopped)
-        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(append, answer))
+        answer = self._line.add(append)
         self._wake.set()
         return await answer
+
+    async def change(self, change: StateChange) -> None:
+        """Return when a change of what is known of producers is durable.
+
+        After a crash before its sync recovery cuts it; after it, it holds, answered or not.
+
+        Raises:
+            StoreError: what the change raises, and what an append may meet.
+        """
+        if self.stopped is not None:
+            raise restated(self.stopped)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changing.append(_Changing(change, answer))
+        self._wake.set()
+        await answer
 
     @property
     def published_next(self) -> int:
@@ -150,11 +156,11 @@ class Appender:
 
     async def _run(self) -> None:
         try:
-            while self.stopped is None or self._waiting:
+            while self.stopped is None or self._line or self._changing:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._waiting:
-                    await self._round()
+                while self._line or self._changing:
+                    await (self._change_round() if self._changing else self._round())
                     if self._upkeep.is_due():
                         await self._upkeep.look()
                 await self._upkeep.look(last=self.stopped is not None)
@@ -169,84 +175,134 @@ class Appender:
 
     async def _round(self) -> None:
         """One round; what fails only this round is answered here, what stops the stream raises."""
-        appends = (waiting.append for waiting in self._waiting)
-        count = count_next(appends, self._around.chunk_size_max)
-        taken = [self._waiting.popleft() for _ in range(count)]
         try:
-            answers = await self._write([waiting.append for waiting in taken])
+            self.claim.require()
+            timestamp = self._timestamp()
+        except StoreError as error:
+            self._line.refuse_all(error)
+            return
+        taken = self._line.choose(self.tracking, self.log.next_offset, timestamp)
+        if not taken:
+            return
+
+        def refuse(error: StoreError) -> None:
+            for one in taken:
+                self._line.settle(one.waiting, error)
+
+        await self._attempt(self._append_chosen(taken, timestamp), refuse)
+
+    async def _change_round(self) -> None:
+        """One change of producers' state, in a chunk of its own."""
+        changing = self._changing.popleft()
+
+        def refuse(error: StoreError) -> None:
+            if not changing.answer.done():
+                changing.answer.set_exception(error)
+
+        await self._attempt(self._write_change(changing), refuse)
+
+    async def _attempt(
+        self, work: Coroutine[Any, Any, None], refuse: Callable[[StoreError], None]
+    ) -> None:
+        """Do what answers some, or refuse them with what is known of the outcome."""
+        try:
+            await work
         except (LogBroken, Fenced) as error:
             outcome = error.outcome or Outcome.NONE
-            _refuse(taken, not_owner() if isinstance(error, Fenced) else _broken(outcome))
+            refuse(not_owner() if isinstance(error, Fenced) else log_broken(outcome))
             raise
         except StoreError as error:
-            _refuse(taken, error)
-            return
+            refuse(error)
         except BaseException:
-            _refuse(taken, StoreError("an unexpected error", outcome=Outcome.UNKNOWN))
+            refuse(StoreError("an unexpected error", outcome=Outcome.UNKNOWN))
             raise
-        for waiting, answer in zip(taken, answers, strict=True):
-            if not waiting.answer.done():
-                waiting.answer.set_result(answer)
 
-    async def _write(self, appends: list[Append]) -> list[Appended]:
-        last_offset = self.log.next_offset + sum(append.record_count for append in appends)
-        self.claim.require()
+    async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int) -> None:
+        last_offset = self.log.next_offset + sum(one.append.record_count for one in taken)
         await self.claim.reserve(last_offset)
-        sealed = self._seal(appends)
-        elapsed = self._around.clocks.elapsed()
-        written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed)
-        self.log.commit(written)
-        self._upkeep.count_disk()
+        sealed = seal_round(
+            [one.append for one in taken],
+            next_offset=self.log.next_offset,
+            timestamp=timestamp,
+            epoch=self.claim.epoch,
+            chunk_size_max=self._around.chunk_size_max,
+        )
+        await self._write(sealed)
         self._changed(self)
         self.advanced.fire()
         # Durable, but perhaps no longer ours to confirm. Who reads it asks the same.
         self.claim.require(Outcome.UNKNOWN)
-        return [
-            Appended(first, first + count, sealed.timestamp) for first, count in sealed.placements
-        ]
+        for one, (first, count) in zip(taken, sealed.placements, strict=True):
+            answer = Appended(first, first + count, timestamp, count, one.duplicates)
+            self._line.settle(one.waiting, answer)
 
-    def _seal(self, appends: list[Append]) -> Round:
+    async def _write_change(self, changing: _Changing) -> None:
+        self.claim.require()
+        timestamp = self._timestamp()
+        entries = changing.change(self.tracking, timestamp)
+        # Takes no offset, but makes the stream dirty: nobody else may own it without this.
+        await self.claim.reserve(self.log.next_offset)
+        chunk = seal_state(
+            entries,
+            first_offset=self.log.next_offset,
+            timestamp=timestamp,
+            epoch=self.claim.epoch,
+        )
+        await self._write(Round([chunk], [], timestamp, self.log.next_offset))
+        self.claim.require(Outcome.UNKNOWN)
+        if not changing.answer.done():
+            changing.answer.set_result(None)
+
+    async def _write(self, sealed: Round) -> None:
+        """Write, sync, and only then let it count: for readers, and for who asks twice."""
+        elapsed = self._around.clocks.elapsed()
+
+        def state() -> SealedChunk | None:
+            # Nothing changes it while this round is written.
+            return _state_before(self.tracking, sealed)
+
+        written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed, state)
+        self.log.commit(written)
+        self._upkeep.count_disk()
+        for chunk in sealed.chunks:
+            self.tracking.take_tracked(chunk.tracked)
+            self.tracking.take_chunk(
+                chunk.first_offset,
+                chunk.timestamp,
+                chunk.entries,
+                more_follows=chunk.more_follows,
+            )
+
+    def _timestamp(self) -> int:
         clocks = self._around.clocks
         wall = self._around.commit_clock.read(clocks.wall(), clocks.elapsed())
-        return seal_round(
-            appends,
-            next_offset=self.log.next_offset,
-            timestamp=commit_timestamp(self.log.last_timestamp, wall),
-            epoch=self.claim.epoch,
-            chunk_size_max=self._around.chunk_size_max,
-        )
+        return commit_timestamp(self.log.last_timestamp, wall)
 
     def _stop(self, error: StoreError) -> None:
         log.error("the stream stops", stream_id=self.stream_id, error=str(error))
         if self.stopped is None:
-            self.stopped = not_owner() if isinstance(error, Fenced) else _broken(Outcome.NONE)
-        refused = not_owner() if isinstance(error, Fenced) else _broken(Outcome.NONE)
-        _refuse(list(self._waiting), refused)
-        self._waiting.clear()
+            self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
+        refused = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
+        self._line.refuse_all(refused)
+        while self._changing:
+            answer = self._changing.popleft().answer
+            if not answer.done():
+                answer.set_exception(refused)
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._around.executor, call, *arguments)
 
 
-def restated(error: StoreError) -> StoreError:
-    """The same error, new: one that is kept and raised often would grow with every raise."""
-    return type(error)(
-        error.message,
-        code=error.code,
-        retryable=error.retryable,
-        outcome=error.outcome,
-        retry_after_seconds=error.retry_after_seconds,
-        faults=error.faults,
-        facts=error.facts,
+def _state_before(tracking: Tracking, sealed: Round) -> SealedChunk | None:
+    """What was known before a round, as the chunk that stands before it; None if nothing was."""
+    if not tracking:
+        return None
+    first = sealed.chunks[0]
+    return seal_state(
+        tracking.snapshot(),
+        first_offset=first.first_offset,
+        timestamp=first.timestamp,
+        epoch=first.epoch,
+        more_follows=True,
     )
-
-
-def _refuse(waiting: list[_Waiting], error: StoreError) -> None:
-    for one in waiting:
-        if not one.answer.done():
-            one.answer.set_exception(error)
-
-
-def _broken(outcome: Outcome) -> Unavailable:
-    return LogBroken("the local log failed and is being recovered", outcome=outcome)

@@ -123,7 +123,9 @@ def locate(appender: Appender, timestamp: int) -> int | None:
     for segment in appender.log.segments:
         number = segment.index.since(timestamp)
         if number < len(segment.index):
-            return segment.index.place(number).first_offset
+            offset = segment.index.place(number).first_offset
+            # A chunk without records may stand at the end.
+            return offset if offset < appender.log.next_offset else None
     return None
 
 
@@ -198,7 +200,10 @@ def _read(
     place = index.place(last)
     if last > number and place.position + place.size > first.position + size_max:
         last -= 1
-        place = index.place(last)
+    # Nor does a run end with chunks that hold no record: whoever asked has no use for them.
+    while last > number and not index.place(last).record_count:
+        last -= 1
+    place = index.place(last)
     fd = files.open(segment_path(appender.log.directory, segment.first_offset))
     try:
         data = _read_places(files, fd, first.position, place.position + place.size)

@@ -53,6 +53,33 @@ class StreamNames:
             self._ask(name)
         return stream_id
 
+    async def find_other(self, name: StreamName, stale: StreamId) -> StreamId:
+        """The stream behind a name that once meant `stale`, which is no more.
+
+        Raises:
+            NotFound: it means no other stream now.
+            Unavailable: manifest does not answer; outcome none.
+        """
+        known = self._known.get(name)
+        if known is not None and known[0] == stale:
+            del self._known[name]
+        found = await self.find(name)
+        if found == stale:
+            raise stream_not_found()
+        return found
+
+    async def note_home(self, stream_id: StreamId) -> None:
+        """Have the bucket say that this node is the stream's home.
+
+        Raises:
+            NotFound: the stream is gone.
+            Unavailable: it does not say so yet; outcome none.
+        """
+        try:
+            await self._manifest.call("PUT", f"/internal/v1/streams/{stream_id}/registry")
+        except Unavailable as error:
+            raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+
     def _ask(self, name: StreamName) -> asyncio.Task[StreamId]:
         asking = self._asking.get(name)
         if asking is None:

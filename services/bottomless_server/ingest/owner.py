@@ -10,7 +10,7 @@ is confirmed against the record before it is used after a lapse.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -209,12 +209,20 @@ class Owner:
     """Claims streams for this node."""
 
     def __init__(
-        self, coordination: Coordination, node_id: NodeId, owner_url: str, lease: NodeLease
+        self,
+        coordination: Coordination,
+        node_id: NodeId,
+        owner_url: str,
+        lease: NodeLease,
+        note_home: Callable[[StreamId], Awaitable[None]],
     ) -> None:
         self.streams = Streams(coordination)
         self.lease = lease
         self.node_id = node_id
         self._owner_url = owner_url
+        self._note_home = note_home
+        self._unnoted: set[StreamId] = set()
+        """Claimed from another home, or from none, and the bucket may not say so yet."""
 
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The stream's record.
@@ -232,6 +240,9 @@ class Owner:
         """Claim a stream with the next epoch.
 
         After a lost reply the claim may have happened: the next one takes a higher epoch.
+        Where the stream had another home, or none, this returns only when the bucket says that
+        it is here: if coordination is lost, a rebuild learns from there who holds the tail. A
+        crash before that leaves it to the manifest's next touch of the stream.
 
         Raises:
             NotFound: there is no such stream, or it is being deleted.
@@ -246,6 +257,11 @@ class Owner:
                 record = await self._claim(stream_id, home, local)
             except _HomeChanged:
                 continue
+            if home != self.node_id:
+                self._unnoted.add(stream_id)
+            if stream_id in self._unnoted:
+                await self._note_home(stream_id)
+                self._unnoted.discard(stream_id)
             return record, Claim(self, record, term)
         raise ownership.not_owner()
 

@@ -16,6 +16,7 @@ On the record's path: after appender.py, before feed.py.
 """
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,7 +36,7 @@ from bottomless.formats.segment import (
 from bottomless.model.chunk import ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.segment import Checkpoint, SegmentHeader
-from bottomless_server.ingest.core.batcher import Round
+from bottomless_server.ingest.core.batcher import Round, SealedChunk
 from bottomless_server.ingest.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.file_calls import FileCalls, replace_file, write_all
 from bottomless_server.ingest.layout import CHECKPOINT_NAME, index_path, segment_path
@@ -138,13 +139,25 @@ class SegmentLog:
 
     @property
     def last_chunk_offset(self) -> int | None:
+        """Where the last chunk with records begins."""
         for segment in reversed(self.segments):
-            if len(segment.index):
-                return segment.index.place(-1).first_offset
+            # The last chunk that begins before the segment's end has records; others have none.
+            number = segment.index.holding(segment.next_offset - 1)
+            if segment.next_offset > segment.first_offset and number >= 0:
+                return segment.index.place(number).first_offset
         return None
 
-    def write(self, sealed: Round, epoch: int, elapsed: int) -> Written:
+    def write(
+        self,
+        sealed: Round,
+        epoch: int,
+        elapsed: int,
+        state: Callable[[], SealedChunk | None] = lambda: None,
+    ) -> Written:
         """Write a round and sync it; in a worker thread.
+
+        In a segment without a chunk what `state` makes stands before it: what was known of
+        producers, so that all older segments can be deleted.
 
         Raises:
             WriteRefused: nothing was stored: `storage-full` or `storage-failed`.
@@ -156,8 +169,11 @@ class SegmentLog:
         elif self._segment_fd is None:
             self._reopen(segment)
         assert self._segment_fd is not None
+        chunks = sealed.chunks
+        if not len(segment.index) and (before := state()) is not None:
+            chunks = [before, *chunks]
         places, position = [], segment.size
-        for chunk in sealed.chunks:
+        for chunk in chunks:
             places.append(
                 ChunkPlace(
                     chunk.first_offset,
@@ -169,7 +185,7 @@ class SegmentLog:
                 )
             )
             position += chunk.size
-        parts = [part for chunk in sealed.chunks for part in chunk.parts]
+        parts = [part for chunk in chunks for part in chunk.parts]
         try:
             write_all(self._files, self._segment_fd, parts, segment.size)
         except OSError as error:
@@ -236,7 +252,8 @@ class SegmentLog:
         self._segment_fd = self._index_fd = None
 
     def _is_full(self, segment: Segment, sealed: Round, elapsed: int) -> bool:
-        if not len(segment.index):
+        if segment.next_offset == segment.first_offset:
+            # Without a record: the next one would have the same name.
             return False
         return (
             segment.size + sealed.size > self._bounds.size_max

@@ -40,6 +40,15 @@ class IngestSettings(CommonSettings):
     ingest_body_wait_ms: _Positive = 60_000
     """How long a client may take to send a body: what it declared is held for it meanwhile."""
 
+    ingest_producer_count_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Producers that a stream remembers: some 500 bytes each, in memory and in every segment."""
+    ingest_producer_append_count_max: Annotated[int, Field(ge=5, le=8)] = 5
+    """Appends of each whose repeat is answered with the original's offsets."""
+    ingest_key_count_max: Annotated[int, Field(ge=1, le=500_000)] = 50_000
+    """Idempotency keys that a stream remembers; beyond, keyed appends get 429 `quota-exceeded`."""
+    ingest_key_keep_ms: _Positive = 3_600_000
+    """How long a key is bound to its request, and a silent producer safe from being forgotten."""
+
     ingest_thread_count: Annotated[int, Field(ge=1, le=256)] = 16
     """Threads for file calls: so many syncs run at once."""
     ingest_open_count: Annotated[int, Field(ge=1)] = 16

@@ -24,13 +24,16 @@ from bottomless.errors import (
     Unavailable,
 )
 from bottomless.model.names import StreamId, parse_stream_id
-from bottomless_server.ingest.appender import Appender, Surroundings, restated
+from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.ownership import LocalView, is_outdated, not_owner
+from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
 from bottomless_server.ingest.owner import Owner
+from bottomless_server.ingest.producer_log import read_tracking
 from bottomless_server.ingest.recovery import Recovered, recover
 from bottomless_server.ingest.segments import LogBroken, RollBounds, SegmentLog
+from bottomless_server.ingest.surroundings import Surroundings, restated
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -156,6 +159,9 @@ class OwnedStreams:
             found = await self._in_thread(
                 recover, self._files, directory, stream_id, elapsed, cut_at
             )
+            tracking = await self._in_thread(
+                read_tracking, self._files, directory, found.segments, self._around.tracking
+            )
         except Corrupt as error:
             log.exception("a local log is damaged", stream_id=stream_id)
             self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
@@ -164,13 +170,15 @@ class OwnedStreams:
             raise _storage_failed() from error
         if found.cut_size:
             log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
-        appender = await self._claim(stream_id, directory, found)
+        appender = await self._claim(stream_id, directory, found, tracking)
         self._open[stream_id] = appender
         if appender.log.next_offset > appender.published_next:
             self._changed(appender)
         return appender
 
-    async def _claim(self, stream_id: StreamId, directory: Path, found: Recovered) -> Appender:
+    async def _claim(
+        self, stream_id: StreamId, directory: Path, found: Recovered, tracking: Tracking
+    ) -> Appender:
         local, segments = _local_view(found), found.segments
         try:
             if segments or found.checkpoint is not None:
@@ -178,6 +186,7 @@ class OwnedStreams:
                 if is_outdated(record, self._owner.node_id, local):
                     await self._in_thread(self._set_aside, stream_id, record.epoch)
                     local, segments = replace(local, next_offset=0, empty=True), []
+                    tracking = Tracking(self._around.tracking)
             record, claim = await self._owner.claim(stream_id, local)
             await self._in_thread(self._make_dir, directory)
             appender = Appender(
@@ -193,6 +202,7 @@ class OwnedStreams:
                     last_timestamp=max(found.last_timestamp, record.last_timestamp),
                 ),
                 record,
+                tracking,
                 self._changed,
             )
             await appender.start()

@@ -152,6 +152,9 @@ class Upkeep:
         self._mark_published()
         if len(self._log.segments) < 2 or self._log.size <= self._bounds.local_bytes_keep:
             return None
+        if not len(self._log.segments[-1].index):
+            # What is known of producers stands in the one before, until something is written.
+            return None
         oldest = self._log.segments[0]
         published_at = oldest.published_at
         now = self._clocks.elapsed()

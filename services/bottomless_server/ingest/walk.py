@@ -109,4 +109,5 @@ def _good_chunk(data: bytes, position: int, above: int) -> ChunkHeader | None:
         verify_body(header, view[position : position + header.total_size])
     except Corrupt:
         return None
-    return header if header.first_offset > above else None
+    # Not only above: a chunk without records takes no offset.
+    return header if header.first_offset >= above else None

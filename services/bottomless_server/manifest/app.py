@@ -11,14 +11,20 @@ from bottomless.drives.base import Drive
 from bottomless.drives.probe import probe
 from bottomless.stores.generation import check_generation
 from bottomless.stores.streams import Streams
+from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deleter import Deleter
+from bottomless_server.manifest.deletion import Deletions
 from bottomless_server.manifest.internal_routes import internal_api
 from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.owners import Owners, PeerOwners
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.manifest.retention_operations import register_retention
+from bottomless_server.manifest.retention_timer import RetentionTimer
 from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.manifest.takeover import register_takeover
 from bottomless_server.runtime.peers import Peers
 
 
@@ -32,8 +38,21 @@ class ManifestService:
         self._registry = Registry(context)
         self._mutators = Mutators(context)
         self._deleter = Deleter(context)
-        self._deleting: asyncio.Task[None] | None = None
-        self.public: ASGIApp = public_api(context, self._registry, self._mutators)
+        self._operations = Operations(context)
+        self._deletions = Deletions(context, self._registry, self._mutators, self._operations)
+        self._snapshots = ConsumerSnapshots(context)
+        self._retention = RetentionTimer(context, self._mutators)
+        register_retention(self._operations, self._mutators)
+        register_takeover(self._operations, self._mutators)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.public: ASGIApp = public_api(
+            context,
+            self._registry,
+            self._mutators,
+            self._operations,
+            self._deletions,
+            self._snapshots,
+        )
         self.internal: ASGIApp = internal_api(context, self._registry, self._mutators)
 
     async def start(self) -> None:
@@ -47,7 +66,13 @@ class ManifestService:
         self._registry.generation = await check_generation(
             self._context.drive, self._context.coordination
         )
-        self._deleting = asyncio.create_task(self._deleter.run(), name="manifest deleter")
+        self._context.streams.generation = self._registry.generation
+        self._tasks = [
+            asyncio.create_task(self._deleter.run(), name="manifest deleter"),
+            asyncio.create_task(self._operations.run(), name="manifest operations"),
+            asyncio.create_task(self._snapshots.run(), name="manifest consumer snapshots"),
+            asyncio.create_task(self._retention.run(), name="manifest retention"),
+        ]
 
     async def drain(self) -> None:
         """Publish what waits for its time; uploaders have stopped by now."""
@@ -55,9 +80,9 @@ class ManifestService:
 
     async def stop(self) -> None:
         """End all tasks. Drive and coordination belong to whoever opened them."""
-        if self._deleting is not None:
-            self._deleting.cancel()
-            await asyncio.gather(self._deleting, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._mutators.aclose()
         await self._context.owners.aclose()
 
@@ -68,6 +93,7 @@ class ManifestService:
             "generation": self._registry.generation,
             "deleted_count": self._deleter.deleted_count,
             "refused_delete_count": self._deleter.refused_count,
+            "retention_paused_count": self._retention.paused_count,
         }
 
 

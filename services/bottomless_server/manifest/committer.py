@@ -1,48 +1,40 @@
-"""Carry out what the keeper decides: put groups, put the root, move the pointer.
+"""Carry out what the keeper decides about one stream, and tell it what came of it.
 
 One committer serves one stream, and one task calls it (`mutator.py`), so that there is
 never a second change of the same manifest under way in this process; other processes
 are excluded by the record's version.
 
-What is there after a crash at each step:
-
-1. Some groups put: nobody names them; the garbage sweep finds them.
-2. The new root put: the same; the record still names the old root, which is whole.
-3. EXEC done: the record names the new root, and with it `published_next`, the intents
-   that are used up and the old root's place in the delete queue. All of it or nothing.
-
-Nothing is deleted here: what an attempt has put in vain goes into the delete queue with
-the next EXEC that succeeds, and a loser deletes nothing of the winner's. The answers of
-an EXEC are told apart, since each asks for something else:
+The attempts themselves, and what a crash in one leaves, are `publisher.py`'s. The answers
+of an EXEC are told apart, since each asks for something else:
 
     published       the keeper goes on from the new root
     conflict        somebody else published: load their root, apply again
     fenced          a newer epoch: check again which fragments it allows
+    home live       a takeover that must not be: who asked for it hears so
     unavailable     nothing was changed: the same again, later
-    reply lost      first make it impossible (bump the version), then look: see `_decide`
+    reply lost      first make it impossible (bump the version), then look: see `decide`
     not found       the stream is being deleted: stop
 
 On the record's path: after services/bottomless_server/manifest/core/keeper.py, before
 services/bottomless_server/reader/core/locator.py.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
 
 from bottomless.coordination.base import CoordinationUnknown, Due
-from bottomless.errors import Code, StoreError, Unavailable
-from bottomless.formats.keys import group_key, root_key
+from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
-from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.objects import put_object
-from bottomless.stores.streams import delete_later, stream_not_found
+from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.events import (
     Action,
+    Edit,
+    EditAsked,
     Event,
     Failed,
     FragmentsRegistered,
@@ -57,26 +49,15 @@ from bottomless_server.manifest.core.events import (
     Why,
 )
 from bottomless_server.manifest.core.keeper import Keeper
-from bottomless_server.manifest.core.publication import has_root, publish_in
 from bottomless_server.manifest.fates import Fate, Fates
 from bottomless_server.manifest.lookup import names
-from bottomless_server.manifest.resolver import load_root, root_object_key
+from bottomless_server.manifest.publisher import Publisher, Superseded, check_active, named
+from bottomless_server.manifest.resolver import load_root
 
 log = structlog.get_logger(__name__)
 
-_DECIDE_RETRY_MS: Final = 500
-
-
-class _Conflict(Exception):
-    """The record is not what the plan was made for."""
-
-
-class _NewEpoch(Exception):
-    """The record's epoch is above the plan's; `record` is what was seen."""
-
-    def __init__(self, record: StreamRecord) -> None:
-        super().__init__("a newer epoch")
-        self.record = record
+_EDIT_ATTEMPT_COUNT: Final = 4
+"""Others change the same manifest only in a handover between processes."""
 
 
 class Committer:
@@ -86,12 +67,10 @@ class Committer:
         self._context = context
         self.keeper = keeper
         self.fates = Fates()
-        self._put: set[str] = set()
-        """Groups and roots that are durable, and not named by a published root that we know of."""
-        self._tried: set[str] = set()
-        """Those, and the ones that an attempt without an answer may have put."""
-        self._undecided: Publish | None = None
-        self._decide_at = 0
+        self._publisher = Publisher(context)
+        self._edited: Edit | None = None
+        """The last edit that is published."""
+        self._refusal: Fenced | None = None
 
     @classmethod
     async def open(cls, context: Context, stream_id: StreamId) -> "Committer":
@@ -103,7 +82,7 @@ class Committer:
             CoordinationUnavailable, DriveUnavailable, DriveRefused: not now.
         """
         record, root = await load_root(context, await context.streams.load(stream_id))
-        _check_active(record)
+        check_active(record)
         bounds = context.settings.bounds()
         return cls(context, Keeper(record, root, bounds, context.new_uid))
 
@@ -113,12 +92,14 @@ class Committer:
 
     @property
     def idle(self) -> bool:
-        return self.keeper.idle and self._undecided is None
+        return self.keeper.idle and self._publisher.undecided is None
 
     @property
     def wake_at(self) -> int | None:
         """When `wake` has something to do, ms since 1970."""
-        return self.keeper.publish_at if self._undecided is None else self._decide_at
+        if self._publisher.undecided is not None:
+            return self._publisher.decide_at
+        return self.keeper.publish_at
 
     def fate(self, uid: Uid) -> Fate:
         return False if self.keeper.holds(uid) else self.fates.of(uid)
@@ -178,13 +159,39 @@ class Committer:
         """
 
         def decide_active(record: StreamRecord) -> StreamRecord:
-            _check_active(record)
+            check_active(record)
             return decide(record)
 
         await self._settle()
         record = await self._context.streams.update(self.record.stream_id, decide_active, queued)
         await self.take_up(record)
         return self.record
+
+    async def edit(
+        self, work_out: Callable[[StreamRecord, Node], Awaitable[Edit | None]]
+    ) -> StreamRecord:
+        """Publish an edit that `work_out` finds from the manifest as it is; None asks for nothing.
+
+        It is asked again where others changed the manifest in between. When this returns, the
+        root that has the edit is the stream's root.
+
+        Raises:
+            Fenced: `home-live`, of a takeover.
+            Unavailable: it may be published or not; the same again is right.
+            NotFound, and whatever `work_out` raises.
+        """
+        for _ in range(_EDIT_ATTEMPT_COUNT):
+            await self.refresh()
+            edit = await work_out(self.record, self.keeper.root)
+            if edit is None:
+                return self.record
+            self._refusal = None
+            await self._handle(EditAsked(edit))
+            if self._edited is edit:
+                return self.record
+            if self._refusal is not None:
+                raise self._refusal
+        raise Unavailable("the manifest was not changed yet", outcome=Outcome.UNKNOWN)
 
     async def _handle(self, event: Event, now: int | None = None) -> None:
         """Feed the keeper, carry out what it says, until it says nothing more."""
@@ -216,93 +223,44 @@ class Committer:
     async def _publish(self, puts: Sequence[PutGroup | PutRoot], publish: Publish) -> Event:
         """One attempt; the answer is what the keeper has to know."""
         try:
-            for put in puts:
-                await self._put_node(put)
-            record = await self._exec(publish)
+            record = await self._publisher.publish(puts, publish)
         except CoordinationUnknown:
-            self._undecided = publish
-            log.warning("the reply to a publish was lost", **self._named(publish))
             return await self._decide_now()
-        except _Conflict:
-            log.info("somebody else changed the manifest", **self._named(publish))
+        except Superseded as superseded:
+            log.info(
+                "somebody else changed the record",
+                **named(publish),
+                newest_version=superseded.record.version,
+                newest_epoch=superseded.record.epoch,
+            )
             return await self._resolve()
-        except _NewEpoch as fenced:
-            log.info("a newer epoch", **self._named(publish), newest=fenced.record.epoch)
-            return await self._resolve()
-        except Unavailable as error:
-            log.warning("a root was not published", **self._named(publish), error=str(error))
+        except Fenced as refusal:
+            self._refusal = refusal
             return Failed()
-        return self._applied(publish, record)
-
-    async def _put_node(self, put: PutGroup | PutRoot) -> None:
-        sealed = put.group if isinstance(put, PutGroup) else put.root
-        object_key = self._object_key(put)
-        if object_key in self._put:
-            return
-        self._tried.add(object_key)
-        await put_object(
-            self._context.drive,
-            object_key,
-            [sealed.data],
-            sealed.crc,
-            deadline_seconds=self._context.settings.manifest_put_seconds,
-        )
-        self._put.add(object_key)
-
-    def _object_key(self, put: PutGroup | PutRoot) -> str:
-        tenant = self.record.tenant
-        if isinstance(put, PutGroup):
-            node = put.group.node
-            return group_key(node.stream_id, node.first_offset, node.uid, node.height, tenant)
-        node = put.root.node
-        return root_key(node.stream_id, node.generation, node.epoch, node.version, node.uid, tenant)
-
-    async def _exec(self, publish: Publish) -> StreamRecord:
-        """The transaction that makes it so: pointer, bounds, intents and the old root's end."""
-
-        def decide(record: StreamRecord) -> StreamRecord:
-            _check_active(record)
-            if record.epoch > publish.base.epoch:
-                raise _NewEpoch(record)
-            if record.version != publish.base.version:
-                raise _Conflict
-            if not publish.uids <= {intent.uid for intent in record.intents}:
-                raise _Conflict
-            return publish_in(record, publish)
-
-        return await self._context.streams.update(
-            publish.base.stream_id, decide, self._retired(publish)
-        )
-
-    def _retired(self, publish: Publish) -> list[Due]:
-        due_at = self._context.clock() + self._context.settings.manifest_root_grace_ms
-        mine = {self._object_key(put) for put in self._named_by(publish)}
-        strays = sorted(self._tried - mine)
-        old = [] if publish.base.root is None else [root_object_key(publish.base)]
-        return [delete_later(object_key, due_at) for object_key in (*strays, *old)]
-
-    def _named_by(self, publish: Publish) -> list[PutGroup | PutRoot]:
-        actions = self.keeper.planned(publish.pointer.uid)
-        return [action for action in actions if isinstance(action, PutGroup | PutRoot)]
-
-    def _applied(self, publish: Publish, record: StreamRecord) -> Event:
-        # The strays went into the queue with the same EXEC.
-        self._put.clear()
-        self._tried.clear()
-        for uid in publish.uids:
-            self.fates.note(uid, True)
-        log.debug("published a root", **self._named(publish), next_offset=record.published_next)
+        except Unavailable as error:
+            log.warning("a root was not published", **named(publish), error=str(error))
+            return Failed()
+        self._note_applied(publish)
         return Published(record)
 
-    async def _resolve(self) -> Event:
+    def _note_applied(self, publish: Publish) -> None:
+        for uid in publish.uids:
+            self.fates.note(uid, True)
+        if publish.edit is not None:
+            self._edited = publish.edit
+        log.debug("published a root", **named(publish), next_offset=publish.next_offset)
+
+    async def _resolve(self, record: StreamRecord | None = None) -> Event:
         """The state that somebody else made, or a later attempt where it cannot be read."""
         try:
-            return await self._resolved(await self._context.streams.load(self.record.stream_id))
+            if record is None:
+                record = await self._context.streams.load(self.record.stream_id)
+            return await self._resolved(record)
         except Unavailable:
             return Failed()
 
     async def _resolved(self, record: StreamRecord) -> Resolved:
-        _check_active(record)
+        check_active(record)
         if record.version < self.record.version:
             log.critical("the record went back", stream_id=record.stream_id)
             raise Unavailable(
@@ -318,7 +276,7 @@ class Committer:
         Raises:
             CoordinationUnavailable, CoordinationUnknown: it still cannot be decided.
         """
-        if self._undecided is not None:
+        if self._publisher.undecided is not None:
             await self._handle(await self._decide())
 
     async def _decide_now(self) -> Event:
@@ -330,37 +288,15 @@ class Committer:
             return Failed()
 
     async def _decide(self) -> Event:
-        """Find out whether a publish without a reply happened, when it cannot happen any more.
-
-        Reading back alone decides nothing: the EXEC may still be on its way. Any change of
-        the record kills it, since it watches the record; so the version is bumped first. A
-        newer epoch is such a change, and then there is nothing to bump. After a crash here
-        the record is as it was, or with a higher version: both are sound.
-        """
-        publish = self._undecided
+        publish = self._publisher.undecided
         assert publish is not None
-        self._decide_at = self._context.clock() + _DECIDE_RETRY_MS
-
-        def bump(record: StreamRecord) -> StreamRecord:
-            if record.epoch > publish.base.epoch:
-                raise _NewEpoch(record)
-            return replace(record, version=record.version + 1)
-
-        try:
-            record = await self._context.streams.update(publish.base.stream_id, bump)
-        except _NewEpoch as fenced:
-            record = fenced.record
-        applied = has_root(record, publish.pointer.uid)
-        log.info("a lost reply is decided", **self._named(publish), applied=applied)
+        record, applied = await self._publisher.decide()
         if applied:
-            published = self._applied(publish, record)
-            newest = record.root is not None and record.root.uid == publish.pointer.uid
-            self._undecided = None
-            if newest:
-                return published
-        resolved = await self._resolved(record)
-        self._undecided = None
-        return resolved
+            self._note_applied(publish)
+            uid = publish.pointer.uid
+            if record.root is not None and record.root.uid == uid and self.keeper.plans(uid):
+                return Published(record)
+        return await self._resolve(record)
 
     async def _note_refused(self, fragment: FragmentInfo, why: Why) -> None:
         # Another process may have published this very fragment: its intent is used up then.
@@ -379,15 +315,3 @@ class Committer:
     async def _names(self, fragment: FragmentInfo) -> bool:
         drive, root = self._context.drive, self.keeper.root
         return await names(drive, root, fragment.first_offset, fragment.uid)
-
-    def _named(self, publish: Publish) -> dict[str, object]:
-        return {
-            "stream_id": publish.base.stream_id,
-            "version": publish.pointer.version,
-            "epoch": publish.pointer.epoch,
-        }
-
-
-def _check_active(record: StreamRecord) -> None:
-    if record.state is not StreamState.ACTIVE:
-        raise stream_not_found()

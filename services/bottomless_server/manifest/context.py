@@ -3,12 +3,13 @@
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless.stores.streams import Streams
+from bottomless_server.manifest.clock_skew import ClockSkew
 from bottomless_server.manifest.owners import Owners
 from bottomless_server.manifest.settings import ManifestSettings
 
@@ -31,3 +32,7 @@ class Context:
     clock: Callable[[], int] = now_ms
     """Milliseconds since 1970."""
     new_uid: Callable[[], Uid] = random_uid
+    skew: ClockSkew = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "skew", ClockSkew(self.drive, self.clock))

@@ -1,50 +1,49 @@
 """Delete objects that the manifest gave up, when their time has come.
 
-A key gets into the queue in the EXEC that makes its object unreachable, with the time
-from which it may go. Before anything is deleted the live record is asked once more, since
-a bug elsewhere must cost disk space and not data. Crash windows:
+A member gets into the queue in the EXEC that makes its object unreachable, with the time
+from which it may go (`core/doomed.py` has its form). Before anything is deleted the live
+record is asked once more, since a bug elsewhere must cost disk space and not data. For
+one stream, in this order; after a crash at any step the members are due again:
 
-1. Deleted, not settled: deleted again by the next pass; an absent object counts as deleted.
-2. Settled before its uid left the quarantine: cannot be, the quarantine is first.
+1. What retention removed is condemned by EXEC, as far as leases allow. From here on
+   nobody can lease it. What a lease holds goes back into the queue for later.
+2. Groups below a doomed group go into the queue themselves. A crash here: they are
+   there twice, which is once.
+3. Objects are deleted, fragments and children before the group that names them: a group
+   that is gone means that everything below it is gone, or queued.
+4. Uids leave the quarantine, then members leave the queue. An absent object counts as
+   deleted, so that the same again is harmless.
 """
 
 import asyncio
-import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from bottomless.coordination.base import Due
+from bottomless.coordination.base import Changes, Due
 from bottomless.errors import NotFound, StoreError
+from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import DELETES_KEY
+from bottomless_server.manifest.condemning import condemn, held_until
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.doomed import Doomed, parse_doomed
+from bottomless_server.manifest.expansion import Expansion, expand
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.resolver import load_root
 
 log = structlog.get_logger(__name__)
 
 _PASS_COUNT_MAX: Final = 256
-"""Keys of one pass; what remains is due in the next one, at once."""
+"""Members of one pass; what remains is due in the next one, at once."""
 
-_KEY = re.compile(
-    r"[^/]+/(?P<stream>[0-9a-f-]{36})/(?:"
-    r"data/(?P<first>[0-9]{20})\.(?P<fragment>[0-9a-f]{32})\.fragment"
-    r"|metadata/root\.[0-9]{10}\.[0-9]{20}\.[0-9]{20}\.(?P<root>[0-9a-f]{32})\.manifest"
-    r"|metadata/(?P<start>[0-9]{20})\.(?P<group>[0-9a-f]{32})\.g[0-9]+)",
-    re.ASCII,
-)
+_HELD_PASS_COUNT: Final = 10
+"""After so many intervals what a lease holds is looked at again."""
 
-
-class _Place(NamedTuple):
-    """What an object key says of its object."""
-
-    stream_id: StreamId
-    uid: Uid
-    first_offset: int | None
-    """None of a root, which no entry names."""
+_Members = dict[Due, Doomed]
 
 
 class Deleter:
@@ -70,7 +69,7 @@ class Deleter:
             )
 
     async def make_pass(self) -> int:
-        """Delete what is due now; returns how many keys were settled.
+        """Delete what is due now; returns how many members were settled.
 
         Raises:
             CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
@@ -78,36 +77,40 @@ class Deleter:
         context = self._context
         dues = await context.coordination.due(DELETES_KEY, context.clock(), _PASS_COUNT_MAX)
         settled: list[Due] = []
+        streams: dict[StreamId, _Members] = {}
         for due in dues:
+            doomed = parse_doomed(due.member)
+            if doomed is None:
+                log.error("the delete queue holds a key that is not known")
+                settled.append(due)
+            else:
+                streams.setdefault(doomed.stream_id, {})[due] = doomed
+        for stream_id, members in streams.items():
             try:
-                if await self._settle(due.member.decode("ascii")):
-                    settled.append(due)
+                settled += await self._settle(stream_id, members)
             except StoreError as error:
-                log.warning("an object was not deleted", error=str(error))
+                log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
         await context.coordination.settle(settled)
         return len(settled)
 
-    async def _settle(self, object_key: str) -> bool:
-        """Delete one object, or refuse to; whether its place in the queue is used up."""
-        place = _parse(object_key)
-        if place is None:
-            log.error("the delete queue holds a key that is not known")
-            return True
-        record = await self._record(place.stream_id)
-        if record is not None and await self._reachable(record, place):
-            self.refused_count += 1
-            log.critical(
-                "a live object was to be deleted", stream_id=place.stream_id, uid=place.uid
-            )
-            return True
-        failed = await self._context.drive.delete([object_key])
-        if failed:
-            log.warning("an object was not deleted", errors=[str(e) for e in failed.values()])
-            return False
-        self.deleted_count += 1
-        if record is not None and any(place.uid == intent.uid for intent in record.quarantine):
-            await self._release(place)
-        return True
+    async def _settle(self, stream_id: StreamId, members: _Members) -> list[Due]:
+        """Do what is due of one stream; returns the members whose place is used up."""
+        record = await self._record(stream_id)
+        used: list[Due] = []
+        if record is not None:
+            live = []
+            if record.state is StreamState.ACTIVE:
+                # Of a stream that is being deleted nothing is live, and its root may be gone.
+                live = await self._live(record, members)
+            self.refused_count += len(live)
+            for due in live:
+                log.critical(
+                    "a live object was to be deleted", stream_id=stream_id, uid=members[due].uid
+                )
+            used += live
+            members = {due: doomed for due, doomed in members.items() if due not in live}
+            members = await self._condemned(record, members)
+        return used + await self._delete(record, members)
 
     async def _record(self, stream_id: StreamId) -> StreamRecord | None:
         try:
@@ -115,30 +118,108 @@ class Deleter:
         except NotFound:
             return None
 
-    async def _reachable(self, record: StreamRecord, place: _Place) -> bool:
-        if record.root is not None and record.root.uid == place.uid:
-            return True
-        if any(place.uid == intent.uid for intent in record.intents):
-            return True
-        if place.first_offset is None:
-            return False
-        _, root = await load_root(self._context, record)
-        return await names(self._context.drive, root, place.first_offset, place.uid)
+    async def _live(self, record: StreamRecord, members: _Members) -> list[Due]:
+        """Those that a reader of the committed manifest could still come to."""
+        record, root = await load_root(self._context, record)
+        return [
+            due for due, doomed in members.items() if await self.reachable(record, root, doomed)
+        ]
 
-    async def _release(self, place: _Place) -> None:
-        """Take a uid whose object is gone out of quarantine, which is bounded."""
+    async def reachable(self, record: StreamRecord, root: Node, doomed: Doomed) -> bool:
+        """Whether the record, its root, or the way from it leads to any of what is doomed."""
+        if doomed.registry_version is not None:
+            return doomed.registry_version == record.registry_version
+        if doomed.uid is None:
+            return False
+        if record.root is not None and record.root.uid == doomed.uid:
+            return True
+        if any(doomed.uid == intent.uid for intent in record.intents):
+            return True
+        if doomed.range is not None:
+            # Below the floor nothing is reachable, at or above it everything is.
+            return doomed.range.next_offset > root.first_offset
+        if doomed.first_offset is None:
+            return False
+        # A group whose front was cut begins below the floor, and is reached through it.
+        offset = max(doomed.first_offset, root.first_offset)
+        return await names(self._context.drive, root, offset, doomed.uid)
+
+    async def _condemned(self, record: StreamRecord, members: _Members) -> _Members:
+        """Those that are condemned now, or need not be; the others are put off."""
+        ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
+        if not ends:
+            return members
+        if max(ends.values()) > record.condemned_next:
+            record = await condemn(
+                self._context.streams, record.stream_id, max(ends.values()), self._context.clock
+            )
+        held = {due: end for due, end in ends.items() if end > record.condemned_next}
+        now = self._context.clock()
+        # A lease may be given back before it runs out, so it is looked at again earlier.
+        latest = now + _HELD_PASS_COUNT * self._context.settings.manifest_delete_interval_ms
+        await self._queue(
+            [
+                due._replace(due_at=min(held_until(record, end, now), latest))
+                for due, end in held.items()
+            ]
+        )
+        return {due: one for due, one in members.items() if due not in held}
+
+    async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
+        done: dict[Due, Expansion] = {}
+        for due, doomed in members.items():
+            try:
+                done[due] = await expand(self._context.drive, doomed)
+            except StoreError as error:
+                # It stays in the queue, and the others need not wait for it.
+                log.warning("a group cannot be read", uid=doomed.uid, error=str(error))
+        now = self._context.clock()
+        queued = [
+            Due(DELETES_KEY, below.member, now) for one in done.values() for below in one.queued
+        ]
+        await self._queue(queued)
+        failed = await self._delete_keys([key for one in done.values() for key in one.first])
+        last = [
+            key
+            for one in done.values()
+            for key in one.last
+            # What names others stays until they are gone.
+            if failed.isdisjoint(one.first)
+        ]
+        failed |= await self._delete_keys(last)
+        gone = [due for due, one in done.items() if failed.isdisjoint({*one.first, *one.last})]
+        if record is not None:
+            await self._release(record, {members[due].uid for due in gone})
+        return gone
+
+    async def _delete_keys(self, object_keys: Sequence[str]) -> set[str]:
+        """Delete objects; returns the keys of those that are still there, or may be."""
+        if not object_keys:
+            return set()
+        failed = await self._context.drive.delete(object_keys)
+        if failed:
+            errors = sorted({str(error) for error in failed.values()})
+            log.warning("objects were not deleted", count=len(failed), errors=errors)
+        self.deleted_count += len(object_keys) - len(failed)
+        return set(failed)
+
+    async def _queue(self, dues: Sequence[Due]) -> None:
+        if dues:
+            # A key that nobody writes: what is queued does not depend on what is stored.
+            await self._context.coordination.transact(
+                [_NOBODYS_KEY], lambda _: Changes(queued=dues)
+            )
+
+    async def _release(self, record: StreamRecord, uids: set[Uid | None]) -> None:
+        """Take uids whose objects are gone out of quarantine, which is bounded."""
+        if not any(intent.uid in uids for intent in record.quarantine):
+            return
 
         def release(record: StreamRecord) -> StreamRecord:
-            left = tuple(intent for intent in record.quarantine if intent.uid != place.uid)
+            left = tuple(intent for intent in record.quarantine if intent.uid not in uids)
             return replace(record, quarantine=left)
 
-        await self._context.streams.update(place.stream_id, release)
+        await self._context.streams.update(record.stream_id, release)
 
 
-def _parse(object_key: str) -> _Place | None:
-    match = _KEY.fullmatch(object_key)
-    if match is None:
-        return None
-    first = match["first"] or match["start"]
-    uid = match["fragment"] or match["root"] or match["group"]
-    return _Place(StreamId(match["stream"]), Uid(uid), None if first is None else int(first))
+_NOBODYS_KEY: Final = "bottomless:nobody"

@@ -7,44 +7,40 @@ peer of another version is the usual reason for a wrong one.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, Fault, Fenced, InvalidRequest, Overloaded, StoreError
+from bottomless.errors import Code, Fenced, InvalidRequest, Overloaded, StoreError
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.limits import LONG_POLL_MS_MAX, MIB, OFFSET_MAX
+from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid, parse_stream_id, parse_stream_name
 from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.events import Why
 from bottomless_server.manifest.fates import Fate
+from bottomless_server.manifest.internal_registry_routes import add_internal_registry_routes
 from bottomless_server.manifest.mutator import Mutator, Mutators
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.sessions import INTENT_COUNT_MAX, abandon, begin, intend
 from bottomless_server.manifest.view import describe_record, describe_root, matches, root_etag
 from bottomless_server.runtime.http import (
-    content_type,
     create_api,
     header,
     integer,
     json_response,
-    parse_json,
     parse_query,
-    read_body,
 )
 
-_BODY_SIZE_MAX: Final = MIB
 _FRAGMENT_COUNT_MAX: Final = 1_024
 _REREAD_SECONDS: Final = 1.0
 """How late a long poll may hear of what another process published."""
-
-B = TypeVar("B", bound=BaseModel)
 
 _Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Session = Annotated[str, Field(min_length=1, max_length=128)]
@@ -53,20 +49,16 @@ _U64 = Annotated[int, Field(ge=0, lt=2**63)]
 _U32 = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class _Begin(_Closed):
+class _Begin(ClosedBody):
     session: _Session
 
 
-class _Intents(_Closed):
+class _Intents(ClosedBody):
     session: _Session
     first_offsets: Annotated[list[_Offset], Field(min_length=1, max_length=INTENT_COUNT_MAX)]
 
 
-class _Fragment(_Closed):
+class _Fragment(ClosedBody):
     uid: _Uid
     first_offset: _Offset
     next_offset: _Offset
@@ -79,12 +71,12 @@ class _Fragment(_Closed):
     crc: _U32
 
 
-class _Fragments(_Closed):
+class _Fragments(ClosedBody):
     session: _Session
     fragments: Annotated[list[_Fragment], Field(min_length=1, max_length=_FRAGMENT_COUNT_MAX)]
 
 
-class _Abandon(_Closed):
+class _Abandon(ClosedBody):
     session: _Session
     uids: Annotated[list[_Uid], Field(max_length=_FRAGMENT_COUNT_MAX)]
 
@@ -100,6 +92,7 @@ def internal_api(context: Context, registry: Registry, mutators: Mutators) -> Fa
     api.add_api_route(base + "/{stream_id}/intents", routes.intents, methods=["POST"])
     api.add_api_route(base + "/{stream_id}/fragments", routes.fragments, methods=["POST"])
     api.add_api_route(base + "/{stream_id}/abandon", routes.abandon, methods=["POST"])
+    add_internal_registry_routes(api, context, registry)
     return api
 
 
@@ -136,7 +129,7 @@ class _Routes:
 
     async def uploads(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        asked = await _body(request, _Begin)
+        asked = await read_closed_body(request, _Begin)
         mutator = self._mutators.at(_stream_id(request))
         record = await mutator.ask(lambda committer: begin(self._context, committer, asked.session))
         mutator.tell_again()
@@ -150,7 +143,7 @@ class _Routes:
 
     async def intents(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        asked = await _body(request, _Intents)
+        asked = await read_closed_body(request, _Intents)
         uids = await self._mutators.at(_stream_id(request)).ask(
             lambda committer: intend(self._context, committer, asked.session, asked.first_offsets)
         )
@@ -158,7 +151,7 @@ class _Routes:
 
     async def abandon(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        asked = await _body(request, _Abandon)
+        asked = await read_closed_body(request, _Abandon)
         uids = {Uid(uid) for uid in asked.uids}
         await self._mutators.at(_stream_id(request)).ask(
             lambda committer: abandon(self._context, committer, asked.session, uids)
@@ -167,7 +160,7 @@ class _Routes:
 
     async def fragments(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        asked = await _body(request, _Fragments)
+        asked = await read_closed_body(request, _Fragments)
         fragments = [_info(fragment) for fragment in asked.fragments]
         uids = [fragment.uid for fragment in fragments]
         mutator = self._mutators.at(_stream_id(request))
@@ -203,7 +196,10 @@ async def _wait_applied(mutator: Mutator, uids: Sequence[Uid], seconds: float) -
         for uid, fate in fates.items():
             if isinstance(fate, Why):
                 raise _refusal(mutator.record, uid, fate)
-        if all(fate is True for fate in fates.values()) or _now() >= deadline:
+        done = all(fate is True for fate in fates.values())
+        # Without a record the manifest was put aside, and nothing of it waits any more: the
+        # stream is deleted, or who asks again makes it load what is stored.
+        if done or mutator.record is None or _now() >= deadline:
             return fates
         await _wait(change, deadline - _now())
 
@@ -230,30 +226,6 @@ def _refusal(record: StreamRecord | None, uid: Uid, why: Why) -> StoreError:
 async def _current(committer: Committer) -> tuple[StreamRecord, Node]:
     await committer.refresh()
     return committer.record, committer.keeper.root
-
-
-async def _body(request: Request, model: type[B]) -> B:
-    """A request's body as `model` describes it.
-
-    Raises:
-        InvalidRequest: `validation-failed`, with a pointer to each fault, or it is not JSON.
-    """
-    content_type(request.scope, ["application/json"])
-    value = parse_json(await read_body(request.scope, request.receive, _BODY_SIZE_MAX))
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        faults = [
-            Fault(
-                fault["type"].replace("_", "-"),
-                fault["msg"],
-                "".join(f"/{part}" for part in fault["loc"]),
-            )
-            for fault in error.errors(include_input=False, include_url=False)
-        ]
-        raise InvalidRequest(
-            "the body does not fit its schema", code=Code.VALIDATION_FAILED, faults=faults
-        ) from error
 
 
 def _info(fragment: _Fragment) -> FragmentInfo:

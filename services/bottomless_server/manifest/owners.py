@@ -27,6 +27,10 @@ class Owners(Protocol):
         """Tell what may be freed; whether it was heard."""
         ...
 
+    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
+        """Ask the owner to stop the stream; whether it said that it stopped."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -55,6 +59,14 @@ class PeerOwners:
         body = {"next_offset": next_offset, "version": version}
         try:
             await self._peers.at(url).call("PUT", path, body=body, timeout_seconds=_TELL_SECONDS)
+        except StoreError:
+            return False
+        return True
+
+    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
+        path = f"/internal/v1/streams/{stream_id}/close"
+        try:
+            await self._peers.at(url).call("POST", path, timeout_seconds=timeout_seconds)
         except StoreError:
             return False
         return True

@@ -1,38 +1,49 @@
 """The registry: which streams exist, under which names, configured how.
 
-A stream is created in two steps, in this order:
+Each change is two steps, in this order:
 
-1. One EXEC enters the name and the record, both or neither. From here on it exists.
-2. The registry object `stream.json` is put, if absent; a rebuild after the loss of
-   coordination starts from it.
+1. One EXEC on the record: a new one with its name and its places in the indexes; another
+   configuration; a tombstone. From here on it is so.
+2. The registry object is put under the next version, if absent; a rebuild after the loss
+   of coordination starts from the newest. Only when it is there, the older one goes into
+   the delete queue.
 
-After a crash between the two the stream exists without its object; the next PUT, GET or
-first touch in this process puts it. The other order would leave objects of streams that
-nobody can find, and a rebuild would bring them to life. An EXEC without a reply is made
-again: either it kills the first attempt, or it meets it, and the id tells whose it was.
+After a crash between the two the record is ahead of the bucket; the next PUT, GET or first
+touch in this process puts the object. After a crash before the older one is queued it stays
+until the stream is swept: the newest counts, so it does no harm. The other order would leave
+objects of streams that nobody can find, and a rebuild would bring them to life. An EXEC
+without a reply is made again: either it kills the first attempt, or it meets what the first
+one did, and knows it by its own id or version.
+
+What the object says is compared by its checksum and not by the version alone: a claim changes
+the home without asking here, and is noticed so.
 """
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.coordination.base import CoordinationUnknown
+from bottomless.coordination.base import Changes, CoordinationUnknown
 from bottomless.drives.base import ObjectExists
-from bottomless.errors import Exists, NotFound, Outcome, Unavailable
+from bottomless.errors import Code, Exists, NotFound, Outcome, Overloaded, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import TENANT_DEFAULT, StreamId, StreamName, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import stream_not_found
+from bottomless.stores.streams import delete_later, names_key, stream_key, stream_not_found
 from bottomless_server.manifest.context import Context
 
 log = structlog.get_logger(__name__)
 
 _ATTEMPT_COUNT: Final = 4
+_OLDER_COUNT_MAX: Final = 4
+"""Older registry objects that are looked after when a new one is put: crashes leave some."""
 _KNOWN_COUNT_MAX: Final = 100_000
 """Streams whose object is known to be there; forgetting one costs a request."""
 
@@ -45,7 +56,8 @@ class Declared(NamedTuple):
 class Registry:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: OrderedDict[StreamId, None] = OrderedDict()
+        self._known: OrderedDict[StreamId, int] = OrderedDict()
+        """Checksum of the registry object that is there."""
         self.generation = 0
         """Of coordination and bucket, as the start found it."""
 
@@ -59,8 +71,8 @@ class Registry:
         for _ in range(_ATTEMPT_COUNT):
             declared = await self._find(name, config) or await self._create(name, config)
             if declared is not None:
-                await self._ensure_object(declared.record, declared.created)
-                return declared
+                record = await self.ensure_object(declared.record, committed=declared.created)
+                return Declared(record, declared.created)
         raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
 
     async def find(self, name: StreamName) -> StreamRecord:
@@ -77,15 +89,66 @@ class Registry:
         Raises:
             NotFound
         """
-        record = await self._context.streams.load(stream_id)
-        if record.state is not StreamState.ACTIVE:
-            raise stream_not_found()
+        record = await self.load_active(stream_id)
         try:
-            await self._ensure_object(record, created=False)
+            return await self.ensure_object(record)
         except Unavailable as error:
             # Reading the registry does not need the object; the next one tries again.
             log.warning("a registry object is not there yet", error=str(error))
         return record
+
+    async def load_active(self, stream_id: StreamId) -> StreamRecord:
+        """The record of a stream that is not being deleted, and nothing else.
+
+        Raises:
+            NotFound
+        """
+        record = await self._context.streams.load(stream_id)
+        if record.state is not StreamState.ACTIVE:
+            raise stream_not_found()
+        return record
+
+    async def update(
+        self, name: StreamName, change: Callable[[StreamRecord], StreamConfig]
+    ) -> StreamRecord:
+        """Give a stream another configuration; returns its record, changed or not.
+
+        `change` sees the record as it is now and says what the configuration should be; it may
+        be asked again, and raises to leave it.
+
+        Raises:
+            NotFound: there is no such stream.
+            Unavailable: the outcome says whether it may be so now.
+        """
+        tried: list[StreamRecord] = []
+
+        def decide(record: StreamRecord) -> StreamRecord:
+            if record.state is not StreamState.ACTIVE:
+                raise stream_not_found()
+            if tried and (record.config_version, record.config) == (
+                tried[0].config_version,
+                tried[0].config,
+            ):
+                # The attempt whose reply was lost did arrive.
+                return record
+            config = change(record)
+            if config == record.config:
+                return record
+            changed = replace(
+                record,
+                config=config,
+                config_version=record.config_version + 1,
+                registry_version=record.registry_version + 1,
+            )
+            tried[:] = [changed]
+            return changed
+
+        stream_id = await self._context.streams.find(name)
+        try:
+            record = await self._context.streams.update(stream_id, decide)
+        except CoordinationUnknown:
+            record = await self._context.streams.update(stream_id, decide)
+        return await self.ensure_object(record, committed=True)
 
     async def _find(self, name: StreamName, config: StreamConfig) -> Declared | None:
         try:
@@ -101,6 +164,7 @@ class Registry:
         return Declared(record, created=False)
 
     async def _create(self, name: StreamName, config: StreamConfig) -> Declared | None:
+        await self._check_quota()
         now = self._context.clock()
         record = StreamRecord(
             stream_id=stream_id_from(now, secrets.token_bytes(10)),
@@ -128,24 +192,80 @@ class Registry:
             return Declared(record, created=True) if found == record.stream_id else None
         return Declared(record, created=True)
 
-    async def _ensure_object(self, record: StreamRecord, created: bool) -> None:
-        if record.stream_id in self._known:
-            self._known.move_to_end(record.stream_id)
-            return
-        data = encode_registry(record)
-        object_key = registry_key(record.stream_id, record.tenant)
+    async def _check_quota(self) -> None:
+        # Not under WATCH: of many at once a few may pass too many, which harms nobody.
+        count_max = self._context.settings.manifest_tenant_stream_count_max
+        index = names_key(StreamState.ACTIVE, TENANT_DEFAULT)
+        if await self._context.coordination.member_count(index) >= count_max:
+            raise Overloaded(
+                "there are as many streams as a tenant may have",
+                code=Code.QUOTA_EXCEEDED,
+                retry_after_seconds=60,
+                facts={"limit": count_max},
+            )
+
+    async def ensure_object(self, record: StreamRecord, *, committed: bool = False) -> StreamRecord:
+        """Make sure that the bucket says of the stream what its record says.
+
+        Returns the record, with a higher version where the one it had was taken by an object
+        that says something else.
+
+        Raises:
+            Unavailable: it is not there yet; the outcome is committed if `committed`.
+            NotFound: the stream is gone.
+        """
         try:
-            await self._context.drive.put(object_key, [data], crc32c(data))
-        except ObjectExists:
-            pass  # as it should be
+            for _ in range(_ATTEMPT_COUNT):
+                if await self._put_object(record):
+                    return record
+                record = await self._raise_version(record)
         except Unavailable as error:
-            if not created:
+            if not committed:
                 raise
             raise Unavailable(
-                "the stream exists, but is not safe from the loss of coordination yet",
+                "this is done, but not safe from the loss of coordination yet",
                 code=error.code,
                 outcome=Outcome.COMMITTED,
             ) from error
-        self._known[record.stream_id] = None
+        raise Unavailable("the registry object keeps changing")
+
+    async def _put_object(self, record: StreamRecord) -> bool:
+        """Whether the object of this version says what the record says."""
+        data = encode_registry(record)
+        crc = crc32c(data)
+        if self._known.get(record.stream_id) == crc:
+            self._known.move_to_end(record.stream_id)
+            return True
+        object_key = registry_key(record.stream_id, record.registry_version, record.tenant)
+        try:
+            await self._context.drive.put(object_key, [data], crc)
+        except ObjectExists:
+            if await self._context.drive.get(object_key) != data:
+                return False
+        else:
+            await self._retire_older(record)
+        self._known[record.stream_id] = crc
+        self._known.move_to_end(record.stream_id)
         if len(self._known) > _KNOWN_COUNT_MAX:
             self._known.popitem(last=False)
+        return True
+
+    async def _raise_version(self, record: StreamRecord) -> StreamRecord:
+        def decide(current: StreamRecord) -> StreamRecord:
+            if current.registry_version != record.registry_version:
+                return current
+            return replace(current, registry_version=current.registry_version + 1)
+
+        return await self._context.streams.update(record.stream_id, decide)
+
+    async def _retire_older(self, record: StreamRecord) -> None:
+        """Queue the objects that the new one replaces, now that it is durable."""
+        newest = record.registry_version
+        due_at = self._context.clock() + self._context.settings.manifest_root_grace_ms
+        older = [
+            delete_later(registry_key(record.stream_id, version, record.tenant), due_at)
+            for version in range(max(1, newest - _OLDER_COUNT_MAX), newest)
+        ]
+        if older:
+            key = stream_key(record.stream_id)
+            await self._context.coordination.transact([key], lambda _: Changes(queued=older))

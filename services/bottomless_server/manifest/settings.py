@@ -1,10 +1,18 @@
 """Settings of the manifest service. Each may be given as BOTTOMLESS_MANIFEST_… in the environment."""
 
-from pydantic import Field
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from bottomless.model.config import RetentionConfig, parse_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
 from bottomless_server.manifest.core.keeper import Bounds
 from bottomless_server.runtime.settings import CommonSettings
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
 
 
 class ManifestSettings(CommonSettings):
@@ -22,6 +30,8 @@ class ManifestSettings(CommonSettings):
     """How long one attempt to put a group or a root may take."""
     manifest_root_grace_ms: int = Field(15 * 60_000, ge=0)
     """How long a replaced root stays: longer than any reader caches one."""
+    manifest_delete_grace_ms: int = Field(60 * 60_000, ge=0)
+    """How long fragments and groups that retention or trim removed stay for running readers."""
     manifest_upload_deadline_ms: int = Field(60 * 60_000, ge=0)
     """The longest that a put of an uploader can be under way; given-up keys go after it."""
     manifest_delete_interval_ms: int = Field(30_000, ge=10)
@@ -29,6 +39,36 @@ class ManifestSettings(CommonSettings):
     """How long the owner of a tail is waited for when its bounds are shown."""
     manifest_stream_count_max: int = Field(4_096, ge=1)
     """Streams whose manifest is kept in memory; the longest unused goes first."""
+    manifest_operation_interval_ms: int = Field(1_000, ge=10)
+    """How often operations are looked for that are due, or that another process has left."""
+    manifest_operation_lease_ms: int = Field(10_000, ge=100)
+    """After so long an operation of a process that died is taken up by another one."""
+    manifest_operation_keep_ms: int = Field(7 * 86_400_000, ge=0)
+    """How long finished operations can be asked for."""
+    manifest_operation_count_max: int = Field(10_000, ge=1)
+    """Operations kept; beyond, the oldest finished ones are forgotten earlier."""
+    manifest_close_ms: int = Field(15_000, ge=0)
+    """How long a deletion waits for the owner of the tail to stop: longer than its lease."""
+    manifest_tenant_stream_count_max: int = Field(10_000, ge=1)
+    """Streams that a tenant may have."""
+    manifest_consumer_count_max: int = Field(1_000, ge=1)
+    """Consumers of one stream whose offsets are kept."""
+    manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)
+    """At most so long after a commit of an offset it is in the object store too."""
+
+    manifest_retention_interval_ms: int = Field(60_000, ge=10)
+    """How often the retention of each stream is evaluated: so late may anything go."""
+    manifest_retention_max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
+    """Age limit of streams that set none, like `7D`. Default: no limit."""
+    manifest_retention_max_bytes: int | None = Field(None, ge=1)
+    """Limit in bytes of streams that set none. Default: no limit."""
+    manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
+    """The longest that a lease may hold a range without being renewed."""
+
+    def retention_default(self) -> RetentionConfig:
+        return RetentionConfig(
+            max_age=self.manifest_retention_max_age, max_bytes=self.manifest_retention_max_bytes
+        )
 
     def bounds(self) -> Bounds:
         return Bounds(

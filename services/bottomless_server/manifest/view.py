@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bottomless.model.config import StreamConfig, encode_config, parse_duration
+from bottomless.model.config import RetentionConfig, StreamConfig, encode_config
 from bottomless.model.manifest import Node
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless_server.manifest.core.verdict import effective
 
 
-def describe(record: StreamRecord, root: Node, committed_next: int | None) -> dict[str, Any]:
-    """The answer of PUT and GET on a stream.
+def describe(
+    record: StreamRecord, root: Node, committed_next: int | None, default: RetentionConfig
+) -> dict[str, Any]:
+    """The answer of PUT and GET on a stream; `default` is the server's retention.
 
     `committed_next` is None where nobody knows it now: then `committed` and `next` are null.
     `committed` is also null of a stream that never had a record.
@@ -22,7 +25,7 @@ def describe(record: StreamRecord, root: Node, committed_next: int | None) -> di
         "state": record.state.value,
         "created_at": format_timestamp(record.created_at),
         "config_version": record.config_version,
-        **describe_config(record.config),
+        **describe_config(record.config, default),
         "offsets": {
             "first": root.first_offset,
             "committed": committed_next - 1 if committed_next else None,
@@ -33,17 +36,30 @@ def describe(record: StreamRecord, root: Node, committed_next: int | None) -> di
     }
 
 
-def describe_config(config: StreamConfig) -> dict[str, Any]:
-    """A configuration with what follows from it; limits that are not set are null."""
-    retention = config.retention
-    limited = retention.max_age is not None or retention.max_bytes is not None
-    seconds = None if retention.max_age is None else parse_duration(retention.max_age)
+def describe_item(record: StreamRecord, default: RetentionConfig) -> dict[str, Any]:
+    """One stream of a list: what its record says, and nothing that others would have to be asked."""
+    return {
+        "name": record.name,
+        "stream_id": record.stream_id,
+        "state": record.state.value,
+        "created_at": format_timestamp(record.created_at),
+        "config_version": record.config_version,
+        "etag": etag(record),
+        **describe_config(record.config, default),
+    }
+
+
+def describe_config(config: StreamConfig, default: RetentionConfig) -> dict[str, Any]:
+    """A configuration with what follows from it; limits that nobody has set are null."""
+    own = config.retention
+    limited = own.max_age is not None or own.max_bytes is not None
+    retention = effective(own, default)
     members = encode_config(config)
     return {
         **members,
         "retention": {
             "max_age": retention.max_age,
-            "max_age_seconds": seconds,
+            "max_age_seconds": retention.age_limit_seconds,
             "max_bytes": retention.max_bytes,
             "source": "stream" if limited else "default",
         },

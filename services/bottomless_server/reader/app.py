@@ -1,6 +1,7 @@
 """The reader as a service: every part of it is made and wired here, top to bottom."""
 
 import os
+import time
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp
@@ -8,14 +9,23 @@ from starlette.types import ASGIApp
 from bottomless.drives.base import Drive
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.connection import Places
 from bottomless_server.reader.downloads import Downloads
+from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.listing import Listing
+from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.ports import Asked, AskedAt
+from bottomless_server.reader.record_routes import RecordRoutes
+from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.routes import Routes
 from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.reader.shared_tail import SharedTail
+from bottomless_server.reader.stored import Stored
+from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.http import create_api, wrap
@@ -30,6 +40,9 @@ class ReaderService:
     internal: ASGIApp
     cache: SharedCache
     blocks: Blocks
+    shared: SharedTail
+    followers: Followers
+    waiters: Places
     peers: list[Peer | Peers] = field(default_factory=list)
     """Those that this service opened."""
     name: str = "reader"
@@ -38,9 +51,13 @@ class ReaderService:
         """Nothing is to be recovered and nothing to be claimed."""
 
     async def drain(self) -> None:
-        """Pages are short, and who waits at the tail is answered when ingest drains."""
+        """End the answers that stay open; pages are short, and who waits for one is answered
+        by the process."""
+        await self.followers.drain()
 
     async def stop(self) -> None:
+        await self.followers.aclose()
+        await self.shared.aclose()
         await self.cache.aclose()
         for peer in self.peers:
             await peer.aclose()
@@ -55,6 +72,7 @@ def create_service(
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
     opened: list[Peer | Peers] = []
+    waiting: AskedAt | None = None
     if manifest is None:
         assert settings.manifest_url is not None, "the reader needs BOTTOMLESS_MANIFEST_URL"
         peer = Peer(settings.manifest_url, name="manifest")
@@ -62,8 +80,9 @@ def create_service(
         manifest = peer
     if ingest is None:
         peers = Peers(name="ingest")
-        opened.append(peers)
-        ingest = peers
+        more = Peers(name="ingest", connection_count_max=settings.reader_waiting_stream_count_max)
+        opened += [peers, more]
+        ingest, waiting = peers, more
     assert settings.ingest_url is not None, "the reader needs BOTTOMLESS_INGEST_URL"
 
     # Blocks on their way are memory too, so the cache leaves room for them.
@@ -73,16 +92,29 @@ def create_service(
     fragments = Fragments(blocks, cache)
     streams = Streams(manifest, settings.reader_name_ttl_ms)
     roots = Roots(manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = Tail(ingest, settings.ingest_url)
+    tail = Tail(ingest, waiting or ingest, settings.ingest_url)
+    shared = SharedTail(
+        tail,
+        keep_size=settings.reader_tail_bytes,
+        stream_count_max=settings.reader_waiting_stream_count_max,
+    )
     reader = Reader(
         streams,
         roots,
         tail,
-        fragments,
-        read_ahead_size=settings.reader_read_ahead_bytes,
+        shared,
+        Resolver(roots, tail, fragments, StoredOffsets(manifest), time.time),
+        Stored(roots, fragments, settings.reader_read_ahead_bytes),
         page_count_max=settings.reader_page_count_max,
     )
-    listing = Listing(reader, roots, tail, drive, _secret(settings))
+    listing = Listing(
+        reader,
+        roots,
+        tail,
+        drive,
+        secret=_secret(settings),
+        url_seconds=settings.reader_url_seconds,
+    )
     downloads = Downloads(
         reader,
         roots,
@@ -93,9 +125,29 @@ def create_service(
     )
 
     public = create_api("Bottomless reader")
-    Routes(reader, listing, downloads).add_to(public)
+    waiters = Places(settings.reader_waiter_count_max, "requests that wait for records")
+    followers = Followers(reader, _follow_bounds(settings), time.time)
+    Routes(
+        RecordRoutes(reader, followers, waiters),
+        OffsetRoutes(reader, StreamBounds(reader, roots, tail, shared), waiters),
+        listing,
+        downloads,
+    ).add_to(public)
     internal = create_api("Bottomless reader, internal")
-    return ReaderService(wrap(public), wrap(internal), cache, blocks, opened)
+    return ReaderService(
+        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, opened
+    )
+
+
+def _follow_bounds(settings: ReaderSettings) -> FollowBounds:
+    return FollowBounds(
+        count_max=settings.reader_follower_count_max,
+        size_max=settings.reader_follower_bytes,
+        total_size_max=settings.reader_followers_bytes,
+        heartbeat_seconds=settings.reader_heartbeat_seconds,
+        rotate_seconds=settings.reader_rotate_seconds,
+        blocked_seconds=settings.reader_blocked_seconds,
+    )
 
 
 def _secret(settings: ReaderSettings) -> bytes:

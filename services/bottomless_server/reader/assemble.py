@@ -5,22 +5,20 @@ or repeat a record: the owner answers with data, or with `moved` and the manifes
 that its frees follow; then a root at least that new must hold the offset. Where the two do
 not meet after a few rounds the answer is 503, never a jump.
 
-On the record's path: after fragments.py and tail.py brought chunks, before routes.py
-answers.
+On the record's path: after fragments.py and tail.py brought chunks, before record_routes.py
+and follow.py answer.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
-
-import pyarrow as pa
 
 from bottomless.errors import Code, StoreError, Unavailable, WrongOffset
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import StreamId, StreamName
-from bottomless.model.offset_spec import First, OffsetSpec
+from bottomless.model.offset_spec import First, PlainSpec
 from bottomless_server.reader.core.locator import (
     Bounds,
     Start,
@@ -28,10 +26,12 @@ from bottomless_server.reader.core.locator import (
     below_end,
     since_clamped,
 )
-from bottomless_server.reader.core.page import Gap, PageBuilder, as_table
-from bottomless_server.reader.fragments import Fragments, off_loop
+from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
+from bottomless_server.reader.fragments import off_loop
+from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import ManifestMoved, Roots, RootState
+from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.streams import StreamFacts, Streams
 from bottomless_server.reader.tail import Tail, TailAnswer
@@ -44,34 +44,35 @@ _STALE = frozenset({Code.STREAM_NOT_FOUND, Code.NOT_OWNER, Code.PEER_UNAVAILABLE
 """What is asked again where the name's facts were remembered and not just read."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
-    """What a reader asks for."""
-
-    spec: OffsetSpec
-    limit: int
-    size_max: int
-    until: int | None = None
-    wait_ms: int = 0
-    strict: bool = False
-    """Out of range is an error, and not moved into range."""
-    stream_id: StreamId | None = None
-    """The only stream that is meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """What it gets. All bounds were true at one moment during the request."""
+@dataclass(slots=True)
+class _Reading:
+    """A page in the making."""
 
     stream: StreamFacts
+    query: PageQuery
+    spec: PlainSpec
+    ends: float
+    """When there is no time left to wait."""
+    state: RootState
     start: Start
-    table: pa.Table
-    size: int
-    gaps: list[Gap]
-    next_offset: int
-    """Where this reader continues."""
-    first_offset: int
-    committed_next: int
+    builder: PageBuilder
+
+    def place(self, start: Start) -> None:
+        """Begin at another offset; nothing was added yet."""
+        if start.offset != self.builder.start:
+            self.builder = _builder(start, self.query)
+        self.start = start
+
+    @property
+    def seconds_left(self) -> float:
+        # A page that wants nothing still needs bounds, and waits for nothing.
+        return 0 if self.builder.full else max(self.ends - _now(), 0)
+
+    @property
+    def enough(self) -> bool:
+        query, builder = self.query, self.builder
+        reached = builder.count >= query.count_min and builder.size >= query.size_min
+        return builder.full or (builder.count > 0 and reached)
 
 
 class Reader:
@@ -82,33 +83,31 @@ class Reader:
         streams: Streams,
         roots: Roots,
         tail: Tail,
-        fragments: Fragments,
+        shared: SharedTail,
+        resolver: Resolver,
+        stored: Stored,
         *,
-        read_ahead_size: int,
         page_count_max: int,
     ) -> None:
         self._streams = streams
         self._roots = roots
         self._tail = tail
-        self._resolver = Resolver(roots, tail, fragments)
-        self._stored = Stored(roots, fragments, read_ahead_size)
+        self._shared = shared
+        self._resolver = resolver
+        self._stored = stored
         self._room = asyncio.Semaphore(page_count_max)
 
     async def page(self, name: StreamName, query: PageQuery) -> Page:
         """One page of records.
 
         Raises:
-            NotFound, WrongOffset, OffsetGone, Unavailable, Corrupt
+            NotFound, WrongOffset, OffsetGone, Unavailable, Overloaded, Corrupt
         """
-        ends = asyncio.get_running_loop().time() + query.wait_ms / 1000
-
-        async def read(stream: StreamFacts) -> Page:
-            # A second attempt waits for what is left of the time, not all of it again.
-            left = max(ends - asyncio.get_running_loop().time(), 0)
-            rest = replace(query, wait_ms=min(round(left * 1000), query.wait_ms))
-            return await self._page(stream, rest)
-
-        return await self.with_stream(name, query.stream_id, read)
+        # A second attempt waits for what is left of the time, not all of it again.
+        ends = _now() + query.wait_ms / 1000
+        return await self.with_stream(
+            name, query.stream_id, lambda stream: self._page(stream, query, ends)
+        )
 
     async def with_stream(
         self,
@@ -136,47 +135,60 @@ class Reader:
         _check_stream(found.stream, stream_id)
         return await act(found.stream)
 
-    async def _page(self, stream: StreamFacts, query: PageQuery) -> Page:
+    async def _page(self, stream: StreamFacts, query: PageQuery, ends: float) -> Page:
+        spec = await self._resolver.settle(stream, query.spec, query.consumer, query.default)
         state = await self._roots.current(stream.stream_id)
-        wanted = await self._resolver.resolve(stream, query.spec, state.first_offset)
+        wanted = await self._resolver.resolve(stream, spec, state.first_offset)
         next_offset = state.published_next
         if query.strict and wanted < state.first_offset:
             next_offset = (await self._tail.bounds(stream)).committed_next
-        start = above_floor(query.spec, wanted, state.first_offset, next_offset, query.strict)
-        builder = _builder(start, query)
-        answer = await self._ask(stream, builder, query.wait_ms)
-        end = below_end(
-            query.spec, start, state.first_offset, _committed(answer.bounds, state), query.strict
-        )
-        if end != start:
-            start, builder = end, _builder(end, query)
-            if query.wait_ms:
-                answer = await self._ask(stream, builder, query.wait_ms)
-        async with self._room:
-            return await self._fill(stream, query, state, start, builder, answer)
+        start = above_floor(spec, wanted, state.first_offset, next_offset, query.strict)
+        reading = _Reading(stream, query, spec, ends, state, start, _builder(start, query))
+        answer = await self._begin(reading)
+        while True:
+            async with self._room:
+                bounds = await self._fill(reading, answer)
+            if reading.enough or not (seconds := reading.seconds_left):
+                return _page_of(reading, bounds)
+            later = await self._shared.wait(stream, reading.builder.position, seconds)
+            if later is None:
+                return _page_of(reading, bounds)
+            answer = later
 
-    async def _fill(
-        self,
-        stream: StreamFacts,
-        query: PageQuery,
-        state: RootState,
-        start: Start,
-        builder: PageBuilder,
-        answer: TailAnswer,
-    ) -> Page:
+    async def _begin(self, reading: _Reading) -> TailAnswer:
+        """The first word of the owner, after which the start is known for certain."""
+        stream, query, builder = reading.stream, reading.query, reading.builder
+        answer: TailAnswer | None = None
+        if query.known is not None:
+            # Who follows was told the bounds by the page before, and may hear of news late.
+            answer = await self._shared.chunks(stream, builder.position, reading.seconds_left)
+            answer = answer or TailAnswer(query.known)
+        elif reading.seconds_left and self._shared.is_asked(stream, builder.position):
+            answer = await self._shared.wait(stream, builder.position, reading.seconds_left)
+        if answer is None:
+            answer = await self._tail.chunks(stream, builder.position, builder.size_left)
+        state = reading.state
+        committed_next = _committed(answer.bounds, state)
+        start, first_offset = reading.start, state.first_offset
+        reading.place(below_end(reading.spec, start, first_offset, committed_next, query.strict))
+        return answer
+
+    async def _fill(self, reading: _Reading, answer: TailAnswer) -> Bounds:
         """Go from tier to tier until the page is full or the stream ends."""
+        stream, builder = reading.stream, reading.builder
         bounds = answer.bounds
         for _ in range(_ROUND_COUNT_MAX):
             if answer.moved:
                 state = await self._roots.current(stream.stream_id, answer.bounds.version)
+                reading.state = state
                 if builder.position == builder.start:
-                    start = _placed_again(query, start, state, bounds)
-                    builder = _builder(start, query)
+                    reading.place(_placed_again(reading, state, bounds))
+                    builder = reading.builder
                 tree = await self._roots.tree(stream.stream_id, state)
                 await self._stored.add(builder, tree)
             else:
                 await self._add_tail(builder, answer.data)
-            if builder.full or builder.position >= _committed(bounds, state):
+            if builder.full or builder.position >= _committed(bounds, reading.state):
                 break
             if builder.count and not answer.moved:
                 break
@@ -186,25 +198,7 @@ class Reader:
                 break
         else:
             raise Unavailable("the tiers of the stream do not meet now", retry_after_seconds=1)
-        committed_next = max(_committed(bounds, state), builder.position)
-        table = as_table(builder.rows)
-        if builder.rows and builder.rows[0].first_offset == start.offset:
-            start = since_clamped(query.spec, start, state.first_offset, builder.rows[0].timestamp)
-        return Page(
-            stream=stream,
-            start=start,
-            table=table,
-            size=builder.size,
-            gaps=builder.gaps,
-            next_offset=builder.position,
-            first_offset=state.first_offset,
-            committed_next=committed_next,
-        )
-
-    async def _ask(self, stream: StreamFacts, builder: PageBuilder, wait_ms: int) -> TailAnswer:
-        # A page that wants nothing still needs bounds, and waits for nothing.
-        wait_ms = 0 if builder.full else wait_ms
-        return await self._tail.chunks(stream, builder.position, builder.size_left, wait_ms)
+        return bounds
 
     async def _add_tail(self, builder: PageBuilder, data: bytes) -> None:
         def add(view: memoryview) -> None:
@@ -217,8 +211,29 @@ class Reader:
         await off_loop(len(data), add, memoryview(data))
 
 
+def _page_of(reading: _Reading, bounds: Bounds) -> Page:
+    builder, start, state = reading.builder, reading.start, reading.state
+    if builder.rows and builder.rows[0].first_offset == start.offset:
+        start = since_clamped(reading.spec, start, state.first_offset, builder.rows[0].timestamp)
+    return Page(
+        stream=reading.stream,
+        start=start,
+        table=as_table(builder.rows),
+        chunks=builder.chunks,
+        count=builder.count,
+        size=builder.size,
+        full=builder.full,
+        gaps=builder.gaps,
+        next_offset=builder.position,
+        first_offset=state.first_offset,
+        committed_next=max(_committed(bounds, state), builder.position),
+        bounds=bounds,
+    )
+
+
 def _builder(start: Start, query: PageQuery) -> PageBuilder:
-    return PageBuilder(start.offset, query.limit, query.size_max, query.until)
+    make = ChunkPageBuilder if query.whole_chunks else PageBuilder
+    return make(start.offset, query.limit, query.size_max, query.until)
 
 
 def _committed(bounds: Bounds, state: RootState) -> int:
@@ -226,12 +241,17 @@ def _committed(bounds: Bounds, state: RootState) -> int:
     return max(bounds.committed_next, state.published_next)
 
 
-def _placed_again(query: PageQuery, start: Start, state: RootState, bounds: Bounds) -> Start:
+def _placed_again(reading: _Reading, state: RootState, bounds: Bounds) -> Start:
     """The start under a newer root, whose floor may have passed it."""
-    if isinstance(query.spec, First):
+    if isinstance(reading.spec, First):
         return Start(state.first_offset)
+    start = reading.start
     moved = above_floor(
-        query.spec, start.offset, state.first_offset, _committed(bounds, state), query.strict
+        reading.spec,
+        start.offset,
+        state.first_offset,
+        _committed(bounds, state),
+        reading.query.strict,
     )
     return start if moved.offset == start.offset else moved
 
@@ -243,3 +263,7 @@ def _check_stream(stream: StreamFacts, stream_id: StreamId | None) -> None:
             code=Code.STREAM_REPLACED,
             facts={"stream_id": stream.stream_id},
         )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

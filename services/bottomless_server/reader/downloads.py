@@ -54,7 +54,9 @@ class Downloads:
         self._piece_size = piece_size
         self._read_ahead_size = read_ahead_size
 
-    async def open(self, name: StreamName, fragment_id: str) -> Download:
+    async def open(
+        self, name: StreamName, fragment_id: str, stream_id: StreamId | None = None
+    ) -> Download:
         """Find a fragment that the manifest names, or named until retention or trim passed it.
 
         Raises:
@@ -65,7 +67,7 @@ class Downloads:
         async def act(stream: StreamFacts) -> Download:
             return await self._open(stream, fragment_id, first_offset, uid)
 
-        return await self._reader.with_stream(name, None, act)
+        return await self._reader.with_stream(name, stream_id, act)
 
     async def pieces(
         self, download: Download, wanted: ByteRange

@@ -1,24 +1,24 @@
-"""What a stream has: its bounds, and the fragments that object storage holds of it.
+"""What a stream has in object storage: the list of its fragments.
 
 Spark plans from the list and reads objects by itself, so the list has no hole: each item
 starts where the one before it ends, or the answer is an error and not a list.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, OffsetGone, WrongOffset
-from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE
 from bottomless.formats.keys import fragment_key
-from bottomless.model.chunk import ChunkKind
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, GapReason, fragment_info
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
+from bottomless_server.reader.presigned import PresignedUrls
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail
@@ -33,25 +33,27 @@ class ListQuery:
     to_offset: int | None = None
     page_token: str | None = None
     locations: bool = False
+    presigned: bool = False
+    expect_stream_id: StreamId | None = None
 
 
 class Listing:
     def __init__(
-        self, reader: Reader, roots: Roots, tail: Tail, drive: Drive, secret: bytes
+        self,
+        reader: Reader,
+        roots: Roots,
+        tail: Tail,
+        drive: Drive,
+        *,
+        secret: bytes,
+        url_seconds: int,
     ) -> None:
         self._reader = reader
         self._roots = roots
         self._tail = tail
         self._drive = drive
         self._secret = secret
-
-    async def offsets(self, name: StreamName) -> dict[str, Any]:
-        """Bounds of a stream, as `GET …/offsets` shows them.
-
-        Raises:
-            NotFound, Unavailable
-        """
-        return await self._reader.with_stream(name, None, self._offsets)
+        self._urls = PresignedUrls(drive, url_seconds)
 
     async def fragments(self, name: StreamName, query: ListQuery) -> dict[str, Any]:
         """One page of the fragment list.
@@ -59,41 +61,14 @@ class Listing:
         Raises:
             NotFound, InvalidRequest, OffsetGone, WrongOffset, Unavailable, Corrupt
         """
+        if query.presigned:
+            self._urls.check()
         token = None if query.page_token is None else decode_token(query.page_token, self._secret)
 
         async def act(stream: StreamFacts) -> dict[str, Any]:
             return await self._fragments(stream, query, token)
 
-        return await self._reader.with_stream(name, None, act)
-
-    async def _offsets(self, stream: StreamFacts) -> dict[str, Any]:
-        state = await self._roots.current(stream.stream_id)
-        answer = await self._tail.chunks(stream, state.first_offset, 1)
-        bounds = answer.bounds
-        if answer.moved:
-            state = await self._roots.current(stream.stream_id, bounds.version)
-        tree = await self._roots.tree(stream.stream_id, state)
-        first_timestamp = None
-        if answer.moved:
-            first_timestamp = _first_timestamp(tree)
-        else:
-            for header, _ in split_chunks(answer.data):
-                if header.kind is not ChunkKind.TRACKING:
-                    first_timestamp = header.timestamp
-                    break
-        next_offset = max(bounds.committed_next, state.published_next)
-        last_timestamp = bounds.last_timestamp or state.last_timestamp
-        stored = 0 if tree.node is None else int(tree.node.entries["byte_size"].sum())
-        return {
-            "stream_id": stream.stream_id,
-            "first_offset": state.first_offset,
-            "committed_offset": next_offset - 1 if next_offset else None,
-            "next_offset": next_offset,
-            "first_timestamp": None if first_timestamp is None else _shown(first_timestamp),
-            "last_timestamp": _shown(last_timestamp) if next_offset and last_timestamp else None,
-            "object_store_next_offset": state.published_next,
-            "size_bytes": stored,
-        }
+        return await self._reader.with_stream(name, query.expect_stream_id, act)
 
     async def _fragments(
         self, stream: StreamFacts, query: ListQuery, token: PageToken | None
@@ -118,7 +93,9 @@ class Listing:
                 facts={"first_offset": first_offset, "next_offset": next_offset},
             )
         tree = await self._roots.tree(stream.stream_id, state)
-        items, continues = await self._items(tree, begin, end, query)
+        items, continues = await self._items(tree, begin, end, query.limit)
+        fragments = [item for item in items if isinstance(item, FragmentInfo)]
+        extras = await self._extras(stream.stream_id, fragments, query)
         following = None
         if continues < end:
             following = encode_token(PageToken(stream.stream_id, end, continues), self._secret)
@@ -129,8 +106,8 @@ class Listing:
             "next_offset": next_offset,
             "object_store_next_offset": stored_next,
             "fragments": [
-                item | {"href": f"/v1/streams/{stream.name}/fragments/{item['id']}"}
-                if "id" in item
+                _fragment_item(stream.name, item) | next(extras)
+                if isinstance(item, FragmentInfo)
                 else item
                 for item in items
             ],
@@ -138,58 +115,61 @@ class Listing:
         }
 
     async def _items(
-        self, tree: Tree, begin: int, end: int, query: ListQuery
-    ) -> tuple[list[dict[str, Any]], int]:
-        """Items that hold an offset of the range, and where the next page begins."""
-        items: list[dict[str, Any]] = []
+        self, tree: Tree, begin: int, end: int, limit: int
+    ) -> tuple[list[FragmentInfo | dict[str, Any]], int]:
+        """Fragments and gaps that hold an offset of the range, and where the next page begins."""
+        items: list[FragmentInfo | dict[str, Any]] = []
         position = begin
         async for leaf in self._roots.leaves(tree, begin):
             first_offset, next_offset = int(leaf["first_offset"]), int(leaf["next_offset"])
-            if position >= end or len(items) == query.limit:
+            if position >= end or len(items) == limit:
                 break
             # Only the first may begin before what was asked for.
             assert first_offset == position or not items, "the manifest has a hole"
             if leaf["kind"] == EntryKind.GAP:
                 items.append(_gap_item(first_offset, next_offset, int(leaf["reason"])))
             else:
-                items.append(self._fragment_item(tree.stream_id, fragment_info(leaf), query))
+                items.append(fragment_info(leaf))
             position = next_offset
-        assert position >= end or len(items) == query.limit, "the manifest ends early"
+        assert position >= end or len(items) == limit, "the manifest ends early"
         return items, position
 
-    def _fragment_item(
-        self, stream_id: StreamId, info: FragmentInfo, query: ListQuery
-    ) -> dict[str, Any]:
-        item: dict[str, Any] = {
-            "id": info.fragment_id,
-            "first_offset": info.first_offset,
-            "last_offset": info.next_offset - 1,
-            "record_count": info.record_count,
-            "size_bytes": info.size,
-            "data_bytes": info.index_position - HEADER_SIZE,
-            "index_position": info.index_position,
-            "format": FORMAT,
-            "first_timestamp": _shown(info.first_timestamp),
-            "last_timestamp": _shown(info.last_timestamp),
-            "crc32c": f"{info.crc:08x}",
-            "etag": f'"{info.uid}"',
-        }
+    async def _extras(
+        self, stream_id: StreamId, fragments: Sequence[FragmentInfo], query: ListQuery
+    ) -> Iterator[dict[str, Any]]:
+        """For each fragment what the query wants beside its facts: its place, a URL, or nothing."""
+        keys = [fragment_key(stream_id, info.first_offset, info.uid) for info in fragments]
+        extras: list[dict[str, Any]] = [{} for _ in keys]
         if query.locations:
-            place = self._drive.location
-            item["store"] = {"kind": place.kind, "root": place.root, "endpoint": place.endpoint}
-            item["object_key"] = fragment_key(stream_id, info.first_offset, info.uid)
-        return item
+            store = asdict(self._drive.location)
+            extras = [{"store": store, "object_key": key} for key in keys]
+        if query.presigned:
+            urls = await self._urls.of(keys)
+            extras = [extra | url for extra, url in zip(extras, urls, strict=True)]
+        return iter(extras)
+
+
+def _fragment_item(name: StreamName, info: FragmentInfo) -> dict[str, Any]:
+    return {
+        "id": info.fragment_id,
+        "first_offset": info.first_offset,
+        "last_offset": info.next_offset - 1,
+        "record_count": info.record_count,
+        "size_bytes": info.size,
+        "data_bytes": info.index_position - HEADER_SIZE,
+        "index_position": info.index_position,
+        "format": FORMAT,
+        "first_timestamp": _shown(info.first_timestamp),
+        "last_timestamp": _shown(info.last_timestamp),
+        "crc32c": f"{info.crc:08x}",
+        "etag": f'"{info.uid}"',
+        "href": f"/v1/streams/{name}/fragments/{info.fragment_id}",
+    }
 
 
 def _gap_item(first_offset: int, next_offset: int, reason: int) -> dict[str, Any]:
     named = GapReason(reason).name.lower().replace("_", "-")
     return {"gap": named, "first_offset": first_offset, "last_offset": next_offset - 1}
-
-
-def _first_timestamp(tree: Tree) -> int | None:
-    if tree.node is None or len(tree.node.entries) == 0:
-        return None
-    return int(tree.node.entries["first_timestamp"][0])
 
 
 def _shown(timestamp: int) -> str:

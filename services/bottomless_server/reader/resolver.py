@@ -1,21 +1,72 @@
 """Resolve an offset spec to an offset: ask the owner, and object storage where it knows better."""
 
+from collections.abc import Callable
+
+from bottomless.errors import Code, NotFound
 from bottomless.model.manifest import EntryKind, fragment_info
-from bottomless.model.offset_spec import At, First, Last, Next, OffsetSpec, Since, Tail
+from bottomless.model.names import Reference
+from bottomless.model.offset_spec import (
+    Ago,
+    At,
+    First,
+    Last,
+    Next,
+    OffsetSpec,
+    PlainSpec,
+    Since,
+    Stored,
+    Tail,
+)
 from bottomless_server.reader import tail as tails
 from bottomless_server.reader.core.locator import Bounds
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.roots import Roots
+from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import StreamFacts
 
 
 class Resolver:
-    def __init__(self, roots: Roots, tail: tails.Tail, fragments: Fragments) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        tail: tails.Tail,
+        fragments: Fragments,
+        stored: StoredOffsets,
+        now: Callable[[], float],
+    ) -> None:
+        """`now` gives seconds since 1970."""
         self._roots = roots
         self._tail = tail
         self._fragments = fragments
+        self._stored = stored
+        self._now = now
 
-    async def resolve(self, stream: StreamFacts, spec: OffsetSpec, floor: int) -> int:
+    async def settle(
+        self,
+        stream: StreamFacts,
+        spec: OffsetSpec,
+        consumer: Reference | None,
+        default: OffsetSpec | None,
+    ) -> PlainSpec:
+        """What a spec means now, and for this consumer.
+
+        Raises:
+            NotFound: `offset-not-found`: nothing is stored, and there is no default.
+            Unavailable
+        """
+        if isinstance(spec, Stored):
+            assert consumer is not None
+            offset = await self._stored.find(stream.stream_id, consumer)
+            if offset is not None:
+                return At(offset)
+            if default is None:
+                raise NotFound("this consumer has stored no offset", code=Code.OFFSET_NOT_FOUND)
+            return await self.settle(stream, default, consumer, None)
+        if isinstance(spec, Ago):
+            return Since(max(round(self._now() * 1000) - spec.seconds * 1000, 0))
+        return spec
+
+    async def resolve(self, stream: StreamFacts, spec: PlainSpec, floor: int) -> int:
         """The offset that is meant; it may lie below the floor, even below 0, or beyond the end.
 
         Raises:

@@ -25,6 +25,7 @@ from bottomless.model.stream import RootPointer
 from bottomless.stores.nodes import load_node
 from bottomless.tree import search
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
 
 log = structlog.get_logger(__name__)
@@ -68,6 +69,7 @@ class Roots:
         self._drive = drive
         self._cache = cache
         self._states: TTLCache[StreamId, RootState] = TTLCache(_POINTER_COUNT_MAX, ttl_ms / 1000)
+        self._asking: OneAtATime[StreamId, RootState] = OneAtATime()
 
     async def current(self, stream_id: StreamId, version_min: int = 0) -> RootState:
         """The root pointer, at least of `version_min`, which the owner named.
@@ -78,6 +80,9 @@ class Roots:
         known = self._states.get(stream_id)
         if known is not None and known.version >= version_min:
             return known
+        if version_min == 0:
+            # Many may ask at once, as all do who follow one stream when it grows.
+            return await self._asking.join(stream_id, lambda: self.refreshed(stream_id))
         for attempt in range(_VERSION_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(_VERSION_PAUSE_SECONDS * 2 ** (attempt - 1))
@@ -118,6 +123,9 @@ class Roots:
         node = tree.node
         while node is not None:
             number = search.since(node, timestamp)
+            if node.first_offset < tree.state.first_offset < node.next_offset:
+                # What retention cut off this group may be deleted, and is never looked into.
+                number = max(number, search.at_offset(node, tree.state.first_offset))
             if number == len(node.entries):
                 return None
             entry: np.void = node.entries[number]

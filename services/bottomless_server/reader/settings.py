@@ -22,11 +22,33 @@ class ReaderSettings(CommonSettings):
     """What one page or one download may have fetched and not yet used."""
     reader_page_count_max: Annotated[int, Field(ge=1)] = 32
     """Pages that are put together at once; waiting at the tail is not among them."""
+    reader_tail_bytes: Annotated[int, Field(ge=0)] = 16 * MIB
+    """Chunks kept of the ends of streams that somebody waits at, for those who come a little later."""
+    reader_waiting_stream_count_max: Annotated[int, Field(ge=1)] = 1_000
+    """Streams whose end somebody waits at, however many wait there: one connection to ingest each."""
+    reader_waiter_count_max: Annotated[int, Field(ge=1)] = 10_000
+    """Long polls at once; more are refused with 503 `overloaded`."""
+    reader_follower_count_max: Annotated[int, Field(ge=1)] = 2_000
+    """Answers that stay open (events and `follow=true`) at once; more are refused."""
+    reader_follower_bytes: Annotated[int, Field(ge=64 * KIB)] = 4 * MIB
+    """What one of them may hold of answers that its client did not take yet; one record may exceed
+    it, alone."""
+    reader_followers_bytes: Annotated[int, Field(ge=64 * KIB)] = 256 * MIB
+    """The same for all together: the more there are, the less each sends at once."""
+    reader_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
+    """An answer that stays open says at least so often that it lives."""
+    reader_rotate_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """After so long, give or take half of it, it ends and the client connects again."""
+    reader_blocked_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """A client that takes nothing for so long is cut off."""
     reader_root_ttl_ms: Annotated[int, Field(ge=0)] = 250
     """How long a root pointer is used without asking: how late a trim may be seen. What was
     appended is never seen late, since bounds come from the owner on every read."""
     reader_name_ttl_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long name → stream id and its owner are remembered; less than an owner's lease."""
+    reader_url_seconds: Annotated[int, Field(ge=1, le=7 * 24 * 3600)] = 900
+    """How long a presigned URL of a fragment opens it: whoever has the URL may read the object
+    until then. S3 allows seven days at most."""
     page_token_secret: str | None = None
     """Signs page tokens, so that several readers behind one address understand each other's.
     Default: random, which ends tokens with the process."""

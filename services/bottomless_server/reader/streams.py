@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from cachetools import TTLCache
 
+from bottomless.errors import NotFound
 from bottomless.model.names import StreamId, StreamName, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
+from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
 
 _STREAM_COUNT_MAX = 10_000
@@ -35,6 +37,7 @@ class Streams:
     def __init__(self, manifest: Asked, ttl_ms: int) -> None:
         self._manifest = manifest
         self._known: TTLCache[StreamName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
+        self._asking: OneAtATime[StreamName, StreamFacts] = OneAtATime()
 
     async def find(self, name: StreamName) -> Found:
         """The stream behind a name.
@@ -44,6 +47,21 @@ class Streams:
         """
         if (known := self._known.get(name)) is not None:
             return Found(known, remembered=True)
+        joined = name in self._asking
+        try:
+            stream = await self._asking.join(name, lambda: self._load(name))
+        except NotFound:
+            if not joined:
+                raise
+            # That question may be older than the stream, and this request is not.
+            stream = await self._asking.join(name, lambda: self._load(name))
+            joined = False
+        return Found(stream, remembered=joined)
+
+    def forget(self, name: StreamName) -> None:
+        self._known.pop(name, None)
+
+    async def _load(self, name: StreamName) -> StreamFacts:
         answer = await self._manifest.call("GET", f"/internal/v1/streams/by-name/{name}")
         members = answer.body
         if members["state"] != StreamState.ACTIVE:
@@ -55,7 +73,4 @@ class Streams:
             owner_url=members["owner_url"],
         )
         self._known[name] = stream
-        return Found(stream, remembered=False)
-
-    def forget(self, name: StreamName) -> None:
-        self._known.pop(name, None)
+        return stream

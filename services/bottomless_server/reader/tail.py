@@ -33,6 +33,9 @@ class TailAnswer:
     bounds: Bounds
     data: bytes = b""
     """Whole committed chunks, the first of which holds the offset asked for."""
+    first_offset: int = 0
+    next_offset: int = 0
+    """Of those chunks."""
     moved: bool = False
     """The offset lies below what the owner still holds: read it from object storage."""
 
@@ -44,8 +47,10 @@ class Located(NamedTuple):
 
 
 class Tail:
-    def __init__(self, peers: AskedAt, ingest_url: str) -> None:
+    def __init__(self, peers: AskedAt, waiting: AskedAt, ingest_url: str) -> None:
+        """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
         self._peers = peers
+        self._waiting = waiting
         self._ingest_url = ingest_url
         self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
 
@@ -81,9 +86,10 @@ class Tail:
                 if error.code is not Code.MOVED:
                     raise
                 return TailAnswer(_bounds_of_facts(error.facts), moved=True)
-            return TailAnswer(_bounds_of_headers(answer.headers), bytes(answer.data))
+            return _answer_of(answer.headers, answer.data)
 
-        return await self._ask(stream, ask, lambda answer: answer.bounds)
+        peers = self._waiting if wait_ms else self._peers
+        return await self._ask(peers, stream, ask, lambda answer: answer.bounds)
 
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first local chunk of `timestamp` or later.
@@ -97,10 +103,11 @@ class Tail:
             answer = await peer.call("GET", path, params={"timestamp": timestamp})
             return Located(_bounds_of_facts(answer.body), answer.body["offset"])
 
-        return await self._ask(stream, ask, lambda located: located.bounds)
+        return await self._ask(self._peers, stream, ask, lambda located: located.bounds)
 
     async def _ask(
         self,
+        peers: AskedAt,
         stream: StreamFacts,
         ask: Callable[[Asked], Awaitable[T]],
         bounds_of: Callable[[T], Bounds],
@@ -110,7 +117,7 @@ class Tail:
         failure: StoreError | None = None
         for url in dict.fromkeys((stream.owner_url or self._ingest_url, self._ingest_url)):
             try:
-                answer = await ask(self._peers.at(url))
+                answer = await ask(peers.at(url))
             except StoreError as error:
                 if error.code not in {Code.PEER_UNAVAILABLE, Code.NOT_OWNER, Code.FENCED}:
                     raise
@@ -142,13 +149,13 @@ def _bounds_of_facts(facts: Mapping[str, Any]) -> Bounds:
     )
 
 
-def _bounds_of_headers(headers: Mapping[str, str]) -> Bounds:
+def _answer_of(headers: Mapping[str, str], data: bytes) -> TailAnswer:
     lower = {name.lower(): value for name, value in headers.items()}
 
     def optional(name: str) -> int | None:
         return int(lower[name]) if lower.get(name) else None
 
-    return Bounds(
+    bounds = Bounds(
         epoch=int(lower["chunks-epoch"]),
         local_first=int(lower["local-first-offset"]),
         committed_next=int(lower["committed-next-offset"]),
@@ -157,3 +164,5 @@ def _bounds_of_headers(headers: Mapping[str, str]) -> Bounds:
         last_chunk_offset=optional("last-chunk-offset"),
         last_timestamp=optional("last-timestamp"),
     )
+    first_offset, next_offset = (int(lower[f"chunks-{name}-offset"]) for name in ("first", "next"))
+    return TailAnswer(bounds, bytes(data), first_offset, next_offset)

@@ -8,13 +8,14 @@ from urllib.parse import unquote, urlsplit
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
+from bottomless_server.runtime.settings import CommonSettings
 
 
 class CannotStart(Exception):
     """A service cannot start; the message is one sentence that says what to change."""
 
 
-def open_drive(url: str) -> Drive:
+def open_drive(url: str, settings: CommonSettings) -> Drive:
     """The object store at a url: `file:///directory` or `s3://bucket/prefix?endpoint=…`.
 
     Nothing is asked of it yet.
@@ -32,7 +33,7 @@ def open_drive(url: str) -> Drive:
         from bottomless_server.runtime.store_url import parse_s3_url  # noqa: PLC0415
 
         try:
-            return S3Drive(parse_s3_url(url))
+            return S3Drive(parse_s3_url(url, settings))
         except ValueError as error:
             raise CannotStart(f"the url in BOTTOMLESS_STORE_URL {error}") from error
     raise CannotStart(

@@ -44,10 +44,18 @@ class PeerBytes(NamedTuple):
 class Peer:
     """One service at one url: `http://host:port` or `unix:///path.sock`."""
 
-    def __init__(self, base_url: str, *, name: str, timeout_seconds: float = 10) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        name: str,
+        timeout_seconds: float = 10,
+        connection_count_max: int = _CONNECTION_COUNT_MAX,
+    ) -> None:
         self.name = name
         self.base_url = base_url
         self._timeout_seconds = timeout_seconds
+        self._connection_count_max = connection_count_max
         scheme, _, rest = base_url.partition("://")
         if scheme not in ("http", "unix") or not rest:
             raise ValueError(f"a peer's url starts with http:// or unix:///: {name}")
@@ -154,7 +162,7 @@ class Peer:
             raise self._unavailable(Outcome.NONE)
         if self._calls is None:
             limits = httpx.Limits(
-                max_connections=_CONNECTION_COUNT_MAX, keepalive_expiry=_IDLE_SECONDS
+                max_connections=self._connection_count_max, keepalive_expiry=_IDLE_SECONDS
             )
             transport = httpx.AsyncHTTPTransport(uds=self._socket_path, limits=limits)
             # A proxy from the environment has no business between our services.
@@ -169,11 +177,13 @@ class Peer:
         if self._bulk is None:
             connector = (
                 aiohttp.UnixConnector(
-                    self._socket_path, limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                    self._socket_path,
+                    limit=self._connection_count_max,
+                    keepalive_timeout=_IDLE_SECONDS,
                 )
                 if self._socket_path is not None
                 else aiohttp.TCPConnector(
-                    limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                    limit=self._connection_count_max, keepalive_timeout=_IDLE_SECONDS
                 )
             )
             self._bulk = aiohttp.ClientSession(
@@ -205,9 +215,16 @@ class Peer:
 class Peers:
     """Peers of one kind by url, each opened once."""
 
-    def __init__(self, *, name: str, timeout_seconds: float = 10) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        timeout_seconds: float = 10,
+        connection_count_max: int = _CONNECTION_COUNT_MAX,
+    ) -> None:
         self._name = name
         self._timeout_seconds = timeout_seconds
+        self._connection_count_max = connection_count_max
         self._peers: dict[str, Peer] = {}
 
     def at(self, url: str) -> Peer:
@@ -218,7 +235,12 @@ class Peers:
         """
         peer = self._peers.get(url)
         if peer is None:
-            peer = Peer(url, name=self._name, timeout_seconds=self._timeout_seconds)
+            peer = Peer(
+                url,
+                name=self._name,
+                timeout_seconds=self._timeout_seconds,
+                connection_count_max=self._connection_count_max,
+            )
             self._peers[url] = peer
         return peer
 

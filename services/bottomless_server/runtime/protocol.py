@@ -16,6 +16,9 @@ from bottomless_server.runtime.http import PROBLEM_TYPE, problem_response, reque
 HEAD_SIZE_MAX: Final = 64 * KIB
 """Bytes of names and values of all headers of a request; a URL may have as many before 414."""
 
+CUT_SECONDS: Final = 2.0
+"""For a client that was cut off to take what waits for it."""
+
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
@@ -26,6 +29,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_size = 0
         super().on_message_begin()
+        # ASGI has no word for it: a server can only wait for a client that takes nothing.
+        self.scope["bottomless.cut"] = self.cut  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url), InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG))
@@ -35,6 +40,15 @@ class BoundedProtocol(HttpToolsProtocol):
         too_large = InvalidRequest("the headers are too large", code=Code.HEADERS_TOO_LARGE)
         self._count(len(name) + len(value), too_large)
         super().on_header(name, value)
+
+    def cut(self, last: bytes) -> None:
+        """End an answer in chunks whose client takes nothing: its last bytes stand behind what
+        waits already, and some seconds later the connection is gone, with whatever is left."""
+        if self.transport.is_closing():
+            return
+        self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+        self.transport.close()
+        self.loop.call_later(CUT_SECONDS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Called after the parser gave up, for whatever reason."""

@@ -5,9 +5,12 @@ of another service's settings in the environment disturb nobody; an empty one is
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from bottomless.model.limits import GIB, MIB
 
 
 class CommonSettings(BaseSettings):
@@ -28,7 +31,21 @@ class CommonSettings(BaseSettings):
     directory if it is not said."""
 
     store_url: str | None = None
-    """The object store: `file:///directory`."""
+    """The object store: `file:///directory` or `s3://bucket/prefix?…`; see *Store URL*."""
+    store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
+    """Of S3: how long to wait for a connection."""
+    store_read_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
+    """Of S3: silence for so long is a lost reply."""
+    store_call_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """Of S3: for one attempt, and the time its bytes take at 1 MiB/s on top."""
+    store_connection_count_max: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Of S3: calls at the same time; more wait, within their own time."""
+    store_multipart_bytes: Annotated[int, Field(ge=5 * MIB, le=5 * GIB)] = 128 * MIB
+    """Of S3: objects larger than this are put in parts. S3 takes 5 GiB at most in one."""
+    store_part_bytes: Annotated[int, Field(ge=5 * MIB, le=1 * GIB)] = 16 * MIB
+    """Of S3: bytes of a part, at least 5 MiB: what S3 allows."""
+    store_part_count_max: Annotated[int, Field(ge=1, le=64)] = 4
+    """Of S3: parts of one object under way; each is memory."""
     coordination_url: str | None = None
     """Valkey or Redis: `redis://host:port/0` or `unix:///path`."""
 

@@ -9,13 +9,14 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bottomless.drives.s3_client import S3Options
+from bottomless_server.runtime.settings import CommonSettings
 
 _PARAMETERS: Final = ("endpoint", "region", "path_style", "ca")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
-def parse_s3_url(url: str) -> S3Options:
-    """What the url says of a store.
+def parse_s3_url(url: str, settings: CommonSettings) -> S3Options:
+    """What the url says of a store, and the settings of how it is waited for.
 
     Raises:
         ValueError: it says something else; the message completes "the url …".
@@ -46,4 +47,11 @@ def parse_s3_url(url: str) -> S3Options:
         region=given.get("region"),
         path_style=None if style is None else _BOOLEANS[style],
         ca_path=ca_path,
+        connection_count_max=settings.store_connection_count_max,
+        connect_seconds=settings.store_connect_seconds,
+        read_seconds=settings.store_read_seconds,
+        call_seconds=settings.store_call_seconds,
+        multipart_bytes=settings.store_multipart_bytes,
+        part_bytes=settings.store_part_bytes,
+        part_count_max=settings.store_part_count_max,
     )

@@ -1,4 +1,4 @@
-"""The protocol of coordination: values, transactions on a few keys, leases, due queues.
+"""The protocol of coordination: values, transactions on a few keys, leases, queues, sets.
 
 Values are bytes under text keys. What they mean stands in `stores/`; what a port
 promises stands here. No call retries a write, and none reconnects inside a
@@ -44,6 +44,15 @@ class Due(NamedTuple):
     """Milliseconds since 1970; a member that is queued again takes the later time."""
 
 
+class Member(NamedTuple):
+    """One member of a set that is ordered by the bytes of its members: an index."""
+
+    redis_key: str
+    member: bytes
+    present: bool
+    """False takes it out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What one transaction writes, all of it or nothing."""
@@ -51,6 +60,15 @@ class Changes:
     values: Mapping[str, bytes | None] = field(default_factory=dict)
     """New values; None deletes the key."""
     queued: Sequence[Due] = ()
+    members: Sequence[Member] = ()
+
+    def __or__(self, other: "Changes") -> "Changes":
+        """Both, in one transaction; where both write a value, the other's."""
+        return Changes(
+            {**self.values, **other.values},
+            (*self.queued, *other.queued),
+            (*self.members, *other.members),
+        )
 
 
 Change = Callable[[Mapping[str, bytes | None]], Changes]
@@ -61,6 +79,14 @@ again after a conflict, so it must not have effects of its own."""
 class Coordination(Protocol):
     async def get(self, redis_key: str) -> bytes | None:
         """The value, None if absent.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
+        """The values of several keys, as they are at one moment.
 
         Raises:
             CoordinationUnavailable
@@ -114,6 +140,30 @@ class Coordination(Protocol):
 
         Raises:
             CoordinationUnavailable, CoordinationUnknown
+        """
+        ...
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        """When each of these members of a queue is due; None of one that is not queued.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
+        """The members of an index that sort after `after`, in the order of their bytes.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def member_count(self, redis_key: str) -> int:
+        """How many members an index or a queue has.
+
+        Raises:
+            CoordinationUnavailable
         """
         ...
 

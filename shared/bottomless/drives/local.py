@@ -121,6 +121,10 @@ class LocalDrive:
             check_object_key(object_key)
         return await self._run(self._delete, object_keys)
 
+    async def clock(self) -> int:
+        """As `Drive.clock`; a directory has the clock of the machine that mounts it."""
+        return time.time_ns() // 1_000_000
+
     async def aclose(self) -> None:
         """Wait for what still runs, and end the threads."""
         await asyncio.to_thread(self._threads.shutdown)

@@ -72,6 +72,10 @@ class MemoryDrive:
                 self._keys.remove(object_key)
         return {}
 
+    async def clock(self) -> int:
+        await asyncio.sleep(0)
+        return self._clock()
+
     async def aclose(self) -> None:
         """Keep everything: a test may look at it afterwards."""
 

@@ -14,19 +14,22 @@ import asyncio
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
 from bottomless.drives.base import (
     DriveRefused,
+    DriveUnavailable,
     Location,
     ObjectFacts,
     ObjectMissing,
 )
 from bottomless.drives.object_key import check_object_key
+from bottomless.drives.s3_answers import of_answer, status_of
 from bottomless.drives.s3_client import MIB, S3Options, open_client
-from bottomless.drives.s3_errors import lost, of_answer, status_of, translated
+from bottomless.drives.s3_errors import lost, translated
 from bottomless.drives.s3_listing import list_by_directory, list_by_key
 from bottomless.drives.s3_multipart import put_in_parts, shown_crc
 from bottomless.errors import Corrupt, StoreError
@@ -38,6 +41,8 @@ CHECK_BYTES: Final = 8 * MIB
 """Bytes read at once where a store does not know a checksum."""
 PRESIGNED_SECONDS_MAX: Final = 7 * 24 * 3600
 """What S3 allows."""
+_CLOCK_KEY: Final = "_system/clock"
+"""Need not exist: an answer that it does not has a date too."""
 
 
 class S3Drive:
@@ -55,7 +60,7 @@ class S3Drive:
     def location(self) -> Location:
         options = self._options
         root = f"{options.bucket}/{options.prefix}" if options.prefix else options.bucket
-        return Location("s3", root, options.endpoint)
+        return Location("s3", root, options.endpoint, options.region, options.in_path)
 
     async def start(self) -> None:
         """Open the client now; otherwise the first call does.
@@ -148,6 +153,19 @@ class S3Drive:
             except StoreError as error:
                 failures.update(dict.fromkeys(batch, error))
         return failures
+
+    async def clock(self) -> int:
+        """As `Drive.clock`: the date of an answer, whatever it answers."""
+        async with self._attempt() as client:
+            try:
+                reply = await client.head_object(**self._place(_CLOCK_KEY))
+            except ClientError as error:
+                reply = error.response
+            shown = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+        try:
+            return int(parsedate_to_datetime(shown).timestamp() * 1000)
+        except (TypeError, ValueError) as error:
+            raise DriveUnavailable("the object store does not date its answers") from error
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
         """A URL with which anybody may read one object for a while, without credentials.

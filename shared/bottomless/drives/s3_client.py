@@ -52,6 +52,11 @@ class S3Options:
     listed_by_key: bool | None = None
     """Whether the store lists in the order of keys. Default: only AWS is trusted to."""
 
+    @property
+    def in_path(self) -> bool:
+        """Whether the bucket stands in the path of a URL."""
+        return self.endpoint is not None if self.path_style is None else self.path_style
+
     def seconds_for(self, size: int) -> float:
         """How long one attempt that moves `size` bytes may take."""
         return self.call_seconds + size / BYTES_PER_SECOND_MIN
@@ -76,7 +81,6 @@ class OneAttemptSession(AIOHTTPSession):
 async def open_client(options: S3Options) -> AsyncIterator[Any]:
     """The client of one store, with a pool of connections of its own."""
     secure = options.endpoint is None or options.endpoint.startswith("https:")
-    path_style = options.endpoint is not None if options.path_style is None else options.path_style
     config = AioConfig(
         signature_version="s3v4",
         retries={"total_max_attempts": 1, "mode": "standard"},
@@ -88,7 +92,7 @@ async def open_client(options: S3Options) -> AsyncIterator[Any]:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         s3={
-            "addressing_style": "path" if path_style else "virtual",
+            "addressing_style": "path" if options.in_path else "virtual",
             # TLS keeps the bytes, and the signed CRC-32C proves them: SHA-256 over them
             # would stop the event loop for nothing.
             "payload_signing_enabled": not secure,

@@ -1,8 +1,7 @@
-"""What an S3 store or its connection says, as what a caller can do about it.
+"""What the drive's library raises about S3, as what a caller can do about it.
 
-The one question that matters for a put: can the store have done it? An answer that
-says "no" is believed by its code alone; a lost reply and every other server error
-are an unknown outcome, since whoever sent it may stand behind the one who stored.
+The one question that matters for a put: can the store have done it? Answers are judged
+by `s3_answers.py`; a lost reply is an unknown outcome.
 """
 
 from collections.abc import Iterator
@@ -13,62 +12,18 @@ import aiohttp
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError,  # noqa: A004
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
     MetadataRetrievalError,
     ProxyConnectionError,
-    ResponseStreamingError,
     SSLError,
 )
-from botocore.parsers import ResponseParserError
 
-from bottomless.drives.base import (
-    DriveAmbiguous,
-    DriveFull,
-    DriveRefused,
-    DriveUnavailable,
-    ObjectExists,
-    ObjectMissing,
-)
-from bottomless.errors import Corrupt, Outcome, StoreError
+from bottomless.drives.base import DriveAmbiguous, DriveRefused, DriveUnavailable
+from bottomless.drives.s3_answers import LOST, code_of, of_answer, status_of
+from bottomless.errors import Outcome, StoreError
 
-_MISSING: Final = frozenset({"NoSuchKey", "404"})
-"""The number is all that a HEAD can say."""
-_LATER: Final = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "ConditionalRequestConflict",
-        "IncompleteBody",
-        "NoSuchUpload",
-        "OperationAborted",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "SlowDown",
-        "SlowDownRead",
-        "SlowDownWrite",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-    }
-)
-"""The store did not do it, and says that it may the next time."""
-_CORRUPT: Final = frozenset(
-    {"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
-)
-_FULL: Final = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
-
-_LOST: Final = (
-    ConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    ResponseStreamingError,
-    ResponseParserError,
-)
-"""The first is the library's own: not under its `HTTPClientError`, and not an `OSError`."""
 _NEVER_SENT: Final = (ConnectTimeoutError, ProxyConnectionError)
 
 
@@ -79,7 +34,7 @@ def translated(*, puts: bool = False) -> Iterator[None]:
         yield
     except ClientError as error:
         raise of_answer(code_of(error), status_of(error), puts=puts) from error
-    except (*_LOST, aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (*LOST, aiohttp.ClientError, TimeoutError, OSError) as error:
         raise _of_connection(error, puts=puts) from error
     except (CredentialRetrievalError, MetadataRetrievalError) as error:
         raise DriveUnavailable("the credentials of the store cannot be fetched now") from error
@@ -89,34 +44,6 @@ def translated(*, puts: bool = False) -> Iterator[None]:
             "the object store cannot be asked as it is set up",
             facts={"reason": type(error).__name__},
         ) from error
-
-
-def of_answer(code: str, status: int, *, puts: bool) -> StoreError:
-    """The error for an S3 error code, or for a status where there is none."""
-    facts = {"store_code": code, "store_status": status}
-    if code == "PreconditionFailed" or status == 412:
-        return ObjectExists("an object of this key exists")
-    if code in _MISSING:
-        return ObjectMissing("no object has this key")
-    if code in _CORRUPT:
-        return Corrupt("the bytes that reached the store do not match their checksum", facts=facts)
-    if code in _FULL or status == 507:
-        return DriveFull("there is no room in the object store", facts=facts)
-    if code in _LATER or status in (408, 429):
-        return DriveUnavailable("the object store asks to come back later", facts=facts)
-    if status < 500:
-        return DriveRefused("the object store refuses", facts=facts)
-    if puts:
-        return DriveAmbiguous("the object store failed, and may have stored it", facts=facts)
-    return DriveUnavailable("the object store failed", facts=facts)
-
-
-def code_of(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def status_of(error: ClientError) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
 def lost(*, puts: bool) -> StoreError:

@@ -25,6 +25,7 @@ from bottomless.formats.checks import (
     padded,
     padding,
 )
+from bottomless.formats.parts import Parts, decode_parts, encode_parts
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkHeader, ChunkKind
 from bottomless.model.limits import (
     CHUNK_BATCH_COUNT_MAX,
@@ -71,12 +72,6 @@ _ENTRY = struct.Struct(
 )
 ENTRY_SIZE_MIN: Final = _ENTRY.size
 assert ENTRY_SIZE_MIN == 32  # docs/formats.md, "Trailer entry"
-
-_HAS_PRODUCER: Final = 1
-_HAS_IDEMPOTENCY_HASH: Final = 2
-_HAS_PRINCIPAL_HASH: Final = 4
-_HASH_SIZE: Final = 16
-_PRESENT_ALL: Final = _HAS_PRODUCER | _HAS_IDEMPOTENCY_HASH | _HAS_PRINCIPAL_HASH
 
 
 def encode_header(header: ChunkHeader) -> bytes:
@@ -215,21 +210,9 @@ def encode_trailer(entries: Sequence[AppendEntry]) -> bytes:
 
 
 def _encode_entry(entry: AppendEntry) -> bytes:
-    producer = b"" if entry.producer_id is None else entry.producer_id.encode("ascii")
-    assert len(producer) <= 255
-    assert all(
-        h is None or len(h) == _HASH_SIZE for h in (entry.idempotency_hash, entry.principal_hash)
+    present, tail = encode_parts(
+        Parts(entry.producer_id, entry.idempotency_hash, entry.principal_hash, entry.body_hash)
     )
-    tail, present = b"", 0
-    if entry.idempotency_hash is not None:
-        present |= _HAS_IDEMPOTENCY_HASH
-        tail += entry.idempotency_hash
-    if entry.principal_hash is not None:
-        present |= _HAS_PRINCIPAL_HASH
-        tail += entry.principal_hash
-    if entry.producer_id is not None:
-        present |= _HAS_PRODUCER
-        tail += bytes([len(producer)]) + producer
     size = padded(ENTRY_SIZE_MIN + len(tail))
     fixed = _ENTRY.pack(
         size,
@@ -264,30 +247,6 @@ def _decode_entry(view: memoryview) -> tuple[AppendEntry, int]:
     size, mode, present, first, count, crc, sequence, epoch = _ENTRY.unpack(view[:ENTRY_SIZE_MIN])
     check(what, ENTRY_SIZE_MIN <= size <= len(view) and size % 8 == 0, f"its size is {size}")
     check(what, mode in AppendMode.__members__.values(), f"mode {mode} is not known")
-    check(what, present <= _PRESENT_ALL, f"present {present:#x} is not known")
-    tail = bytes(view[ENTRY_SIZE_MIN:size])
-    idempotency_hash = principal_hash = producer = None
-    if present & _HAS_IDEMPOTENCY_HASH:
-        idempotency_hash, tail = tail[:_HASH_SIZE], tail[_HASH_SIZE:]
-    if present & _HAS_PRINCIPAL_HASH:
-        principal_hash, tail = tail[:_HASH_SIZE], tail[_HASH_SIZE:]
-    if present & _HAS_PRODUCER:
-        check(what, len(tail) > 0 and len(tail) > tail[0], "its producer id is cut short")
-        name = tail[1 : 1 + tail[0]]
-        check(what, name.isascii(), "its producer id is not ASCII")
-        producer, tail = name.decode("ascii"), tail[1 + len(name) :]
-    for digest in (idempotency_hash, principal_hash):
-        check(what, digest is None or len(digest) == _HASH_SIZE, "a hash is cut short")
-    check(what, len(tail) < 8 and not any(tail), "bytes follow that it does not describe")
-    entry = AppendEntry(
-        AppendMode(mode),
-        first,
-        count,
-        crc,
-        sequence,
-        epoch,
-        producer,
-        idempotency_hash,
-        principal_hash,
-    )
+    parts = decode_parts(what, present, bytes(view[ENTRY_SIZE_MIN:size]))
+    entry = AppendEntry(AppendMode(mode), first, count, crc, sequence, epoch, *parts)
     return entry, size

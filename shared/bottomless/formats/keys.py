@@ -3,7 +3,8 @@
     {prefix}/{tenant}/{stream_id}/data/{first_offset:020d}.{uid}.fragment
     {prefix}/{tenant}/{stream_id}/metadata/root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest
     {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
-    {prefix}/{tenant}/{stream_id}/stream.json
+    {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
+    {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
     {prefix}/_system/generation.json
 
 The prefix belongs to the drive, so the keys here start with the tenant. Numbers are
@@ -19,6 +20,9 @@ from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 GENERATION_KEY: Final = "_system/generation.json"
 
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
+
+_REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
+_CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
 class FragmentKey(NamedTuple):
@@ -62,5 +66,21 @@ def group_key(
     return f"{stream_prefix(stream_id, tenant)}metadata/{first_offset:020d}.{uid}.g{height}"
 
 
-def registry_key(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
-    return f"{stream_prefix(stream_id, tenant)}stream.json"
+def registry_key(stream_id: StreamId, registry_version: int, tenant: str = TENANT_DEFAULT) -> str:
+    return f"{stream_prefix(stream_id, tenant)}stream.{registry_version:010d}.json"
+
+
+def parse_registry_key(object_key: str) -> int | None:
+    """The version of a registry object's key, None for any other key."""
+    match = _REGISTRY.fullmatch(object_key.rpartition("/")[2])
+    return None if match is None else int(match[1])
+
+
+def consumers_key(stream_id: StreamId, version: int, uid: Uid, tenant: str = TENANT_DEFAULT) -> str:
+    return f"{stream_prefix(stream_id, tenant)}metadata/consumers.{version:020d}.{uid}.json"
+
+
+def parse_consumers_key(object_key: str) -> int | None:
+    """The version of a key of a consumers snapshot, None for any other key."""
+    match = _CONSUMERS.fullmatch(object_key.rpartition("/")[2])
+    return None if match is None else int(match[1])

@@ -1,9 +1,8 @@
 """The stream record in coordination and the registry object in the bucket, both JSON.
 
-The registry object (`stream.json`) is what a rebuild starts from when coordination is
+The registry object is what a rebuild starts from when coordination is
 lost: it says that the stream exists, how it is configured and which node holds its tail.
-It has one canonical form and ends with the CRC-32C of it, so that any other byte is
-damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
+Its form is sealed_json.py's, so that any other byte is damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
 """
 
 from collections.abc import Callable, Mapping
@@ -12,13 +11,15 @@ from typing import Any, Final
 import orjson
 
 from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import VERSION, check, corrupt, crc32c
+from bottomless.formats.checks import VERSION, check, corrupt
+from bottomless.formats.sealed_json import parse_object, seal, unseal
 from bottomless.model.config import encode_config, parse_config
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.names import parse_stream_id, parse_stream_name, parse_uid
 from bottomless.model.stream import (
     EpochStart,
     Intent,
+    Lease,
     RootPointer,
     StreamRecord,
     StreamState,
@@ -26,7 +27,6 @@ from bottomless.model.stream import (
 )
 
 _REGISTRY_MEMBERS: Final = (
-    "format",
     "stream_id",
     "name",
     "tenant",
@@ -36,6 +36,7 @@ _REGISTRY_MEMBERS: Final = (
     "config_version",
     "generation",
     "home",
+    "registry_version",
 )
 
 
@@ -52,7 +53,7 @@ def decode_record(data: bytes) -> StreamRecord:
         Corrupt: it is not such a value.
     """
     what = "stream record"
-    members = _parse(what, data)
+    members = parse_object(what, data)
     check(what, members.keys() == _READERS.keys(), "its members are not those of its version")
     return _from_json(what, members)
 
@@ -60,8 +61,8 @@ def decode_record(data: bytes) -> StreamRecord:
 def encode_registry(record: StreamRecord) -> bytes:
     """The registry object: what of a record must outlive coordination."""
     check_record(record)
-    whole = {"format": VERSION, **_as_json(record)}
-    return _sealed({name: whole[name] for name in _REGISTRY_MEMBERS})
+    whole = _as_json(record)
+    return seal({name: whole[name] for name in _REGISTRY_MEMBERS})
 
 
 def decode_registry(data: bytes) -> StreamRecord:
@@ -71,34 +72,7 @@ def decode_registry(data: bytes) -> StreamRecord:
         Corrupt: it is damaged.
     """
     what = "stream registry object"
-    members = _parse(what, data)
-    members.pop("crc32c", None)
-    names = {"format", *members}
-    check(what, names == set(_REGISTRY_MEMBERS), "its members are not those of its version")
-    whole = {"format": VERSION, **members}
-    try:
-        sealed = _sealed({name: whole[name] for name in _REGISTRY_MEMBERS})
-    except orjson.JSONEncodeError as error:
-        raise corrupt(what, "it is nested too deeply") from error
-    check(what, sealed == data, "its checksum does not match, or its form is not the canonical one")
-    return _from_json(what, members)
-
-
-def _sealed(members: dict[str, Any]) -> bytes:
-    crc = crc32c(orjson.dumps(members))
-    return orjson.dumps({**members, "crc32c": f"{crc:08x}"})
-
-
-def _parse(what: str, data: bytes) -> dict[str, Any]:
-    try:
-        members = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise corrupt(what, "it is not JSON") from error
-    check(what, isinstance(members, dict), "it is not an object")
-    version = members.pop("format", None)
-    check(what, type(version) is int, "it names no version")
-    check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
-    return dict(members)
+    return _from_json(what, unseal(what, data, _REGISTRY_MEMBERS))
 
 
 def _as_json(record: StreamRecord) -> dict[str, Any]:
@@ -125,6 +99,9 @@ def _as_json(record: StreamRecord) -> dict[str, Any]:
         "uploader": record.uploader,
         "intents": [_intent_as_json(intent) for intent in record.intents],
         "quarantine": [_intent_as_json(intent) for intent in record.quarantine],
+        "condemned_next": record.condemned_next,
+        "leases": [_lease_as_json(lease) for lease in record.leases],
+        "registry_version": record.registry_version,
     }
 
 
@@ -134,6 +111,10 @@ def _root_as_json(root: RootPointer) -> list[Any]:
 
 def _intent_as_json(intent: Intent) -> list[Any]:
     return [intent.uid, intent.first_offset, intent.session]
+
+
+def _lease_as_json(lease: Lease) -> list[Any]:
+    return [lease.lease_id, lease.first_offset, lease.next_offset, lease.expires_at, lease.holder]
 
 
 def _from_json(what: str, members: Mapping[str, Any]) -> StreamRecord:
@@ -194,6 +175,7 @@ _crc = _number(0, 2**32 - 1)
 _offset = _number(0, OFFSET_MAX + 1)
 _timestamp = _number(TIMESTAMP_MIN, TIMESTAMP_MAX)
 _intent = _row(Intent, parse_uid, _offset, _text)
+_lease = _row(Lease, _text, _offset, _offset, _timestamp, _text)
 
 _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "stream_id": parse_stream_id,
@@ -218,5 +200,8 @@ _READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "uploader": _optional(_text),
     "intents": _list(_intent),
     "quarantine": _list(_intent),
+    "condemned_next": _offset,
+    "leases": _list(_lease),
+    "registry_version": _count,
 }
 """How each member of a record is read, in the order in which it is written."""

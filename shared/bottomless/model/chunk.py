@@ -66,12 +66,52 @@ class AppendEntry(NamedTuple):
     body_crc: int
     """CRC-32C of the request body as it was taken, so that an exact repeat is recognised."""
     base_sequence: int = 0
+    """The producer's number of the first record; with HIGHWATER of the last record of the append,
+    with TRANSACTION of the append."""
     producer_epoch: int = 0
     producer_id: str | None = None
     idempotency_hash: bytes | None = None
     """16 bytes."""
     principal_hash: bytes | None = None
     """16 bytes."""
+    body_hash: bytes | None = None
+    """16 bytes of a stronger hash of the body, where a key is bound to it."""
+
+
+class TrackedKind(IntEnum):
+    """What an entry of a tracking chunk is about."""
+
+    PRODUCER = 1
+    """All that is known of a producer, in place of what was; its appends follow."""
+    APPEND = 2
+    """A remembered append of the producer named last."""
+    KEY = 3
+    """An append with an idempotency key."""
+    FORGOTTEN = 4
+    """A producer that is not known any more."""
+
+
+class TrackedEntry(NamedTuple):
+    """One entry of a tracking chunk. What a kind does not use is 0."""
+
+    kind: TrackedKind
+    mode: AppendMode
+    """PLAIN for a producer that has not written yet."""
+    first_offset: int
+    """Of an append or a key: where its records are."""
+    timestamp: int
+    """Commit time of the append; of a producer's last change."""
+    record_count: int
+    body_crc: int
+    sequence: int
+    """Of a producer its last number; of an append its first, or the one that stands for it."""
+    epoch_sequence: int
+    """Of a producer: the number with which its epoch began."""
+    producer_epoch: int
+    producer_id: str | None = None
+    idempotency_hash: bytes | None = None
+    principal_hash: bytes | None = None
+    body_hash: bytes | None = None
 
 
 class ChunkPlace(NamedTuple):

@@ -5,7 +5,7 @@ quotes is refused, and the answer names its place, never what was sent.
 """
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -33,6 +33,9 @@ _UNIT_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600
 _ISO_SECONDS: Final = (31_536_000, 2_592_000, 604_800, 86_400, 3_600, 60, 1)
 _DURATION_SECONDS_MAX: Final = 1_000 * 31_536_000
 
+UNLIMITED: Final = "unlimited"
+"""Explicitly no limit, where null means whatever the default is."""
+
 
 def parse_duration(text: str) -> int:
     """Seconds of `7D`, `90m` or an ISO 8601 duration; a year has 365 days, a month 30.
@@ -53,7 +56,8 @@ def parse_duration(text: str) -> int:
 
 
 def _check_duration(text: str) -> str:
-    parse_duration(text)
+    if text != UNLIMITED:
+        parse_duration(text)
     return text
 
 
@@ -65,7 +69,19 @@ class RetentionConfig(_Closed):
     """What may be deleted; the larger cut wins, and the last fragment stays."""
 
     max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
-    max_bytes: Annotated[int, Field(ge=1, le=OFFSET_MAX)] | None = None
+    max_bytes: Annotated[int, Field(ge=1, le=OFFSET_MAX)] | Literal["unlimited"] | None = None
+
+    @property
+    def age_limit_seconds(self) -> int | None:
+        """What `max_age` limits; None for no limit."""
+        if self.max_age is None or self.max_age == UNLIMITED:
+            return None
+        return parse_duration(self.max_age)
+
+    @property
+    def bytes_limit(self) -> int | None:
+        """What `max_bytes` limits; None for no limit."""
+        return None if self.max_bytes == UNLIMITED else self.max_bytes
 
 
 class FragmentConfig(_Closed):
@@ -99,7 +115,9 @@ def parse_config(value: object) -> StreamConfig:
     try:
         return StreamConfig.model_validate(value)
     except ValidationError as error:
-        faults = [_fault(item) for item in error.errors(include_input=False, include_url=False)]
+        found = [_fault(item) for item in error.errors(include_input=False, include_url=False)]
+        # A member of several types fails once for each of them.
+        faults = list({fault.pointer: fault for fault in reversed(found)}.values())[::-1]
         raise InvalidRequest(
             "the configuration does not fit its schema", code=Code.VALIDATION_FAILED, faults=faults
         ) from error
@@ -116,6 +134,8 @@ def _fault(item: Any) -> Fault:
         )
     if place and place[0] == "labels":
         place = place[:1]
+    if place[:1] == ("retention",):
+        place = place[:2]
     return Fault(str(kind).replace("_", "-"), str(item["msg"]), _pointer(place))
 
 
@@ -126,6 +146,29 @@ def _pointer(place: tuple[object, ...]) -> str:
 def encode_config(config: StreamConfig) -> dict[str, Any]:
     """The configuration as plain JSON values."""
     return config.model_dump(mode="json")
+
+
+def patch_config(config: StreamConfig, patch: object) -> StreamConfig:
+    """The configuration after a merge patch (RFC 7396): null takes a member back to its default.
+
+    Raises:
+        InvalidRequest: `validation-failed`, with a pointer to each fault. A null under a name
+            that is not known is a fault too, since it is a typing error and nothing else.
+    """
+    return parse_config(_merged(encode_config(config), patch, anything_may_go=False))
+
+
+def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:
+    if not isinstance(patch, dict) or not isinstance(target, dict):
+        return patch
+    merged = dict(target)
+    for name, value in patch.items():
+        if value is None and (anything_may_go or name in merged):
+            merged.pop(name, None)
+        else:
+            below = name == "labels"
+            merged[name] = _merged(merged.get(name), value, anything_may_go=below)
+    return merged
 
 
 def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:

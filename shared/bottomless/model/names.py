@@ -15,11 +15,14 @@ from bottomless.model.limits import NAME_SIZE_MAX
 StreamName = NewType("StreamName", str)
 StreamId = NewType("StreamId", str)
 """UUIDv7 in its canonical lowercase form."""
+Reference = NewType("Reference", str)
+"""What a producer or a consumer calls itself; it means something within one stream."""
 NodeId = NewType("NodeId", str)
 """Identity of one data directory of an ingest node, 32 hex digits."""
 Uid = NewType("Uid", str)
 """128 random bits in hex: makes an object key unique for ever."""
 
+REFERENCE_SIZE_MAX: Final = 255
 TENANT_DEFAULT: Final = "default"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -54,6 +57,21 @@ def parse_stream_name(text: str) -> StreamName:
     if _DEVICE.fullmatch(text):
         raise InvalidRequest("this stream name is reserved: a device has it", code=Code.BAD_NAME)
     return StreamName(text)
+
+
+def parse_reference(text: str) -> Reference:
+    """Check the name of a producer or consumer against the grammar of api.md, section 0.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+    """
+    if len(text) > REFERENCE_SIZE_MAX or not _NAME.fullmatch(text) or ".." in text:
+        raise InvalidRequest(
+            f"a reference has at most {REFERENCE_SIZE_MAX} characters, starts with an ASCII letter "
+            "or digit, goes on with letters, digits, '.', '_' and '-', and does not contain '..'",
+            code=Code.BAD_NAME,
+        )
+    return Reference(text)
 
 
 def parse_stream_id(text: str) -> StreamId:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from bottomless.errors import Code, InvalidRequest
+from bottomless.model.config import parse_duration
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
@@ -14,6 +15,8 @@ _RFC3339 = re.compile(
     r"([Zz]|[+-][0-9]{2}:[0-5][0-9])",
     re.ASCII,
 )
+_LONG_YEARS = re.compile(r"[1-9][0-9]{3,8}Y", re.ASCII)
+_INTERVAL_SECONDS_MAX: Final = 1_000 * 31_536_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,11 +54,26 @@ class Since:
     timestamp: int
 
 
-OffsetSpec = First | Last | Next | At | Tail | Since
+@dataclass(frozen=True, slots=True)
+class Ago:
+    """The first record that was committed within the last so many seconds."""
+
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where a consumer continues; which one, and what else, is said beside the spec."""
+
+
+PlainSpec = First | Last | Next | At | Tail | Since
+"""What a stream alone resolves, whatever the time and whoever asks."""
+OffsetSpec = PlainSpec | Ago | Stored
 
 
 def parse_offset_spec(text: str) -> OffsetSpec:
-    """Read `first`, `last`, `next`, an integer, `tail:N` or `timestamp:…` (RFC 3339 or ms).
+    """Read `first`, `last`, `next`, an integer, `tail:N`, `timestamp:…` (RFC 3339 or ms),
+    `interval:…` (a duration) or `stored`.
 
     Raises:
         InvalidRequest: `bad-offset-spec`.
@@ -67,6 +85,8 @@ def parse_offset_spec(text: str) -> OffsetSpec:
             return Last()
         case "next":
             return Next()
+        case "stored":
+            return Stored()
     kind, separator, argument = text.partition(":")
     if not separator:
         return At(parse_offset(text))
@@ -74,7 +94,11 @@ def parse_offset_spec(text: str) -> OffsetSpec:
         return Tail(parse_offset(argument))
     if kind == "timestamp":
         return Since(parse_timestamp(argument))
-    raise _bad_spec("an offset spec is first, last, next, an integer, tail:N or timestamp:T")
+    if kind == "interval":
+        return Ago(_parse_interval(argument))
+    raise _bad_spec(
+        "an offset spec is first, last, next, stored, an integer, tail:N, timestamp:T or interval:D"
+    )
 
 
 def parse_offset(text: str) -> int:
@@ -104,6 +128,16 @@ def parse_timestamp(text: str) -> int:
     if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
         raise _bad_spec("a timestamp lies in the years 1 to 9999 of UTC")
     return timestamp
+
+
+def _parse_interval(text: str) -> int:
+    # More years than any stream has are a way to say "all of it".
+    if _LONG_YEARS.fullmatch(text):
+        return _INTERVAL_SECONDS_MAX
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise _bad_spec(str(error)) from None
 
 
 def format_timestamp(timestamp: int) -> str:

@@ -6,9 +6,14 @@ one WATCH they exclude each other. Its invariants are checked by `check_record`.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid
+
+LEASE_COUNT_MAX: Final = 64
+"""Live leases of one stream; they stand in the record, which every change rewrites."""
+LEASE_HOLDER_SIZE_MAX: Final = 255
 
 
 class StreamState(StrEnum):
@@ -36,6 +41,19 @@ class Intent:
     first_offset: int
     session: str
     """The run of the uploader that asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A range that somebody still reads: nothing at or above its start is deleted meanwhile."""
+
+    lease_id: str
+    first_offset: int
+    next_offset: int
+    expires_at: int
+    """Milliseconds since 1970."""
+    holder: str
+    """What whoever took it calls itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,12 @@ class StreamRecord:
     intents: tuple[Intent, ...] = ()
     quarantine: tuple[Intent, ...] = ()
     """Given up: these uids can never be registered; their keys are deleted, twice."""
+    condemned_next: int = 0
+    """Everything below may be deleted at any time; never above the floor, never goes back."""
+    leases: tuple[Lease, ...] = ()
+    """Those that ran out are dropped whenever the record is written with new ones."""
+    registry_version: int = 1
+    """Number of the newest registry object."""
 
 
 def epoch_at(record: StreamRecord, offset: int) -> int | None:
@@ -93,6 +117,16 @@ def epoch_at(record: StreamRecord, offset: int) -> int | None:
         if start.first_offset <= offset:
             found = start.epoch
     return found
+
+
+def live_leases(record: StreamRecord, now: int) -> tuple[Lease, ...]:
+    """The leases that still hold something at `now`."""
+    return tuple(lease for lease in record.leases if lease.expires_at > now)
+
+
+def held_from(record: StreamRecord, now: int) -> int | None:
+    """The offset from which on live leases hold everything; None if none is live."""
+    return min((lease.first_offset for lease in live_leases(record, now)), default=None)
 
 
 def check_record(record: StreamRecord) -> None:
@@ -106,3 +140,8 @@ def check_record(record: StreamRecord) -> None:
     live = [intent.uid for intent in (*record.intents, *record.quarantine)]
     assert len(live) == len(set(live))
     assert record.root is None or record.root.version <= record.version
+    assert record.condemned_next <= record.published_next
+    assert len(record.leases) <= LEASE_COUNT_MAX
+    assert len({lease.lease_id for lease in record.leases}) == len(record.leases)
+    assert all(lease.first_offset <= lease.next_offset for lease in record.leases)
+    assert all(len(lease.holder) <= LEASE_HOLDER_SIZE_MAX for lease in record.leases)

@@ -14,13 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from bottomless.errors import Corrupt
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import check
 from bottomless.formats.chunk import batches_of, decode_header, verify_body
 from bottomless.formats.fragment import FragmentIndex, decode_index
-from bottomless.model.chunk import ChunkKind
+from bottomless.model.chunk import ChunkHeader, ChunkKind, ChunkPlace
 from bottomless.model.limits import MIB
-from bottomless.spark.plan import Slice
+from bottomless.spark.plan import Slice, Stored
 from bottomless.spark.rows import RowShape
 from bottomless.spark.store import Objects
 
@@ -41,30 +42,42 @@ def read_slice(
     """Every record of the slice, in order, clipped exactly.
 
     `verify` checks whole chunks; the batches in them are always checked against their own
-    checksums.
+    checksums. What comes damaged or cut short is read once more, since that can have
+    happened on the way.
 
     Raises:
         NotFound: `data-missing`, the object is gone; what came before was good.
+        Unavailable: the store does not give it; what came before was good.
         Corrupt: the object is not what the manifest or its checksums say.
     """
-    object_key = piece.fragment.object_key
-    assert object_key is not None
-    index = _load_index(objects, object_key, piece)
+    index = _load_index(objects, piece.fragment)
     number = index.at_offset(piece.first_offset)
     end = index.at_offset(piece.next_offset - 1) + 1
     while number < end:
         following = _end_of_range(index, number, end)
-        start, size = _span(index, number, following)
-        data = memoryview(objects.read(object_key, start, size))
-        check("fragment", len(data) == size, "its object is cut short")
-        yield from _read_chunks(data, piece, shape, verify=verify)
+        first, last = index.place(number), index.place(following - 1)
+        offset = piece.first_offset
+        try:
+            for placed in _read_range(objects, piece, first, last, shape, verify=verify):
+                offset = placed.next_offset
+                yield placed
+        except Corrupt:
+            rest = piece._replace(first_offset=offset)
+            yield from _read_range(objects, rest, first, last, shape, verify=verify)
         number = following
 
 
-def _load_index(objects: Objects, object_key: str, piece: Slice) -> FragmentIndex:
-    fragment = piece.fragment
-    size = fragment.size - fragment.index_position
-    index = decode_index(objects.read(object_key, fragment.index_position, size))
+def _load_index(objects: Objects, fragment: Stored) -> FragmentIndex:
+    def load() -> FragmentIndex:
+        size = fragment.size - fragment.index_position
+        data = objects.read(fragment, fragment.index_position, size)
+        check("fragment", len(data) == size, "its object is cut short")
+        return decode_index(data)
+
+    try:
+        index = load()
+    except Corrupt:
+        index = load()
     first, last = index.place(0), index.place(len(index) - 1)
     check(
         "fragment index",
@@ -81,30 +94,45 @@ def _end_of_range(index: FragmentIndex, number: int, end: int) -> int:
     return number + max(1, int(np.searchsorted(sizes, np.uint64(RANGE_SIZE), side="right")))
 
 
-def _span(index: FragmentIndex, number: int, following: int) -> tuple[int, int]:
-    first, last = index.place(number), index.place(following - 1)
-    return first.position, last.position + last.size - first.position
-
-
-def _read_chunks(
-    data: memoryview, piece: Slice, shape: RowShape, *, verify: bool
+def _read_range(
+    objects: Objects,
+    piece: Slice,
+    first: ChunkPlace,
+    last: ChunkPlace,
+    shape: RowShape,
+    *,
+    verify: bool,
 ) -> Iterator[Placed]:
-    position = 0
-    while position < len(data):
+    """Records of the slice that lie in the chunks from `first` to `last`, by one read."""
+    size = last.position + last.size - first.position
+    data = memoryview(objects.read(piece.fragment, first.position, size))
+    check("fragment", len(data) == size, "its object is cut short")
+    position, expected = 0, first.first_offset
+    while position < size:
         header = decode_header(data, position)
+        check("fragment", header.first_offset == expected, "its chunks are not those of its index")
+        expected = header.next_offset
         chunk = data[position : position + header.total_size]
         position += header.total_size
-        if header.kind is not ChunkKind.DATA:
-            continue
-        if verify:
-            verify_body(header, chunk)
-        offset = header.first_offset
-        for batch in decode_frames(batches_of(header, chunk)):
-            start = max(0, piece.first_offset - offset)
-            stop = min(batch.num_rows, piece.next_offset - offset)
-            if start < stop:
-                wanted = batch.slice(start, stop - start)
-                rows = shape.of_chunk(wanted, offset + start, header.timestamp)
-                yield Placed(rows, offset + stop)
-            offset += batch.num_rows
-        check("chunk", offset == header.next_offset, "its batches do not hold its records")
+        # Once more after damage: chunks before it were good and have been handed on.
+        if header.kind is ChunkKind.DATA and header.next_offset > piece.first_offset:
+            if verify:
+                verify_body(header, chunk)
+            yield from _rows(header, chunk, piece, shape)
+    check("fragment", expected == last.next_offset, "its chunks are not those of its index")
+
+
+def _rows(
+    header: ChunkHeader, chunk: memoryview, piece: Slice, shape: RowShape
+) -> Iterator[Placed]:
+    offset = header.first_offset
+    for batch in decode_frames(batches_of(header, chunk)):
+        start = max(0, piece.first_offset - offset)
+        stop = min(batch.num_rows, piece.next_offset - offset)
+        if start < stop:
+            rows = shape.of_chunk(
+                batch.slice(start, stop - start), offset + start, header.timestamp
+            )
+            yield Placed(rows, offset + stop)
+        offset += batch.num_rows
+    check("chunk", offset == header.next_offset, "its batches do not hold its records")

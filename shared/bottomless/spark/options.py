@@ -34,11 +34,24 @@ class Mode(StrEnum):
     """Who brings the bytes of what is in object storage; the tail always comes from the reader."""
 
     AUTO = "auto"
-    """The store itself, and the reader for an object that is gone."""
+    """The first of the others that this worker may use and that answers, in this order."""
     DIRECT = "direct"
-    """The store itself, or an error."""
+    """The store itself with the worker's own credentials, or an error."""
+    PRESIGNED = "presigned"
+    """The store itself with URLs that the reader signs, or an error."""
     READER = "reader"
     """The reader service, over HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3View:
+    """How workers see an S3 store where that differs from how the services see it."""
+
+    endpoint: str | None
+    region: str | None
+    path_style: bool | None
+    ca: str | None
+    """File of certificates to trust, at the same path on every machine of the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,7 @@ class Options:
     target_partition_bytes: int
     min_partitions: int
     verify_checksums: bool
+    s3: S3View
     metrics_dir: str | None
     """Where every task leaves a small JSON file with the reads it made."""
 
@@ -68,6 +82,10 @@ _NAMES: Final = (
     "targetPartitionBytes",
     "minPartitions",
     "verifyChecksums",
+    "s3.endpoint",
+    "s3.region",
+    "s3.pathStyle",
+    "s3.ca",
     "metricsDir",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
@@ -89,7 +107,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         if name not in lowered:
             raise InvalidRequest(f"the option {name} is missing")
     return Options(
-        url=_url(lowered["url"]),
+        url=_url("url", lowered["url"]),
         stream=parse_stream_name(lowered["stream"]),
         mode=_mode(lowered.get("mode", Mode.AUTO)),
         starting=_starting(lowered.get("startingoffsets", "earliest")),
@@ -102,14 +120,33 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ),
         min_partitions=_positive("minPartitions", lowered.get("minpartitions", "1")),
         verify_checksums=_boolean("verifyChecksums", lowered.get("verifychecksums", "true")),
+        s3=_s3(lowered),
         metrics_dir=lowered.get("metricsdir"),
     )
 
 
-def _url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise InvalidRequest("the option url starts with http:// or https://")
+def _url(name: str, text: str) -> str:
+    if not text.startswith(("http://", "https://")) or "@" in text:
+        raise InvalidRequest(
+            f"the option {name} starts with http:// or https:// and names nobody's password"
+        )
     return text.rstrip("/")
+
+
+def _s3(lowered: Mapping[str, str]) -> S3View:
+    endpoint, style = lowered.get("s3.endpoint"), lowered.get("s3.pathstyle")
+    return S3View(
+        endpoint=None if endpoint is None else _url("s3.endpoint", endpoint),
+        region=_text("s3.region", lowered.get("s3.region")),
+        path_style=None if style is None else _boolean("s3.pathStyle", style),
+        ca=_text("s3.ca", lowered.get("s3.ca")),
+    )
+
+
+def _text(name: str, text: str | None) -> str | None:
+    if text == "":
+        raise InvalidRequest(f"the option {name} is empty")
+    return text
 
 
 def _mode(text: str) -> Mode:

@@ -6,33 +6,19 @@ read whole.
 """
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Final, NamedTuple
-from urllib.parse import quote
+from typing import Final
 
-import orjson
 import pyarrow as pa
 import urllib3
 
-from bottomless.client.problems import error_from_problem
-from bottomless.errors import Code, NotFound, Unavailable
+from bottomless.errors import Code, NotFound
 from bottomless.formats.checks import check
 from bottomless.model.limits import PAGE_RECORD_COUNT_ARROW_MAX, PAGE_SIZE_MAX
-from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.rows import RowShape
+from bottomless.spark.service import Source, ask
 from bottomless.spark.store import Counts
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
-_REQUEST_COUNT_MAX: Final = 6
-"""Attempts of one page: with the waits between them some six seconds, enough for a restart."""
-
-
-class Source(NamedTuple):
-    """Which stream, and where it is asked for."""
-
-    url: str
-    name: StreamName
-    stream_id: StreamId
 
 
 def read_pages(
@@ -72,7 +58,6 @@ def _check_range(batch: pa.RecordBatch, first_offset: int, next_offset: int) -> 
 
 
 def _get(source: Source, offset: int, next_offset: int) -> urllib3.BaseHTTPResponse:
-    url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/records"
     query = {
         "offset": str(offset),
         "until_offset": str(next_offset),
@@ -81,30 +66,4 @@ def _get(source: Source, offset: int, next_offset: int) -> urllib3.BaseHTTPRespo
         "on_out_of_range": "error",
         "expect_stream_id": source.stream_id,
     }
-    try:
-        answer = _pool().request("GET", url, fields=query, headers={"Accept": ARROW})
-    except urllib3.exceptions.HTTPError as error:
-        raise Unavailable("the reader does not answer") from error
-    if answer.status != 200:
-        raise error_from_problem(answer.status, _json_or_none(answer.data))
-    return answer
-
-
-@cache
-def _pool() -> urllib3.PoolManager:
-    # One a worker process: Spark uses workers again for later tasks.
-    retries = urllib3.Retry(
-        total=_REQUEST_COUNT_MAX - 1,
-        backoff_factor=0.2,
-        status_forcelist=(429, 503, 504),
-        raise_on_status=False,
-        redirect=False,
-    )
-    return urllib3.PoolManager(retries=retries, timeout=urllib3.Timeout(connect=5, read=60))
-
-
-def _json_or_none(data: bytes) -> object:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
+    return ask(source, "records", query, ARROW)

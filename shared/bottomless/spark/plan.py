@@ -15,8 +15,9 @@ from typing import NamedTuple
 class Stored(NamedTuple):
     """A fragment as the list shows it."""
 
+    fragment_id: str
     object_key: str | None
-    """Where it lies; None where only the reader may be asked."""
+    """Where it lies; None where workers do not open it by themselves."""
     first_offset: int
     next_offset: int
     size: int

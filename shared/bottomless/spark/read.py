@@ -1,8 +1,8 @@
 """One task of Spark: read a share of the plan where it is best read, and count it.
 
-A slice is read from its object. In mode auto, an object that is gone or out of this
-machine's reach is read through the reader from the first record that is still missing,
-so that no record comes twice.
+A slice is read from its object, on the ways that `ways.py` knows. In mode auto, an object
+that is gone or out of this worker's reach is read on the next way from the first record
+that is still missing, so that no record comes twice.
 
 On the record's path: after shared/bottomless/spark/plan.py, before
 shared/bottomless/spark/source.py.
@@ -18,13 +18,15 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from bottomless.errors import NotFound, Unavailable
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.spark.fragments import read_slice
 from bottomless.spark.options import Mode
-from bottomless.spark.pages import Source, read_pages
+from bottomless.spark.pages import read_pages
 from bottomless.spark.plan import Share, Slice
 from bottomless.spark.rows import RowShape, bounded
-from bottomless.spark.store import Counts, StorePlace, open_objects
+from bottomless.spark.service import Source
+from bottomless.spark.store import Counts, StorePlace
+from bottomless.spark.ways import Ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Task:
     schema: pa.Schema
     mode: Mode
     verify_checksums: bool
+    ca: str | None
+    """File of certificates that presigned URLs are trusted with."""
     metrics_dir: str | None
 
 
@@ -55,26 +59,49 @@ def _read(
     task: Task, share: Share, place: StorePlace | None, counts: Counts
 ) -> Iterator[pa.RecordBatch]:
     shape = RowShape(task.schema)
-    if not share.slices or place is None:
-        yield from read_pages(task.source, share.first_offset, share.next_offset, shape, counts)
-        return
+    ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)
+    offset = share.first_offset
     for piece in share.slices:
-        yield from _read_piece(task, piece, place, shape, counts)
+        if not any(ways.open()):
+            break
+        yield from _read_piece(task, piece, ways, shape, counts)
+        offset = piece.next_offset
+    # The tail, or all that is left where only the reader is: in one go, since its pages need
+    # not end where fragments do.
+    yield from read_pages(task.source, offset, share.next_offset, shape, counts)
 
 
 def _read_piece(
-    task: Task, piece: Slice, place: StorePlace, shape: RowShape, counts: Counts
+    task: Task, piece: Slice, ways: Ways, shape: RowShape, counts: Counts
 ) -> Iterator[pa.RecordBatch]:
     offset = piece.first_offset
-    try:
-        objects = open_objects(place, counts)
-        for placed in read_slice(objects, piece, shape, verify=task.verify_checksums):
-            offset = placed.next_offset
-            yield placed.rows
-    except (NotFound, Unavailable):
-        if task.mode is not Mode.AUTO:
+    for way in ways.open():
+        rest = piece._replace(first_offset=offset)
+        try:
+            for placed in read_slice(way.objects, rest, shape, verify=task.verify_checksums):
+                offset = placed.next_offset
+                yield placed.rows
+        except NotFound as error:
+            if task.mode is Mode.AUTO:
+                break
+            if error.code is Code.DATA_MISSING:
+                raise _lost(offset, piece.next_offset) from error
             raise
-        yield from read_pages(task.source, offset, piece.next_offset, shape, counts)
+        except Unavailable:
+            if task.mode is not Mode.AUTO:
+                raise
+            ways.leave(way)
+        else:
+            return
+    yield from read_pages(task.source, offset, piece.next_offset, shape, counts)
+
+
+def _lost(first_offset: int, next_offset: int) -> NotFound:
+    return NotFound(
+        "an object is not there (any more), so these records cannot be read this way",
+        code=Code.DATA_MISSING,
+        facts={"first_offset": first_offset, "next_offset": next_offset},
+    )
 
 
 def _leave_counts(metrics_dir: str | None, counts: Counts) -> None:

@@ -36,10 +36,10 @@ from bottomless.client import BottomlessClient, Fragment, Offsets
 from bottomless.errors import Code, InvalidRequest, OffsetGone
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import At
-from bottomless.spark.options import Mode, Options, parse_options
-from bottomless.spark.pages import Source
+from bottomless.spark.options import Mode, Options, S3View, parse_options
 from bottomless.spark.plan import Share, Stored, plan
 from bottomless.spark.read import Task, read_share
+from bottomless.spark.service import Source
 from bottomless.spark.store import StorePlace
 
 _TYPES: Final[dict[str, DataType]] = {
@@ -64,7 +64,7 @@ class Snapshot(NamedTuple):
 
 @dataclass
 class SharePartition(InputPartition):
-    """A share as it travels to a worker. Without a place, the reader is asked."""
+    """A share as it travels to a worker: offsets and places, no URL and no secret."""
 
     share: Share
     place: StorePlace | None
@@ -102,6 +102,7 @@ class BottomlessReader(DataSourceReader):
             schema=to_arrow_schema(schema, timezone="UTC"),
             mode=options.mode,
             verify_checksums=options.verify_checksums,
+            ca=options.s3.ca,
             metrics_dir=options.metrics_dir,
         )
 
@@ -115,18 +116,18 @@ class BottomlessReader(DataSourceReader):
                     options.stream,
                     first_offset=snapshot.first_offset,
                     next_offset=snapshot.next_offset,
-                    locations=options.mode is not Mode.READER,
+                    locations=options.mode in (Mode.AUTO, Mode.DIRECT),
                     stream_id=snapshot.stream_id,
                 )
             )
         shares = plan(
-            [_stored(fragment) for fragment in fragments],
+            [stored_of(fragment) for fragment in fragments],
             first_offset=snapshot.first_offset,
             next_offset=snapshot.next_offset,
             target_bytes=options.target_partition_bytes,
             min_shares=options.min_partitions,
         )
-        place = _place(fragments, options.mode)
+        place = _place(fragments, options.s3)
         return [SharePartition(share, place) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -173,8 +174,9 @@ def _check_schema(schema: StructType) -> None:
             raise InvalidRequest(f"the schema may have these columns: {known}")
 
 
-def _stored(fragment: Fragment) -> Stored:
+def stored_of(fragment: Fragment) -> Stored:
     return Stored(
+        fragment.fragment_id,
         fragment.object_key,
         fragment.first_offset,
         fragment.next_offset,
@@ -183,11 +185,20 @@ def _stored(fragment: Fragment) -> Stored:
     )
 
 
-def _place(fragments: Sequence[Fragment], mode: Mode) -> StorePlace | None:
-    """The store that workers read themselves, None where they ask the reader."""
+def _place(fragments: Sequence[Fragment], s3: S3View) -> StorePlace | None:
+    """Where the objects lie as workers see it, None where they were not to be told."""
     store: Any = fragments[0].store if fragments else None
-    if store is None or mode is Mode.READER:
+    if store is None:
         return None
-    if mode is Mode.AUTO and store["kind"] != "file":
-        return None
-    return StorePlace(store["kind"], store["root"], store.get("endpoint"))
+    if store["kind"] != "s3":
+        return StorePlace(store["kind"], store["root"])
+    endpoint = s3.endpoint or store.get("endpoint")
+    styles = (s3.path_style, store.get("path_style"), endpoint is not None)
+    return StorePlace(
+        kind="s3",
+        root=store["root"],
+        endpoint=endpoint,
+        region=s3.region or store.get("region"),
+        path_style=next(style for style in styles if style is not None),
+        ca=s3.ca,
+    )

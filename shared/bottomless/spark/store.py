@@ -1,23 +1,45 @@
 """Objects as a Spark worker reads them: synchronous, in ranges, counted.
 
 Beside the drives, which are asynchronous and made for services; a worker has no
-event loop and reads one range after the other.
+event loop and reads one range after the other. Here is what all such readers have in
+common, and the one for a directory; `s3_objects.py` has that for S3, `url_objects.py`
+that for presigned URLs.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from bottomless.errors import Code, InvalidRequest, NotFound, Unavailable
+import stamina
+
+from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
+from bottomless.errors import StoreError
+from bottomless.spark.plan import Stored
+
+ATTEMPT_COUNT_MAX: Final = 4
+"""Of one ranged read: with the waits between them a second or two, enough for a throttled moment.
+More patience is Spark's, which runs the task again."""
+CONNECT_SECONDS: Final = 5
+READ_SECONDS: Final = 30
+"""Silence for so long is a lost reply."""
+READ_SECONDS_MAX: Final = 120
+"""All attempts of one ranged read: no new one is begun after it."""
+CONNECTION_COUNT_MAX: Final = 2
+"""A worker reads one range after the other; the second is for one that the store closes late."""
 
 
 class StorePlace(NamedTuple):
-    """Where a store is, as the fragment list names it."""
+    """Where a store is, as the fragment list names it and the job's options change it."""
 
     kind: str
     root: str
     endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    ca: str | None = None
+    """File of certificates to trust, on the machine of the worker."""
 
 
 @dataclass(slots=True)
@@ -27,8 +49,12 @@ class Counts:
     object_reads: int = 0
     """Ranged reads of objects, made by this task itself."""
     object_bytes: int = 0
+    presigned_reads: int = 0
+    """Those of them that were made with a presigned URL."""
+    url_requests: int = 0
+    """Requests to the reader for such URLs."""
     page_reads: int = 0
-    """Requests to the reader service."""
+    """Requests to the reader for records."""
     page_bytes: int = 0
     record_count: int = 0
     batch_count: int = 0
@@ -37,27 +63,37 @@ class Counts:
 class Objects(Protocol):
     """Ranged reads of one store."""
 
-    def read(self, object_key: str, start: int, size: int) -> bytes:
-        """Exactly `size` bytes of an object.
+    def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        """The `size` bytes of a fragment's object from `start`; fewer where it ends before.
 
         Raises:
-            NotFound: `data-missing`, there is no such object (any more).
-            Unavailable: the store does not give them.
+            ObjectMissing: there is no such object (any more).
+            DriveUnavailable: the store did not give them, however often it was asked.
+            DriveRefused: the store does not give them to this worker.
         """
         ...
 
 
-def open_objects(place: StorePlace, counts: Counts) -> Objects:
-    """The reader of a store.
+def patiently(read: Callable[[], bytes]) -> bytes:
+    """Read again, after growing waits, while the store fails or asks to come back later."""
+    again = stamina.RetryingCaller(
+        attempts=ATTEMPT_COUNT_MAX, timeout=READ_SECONDS_MAX, wait_initial=0.2, wait_jitter=0.3
+    ).on(_may_pass)
+    return again(read)
+
+
+def check_ca(ca: str | None) -> None:
+    """Look whether a file of certificates is there: the libraries only say that they cannot connect.
 
     Raises:
-        InvalidRequest: workers cannot read stores of this kind by themselves.
+        DriveRefused: it is not.
     """
-    if place.kind != "file":
-        raise InvalidRequest(
-            f"a store of kind {place.kind} cannot be read directly yet; use mode=reader"
-        )
-    return LocalObjects(Path(place.root), counts)
+    if ca is not None and not Path(ca).is_file():
+        raise DriveRefused("the option s3.ca names no file on the machine of this worker")
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, StoreError) and error.retryable
 
 
 class LocalObjects:
@@ -67,12 +103,13 @@ class LocalObjects:
         self._root = root
         self._counts = counts
 
-    def read(self, object_key: str, start: int, size: int) -> bytes:
-        assert ".." not in PurePosixPath(object_key).parts
+    def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        assert fragment.object_key is not None
+        assert ".." not in PurePosixPath(fragment.object_key).parts
         try:
-            descriptor = os.open(self._root / object_key, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self._root / fragment.object_key, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise NotFound("an object is not there (any more)", code=Code.DATA_MISSING) from error
+            raise ObjectMissing("an object is not there (any more)") from error
         except OSError as error:
             raise _unavailable() from error
         try:
@@ -96,5 +133,5 @@ def _read_all(descriptor: int, start: int, size: int) -> bytes:
     return data
 
 
-def _unavailable() -> Unavailable:
-    return Unavailable("an object cannot be read", code=Code.OBJECT_STORE_UNAVAILABLE)
+def _unavailable() -> DriveUnavailable:
+    return DriveUnavailable("an object cannot be read")

@@ -5,19 +5,31 @@ bottomless:name:{tenant}:{name}    stream id
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
 bottomless:deletes                 object keys, by the time from which they may go
+
+Indexes, each changed in the transaction that changes what it speaks of:
+
+bottomless:names:{tenant}          names of active streams, each with NUL and its stream id
+bottomless:deleting:{tenant}       the same of those that are being deleted
+bottomless:streams                 ids of all streams that have a record
+
+A stream that is not found where the generation is not found either was not deleted: the
+store was emptied. Who knows the generation therefore says so, instead of 404.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from bottomless.coordination.base import Changes, Coordination, Due
-from bottomless.errors import Exists, NotFound
+import orjson
+
+from bottomless.coordination.base import Changes, Coordination, Due, Member
+from bottomless.errors import Code, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import TENANT_DEFAULT, NodeId, StreamId, StreamName
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, StreamState
 
 GENERATION_KEY: Final = "bottomless:generation"
 DELETES_KEY: Final = "bottomless:deletes"
+STREAMS_KEY: Final = "bottomless:streams"
 
 
 def stream_key(stream_id: StreamId) -> str:
@@ -26,6 +38,30 @@ def stream_key(stream_id: StreamId) -> str:
 
 def name_key(name: StreamName, tenant: str = TENANT_DEFAULT) -> str:
     return f"bottomless:name:{tenant}:{name}"
+
+
+def names_key(state: StreamState, tenant: str = TENANT_DEFAULT) -> str:
+    """The index of the names of all streams of a tenant that are in this state."""
+    return f"bottomless:{_INDEXES[state]}:{tenant}"
+
+
+_INDEXES: Final = {StreamState.ACTIVE: "names", StreamState.DELETING: "deleting"}
+
+
+class Named(NamedTuple):
+    """One entry of an index of names."""
+
+    name: StreamName
+    stream_id: StreamId
+
+    def member(self) -> bytes:
+        # NUL is in no name and sorts before all that are, so the index is in order of names.
+        return f"{self.name}\0{self.stream_id}".encode("ascii")
+
+
+def parse_named(member: bytes) -> Named:
+    name, _, stream_id = member.decode("ascii").partition("\0")
+    return Named(StreamName(name), StreamId(stream_id))
 
 
 def node_key(node_id: NodeId) -> str:
@@ -42,15 +78,19 @@ class Streams:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
+        self.generation: int | None = None
+        """What coordination has to show; None where nobody has found out."""
 
     async def find(self, name: StreamName) -> StreamId:
         """The id behind a name.
 
         Raises:
             NotFound: no stream has this name.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
         value = await self._coordination.get(name_key(name))
         if value is None:
+            await self._check_generation()
             raise stream_not_found()
         return StreamId(value.decode("ascii"))
 
@@ -59,28 +99,101 @@ class Streams:
 
         Raises:
             NotFound: there is none.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
         value = await self._coordination.get(stream_key(stream_id))
         if value is None:
+            await self._check_generation()
             raise stream_not_found()
         return decode_record(value)
 
-    async def create(self, record: StreamRecord) -> None:
-        """Enter a new stream under its name, both or neither.
+    async def load_many(self, stream_ids: Sequence[StreamId]) -> list[StreamRecord]:
+        """The records of streams, without those that are gone."""
+        values = await self._coordination.get_many([stream_key(one) for one in stream_ids])
+        return [decode_record(value) for value in values if value is not None]
+
+    async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
+        """Streams of a tenant in the order of their names, from behind a member of the index."""
+        found = await self._coordination.members(names_key(state, tenant), after, limit)
+        if not found:
+            await self._check_generation()
+        return [parse_named(member) for member in found]
+
+    async def create(self, record: StreamRecord, queued: Sequence[Due] = ()) -> None:
+        """Enter a new stream under its name, with its place in the indexes, or none of it.
 
         Raises:
             Exists: the name is taken.
+            Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
         keys = (name_key(record.name, record.tenant), stream_key(record.stream_id))
+        named = Named(record.name, record.stream_id).member()
+        entered = Changes(
+            {keys[0]: record.stream_id.encode("ascii"), keys[1]: encode_record(record)},
+            queued,
+            [
+                Member(names_key(StreamState.ACTIVE, record.tenant), named, True),
+                Member(STREAMS_KEY, record.stream_id.encode("ascii"), True),
+            ],
+        )
 
         def change(values: Mapping[str, bytes | None]) -> Changes:
-            if any(value is not None for value in values.values()):
+            self._require_generation(values[GENERATION_KEY])
+            if any(values[key] is not None for key in keys):
                 raise Exists("a stream of this name exists")
-            return Changes(
-                {keys[0]: record.stream_id.encode("ascii"), keys[1]: encode_record(record)}
-            )
+            return entered
 
-        await self._coordination.transact(keys, change)
+        await self._coordination.transact([*keys, GENERATION_KEY], change)
+
+    async def bury(
+        self,
+        stream_id: StreamId,
+        name: StreamName,
+        decide: Callable[[StreamRecord], StreamRecord],
+        also: Changes,
+    ) -> StreamRecord:
+        """Write a stream's tombstone and free its name, with `also` in the same transaction.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        key = stream_key(stream_id)
+        decided: list[StreamRecord] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            value = values[key]
+            if value is None:
+                raise stream_not_found()
+            record = decide(decode_record(value))
+            assert record.state is StreamState.DELETING
+            decided[:] = [record]
+            own_name = name_key(name, record.tenant)
+            named = Named(name, stream_id).member()
+            buried: dict[str, bytes | None] = {key: encode_record(record)}
+            if values[own_name] == stream_id.encode("ascii"):
+                buried[own_name] = None
+            members = [
+                Member(names_key(StreamState.ACTIVE, record.tenant), named, False),
+                Member(names_key(StreamState.DELETING, record.tenant), named, True),
+            ]
+            return Changes(buried, (), members) | also
+
+        await self._coordination.transact([key, name_key(name)], change)
+        return decided[0]
+
+    async def forget(self, record: StreamRecord) -> None:
+        """Remove the record of a stream of which nothing else is left."""
+        key = stream_key(record.stream_id)
+        named = Named(record.name, record.stream_id).member()
+        gone = Changes(
+            {key: None},
+            (),
+            [
+                Member(names_key(StreamState.DELETING, record.tenant), named, False),
+                Member(STREAMS_KEY, record.stream_id.encode("ascii"), False),
+            ],
+        )
+        await self._coordination.transact([key], lambda _: gone)
 
     async def update(
         self,
@@ -103,6 +216,7 @@ class Streams:
         stream_id: StreamId,
         holder: NodeId,
         decide: Callable[[StreamRecord, bool], StreamRecord],
+        queued: Sequence[Due] = (),
     ) -> StreamRecord:
         """The same, where `decide` also hears whether `holder`'s lease is live.
 
@@ -111,7 +225,7 @@ class Streams:
         Raises:
             NotFound: there is no such stream.
         """
-        return await self._update(stream_id, holder, decide, ())
+        return await self._update(stream_id, holder, decide, queued)
 
     async def _update(
         self,
@@ -134,6 +248,20 @@ class Streams:
 
         await self._coordination.transact(keys, change)
         return decided[0]
+
+    async def _check_generation(self) -> None:
+        if self.generation is not None:
+            self._require_generation(await self._coordination.get(GENERATION_KEY))
+
+    def _require_generation(self, held: bytes | None) -> None:
+        if self.generation is None:
+            return
+        if held is None or orjson.loads(held).get("generation") != self.generation:
+            raise Unavailable(
+                "the coordination store was emptied, or went back",
+                code=Code.COORDINATION_REGRESSED,
+                retryable=False,
+            )
 
 
 def stream_not_found() -> NotFound:

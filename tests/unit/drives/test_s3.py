@@ -376,6 +376,31 @@ async def test_an_upload_in_parts_is_completed_only_if_absent_with_the_whole_che
     assert "x-amz-checksum-crc32c" in complete.headers
 
 
+async def test_no_more_parts_of_an_object_are_under_way_than_allowed(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    drive = S3Drive(replace(options, multipart_bytes=MIB, part_bytes=MIB, part_count_max=2))
+    server.paired = "PUT"
+    server.replies = [CREATED, *[SENT] * 6, DONE]
+    await put(drive, bytes(6 * MIB))
+    await drive.aclose()
+
+    assert server.under_way_max == 2
+
+
+async def test_no_more_calls_are_under_way_than_allowed(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    drive = S3Drive(replace(options, connection_count_max=2))
+    server.paired = "GET"
+    server.replies = [reply(200, BODY)] * 8
+    got = await asyncio.gather(*(drive.get("a/b") for _ in range(8)))
+    await drive.aclose()
+
+    assert got == [BODY] * 8
+    assert server.under_way_max == 2
+
+
 async def test_the_loop_takes_its_own_object_behind_a_lost_reply_for_success(
     server: ScriptedS3, drive: S3Drive
 ) -> None:

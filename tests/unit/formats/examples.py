@@ -10,13 +10,31 @@ from bottomless.errors import Corrupt
 from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import encode_header, seal_chunk
+from bottomless.formats.consumers import ConsumersSnapshot
 from bottomless.formats.fragment import PackedFragment, pack_fragment
-from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkHeader, ChunkKind
+from bottomless.formats.tracking import seal_tracking
+from bottomless.model.chunk import (
+    AppendEntry,
+    AppendMode,
+    ChunkFlags,
+    ChunkHeader,
+    ChunkKind,
+    TrackedEntry,
+    TrackedKind,
+)
 from bottomless.model.config import parse_config
-from bottomless.model.names import NodeId, Uid, parse_stream_id, parse_stream_name
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import NodeId, Uid, parse_reference, parse_stream_id, parse_stream_name
 from bottomless.model.record import Columns
 from bottomless.model.segment import Checkpoint, SegmentHeader
-from bottomless.model.stream import EpochStart, Intent, RootPointer, StreamRecord, StreamState
+from bottomless.model.stream import (
+    EpochStart,
+    Intent,
+    Lease,
+    RootPointer,
+    StreamRecord,
+    StreamState,
+)
 
 STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 UID = Uid("000102030405060708090a0b0c0d0e0f")
@@ -35,6 +53,26 @@ FULL_ENTRY = AppendEntry(
     idempotency_hash=bytes(range(16)),
     principal_hash=bytes(range(16, 32)),
 )
+TRACKED = [
+    TrackedEntry(
+        TrackedKind.PRODUCER, AppendMode.STRICT, 0, TIMESTAMP, 0, 0, 72, 60, 4, "loader-7"
+    ),
+    TrackedEntry(TrackedKind.APPEND, AppendMode.STRICT, 1037, TIMESTAMP, 3, 0xFACADE, 70, 0, 4),
+    TrackedEntry(
+        TrackedKind.KEY,
+        AppendMode.KEY,
+        1035,
+        TIMESTAMP - 5,
+        2,
+        0xC0FFEE,
+        0,
+        0,
+        0,
+        idempotency_hash=bytes(range(16)),
+        body_hash=bytes(range(32, 48)),
+    ),
+    TrackedEntry(TrackedKind.FORGOTTEN, AppendMode.PLAIN, 0, TIMESTAMP, 0, 0, 0, 0, 0, "gone"),
+]
 
 SEGMENT_HEADER = SegmentHeader(STREAM_ID, first_offset=1040, epoch=3)
 CHECKPOINT = Checkpoint(
@@ -70,6 +108,9 @@ RECORD = StreamRecord(
     uploader="run-1",
     intents=(Intent(OTHER_UID, 1060, "run-1"),),
     quarantine=(Intent(UID, 1050, "run-0"),),
+    condemned_next=1020,
+    leases=(Lease("ls_1", 1030, 1060, TIMESTAMP + 60_000, "spark-7"),),
+    registry_version=2,
 )
 
 
@@ -118,10 +159,15 @@ def a_chunk(
     )
 
 
+def a_tracking_chunk(first_offset: int = 0) -> bytes:
+    parts = seal_tracking(TRACKED, first_offset=first_offset, timestamp=TIMESTAMP, epoch=3)
+    return b"".join(parts)
+
+
 def a_bare_chunk(
     kind: ChunkKind, first_offset: int = 0, record_count: int = 0, body: bytes = b""
 ) -> bytes:
-    """A tracking chunk or a hole: no writer of version 0 makes them, every reader meets them."""
+    """A tracking chunk or a hole, with any body."""
     header = ChunkHeader(
         kind=kind,
         flags=ChunkFlags.NONE,
@@ -176,3 +222,14 @@ def assert_refuses_damage(decode: Callable[[bytes], object], whole: bytes) -> No
         except Corrupt:
             continue
         pytest.fail(f"not refused: {damage}")
+
+
+CONSUMERS = ConsumersSnapshot(
+    STREAM_ID,
+    tenant="default",
+    version=TIMESTAMP,
+    consumers=(
+        StoredOffset(parse_reference("audit"), 0, TIMESTAMP - 60_000, 1),
+        StoredOffset(parse_reference("billing"), 1042, TIMESTAMP - 5, 17),
+    ),
+)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
-from bottomless.formats.chunk import encode_trailer, split_chunks
+from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import (
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -29,13 +29,13 @@ from bottomless.model.limits import (
     OFFSET_MAX,
 )
 from unit.formats.examples import (
-    FULL_ENTRY,
     STREAM_ID,
     TIMESTAMP,
     UID,
     a_bare_chunk,
     a_chunk,
     a_fragment,
+    a_tracking_chunk,
     assert_refuses_damage,
     seal,
     some_chunks,
@@ -144,7 +144,7 @@ def test_an_offset_below_the_fragment_is_the_callers_mistake() -> None:
 
 
 def test_a_tracking_chunk_takes_no_offset() -> None:
-    tracking = a_bare_chunk(ChunkKind.TRACKING, 0, body=encode_trailer([FULL_ENTRY]))
+    tracking = a_tracking_chunk(0)
     packed = pack_fragment(STREAM_ID, UID, [tracking, *some_chunks(2)])
     index = decode_index(b"".join(packed.parts[-2:]))
     assert packed.info.record_count == 4

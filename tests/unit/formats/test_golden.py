@@ -5,6 +5,7 @@ from golden.regenerate import EXAMPLES, FOLDER, a_group, a_root, as_text, golden
 
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
+from bottomless.formats.consumers import decode_snapshot
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
 from bottomless.formats.fragment import decode_fragment_header, decode_index
 from bottomless.formats.manifest import decode_node
@@ -16,15 +17,18 @@ from bottomless.formats.segment import (
     decode_segment_header,
 )
 from bottomless.formats.stream_record import decode_record, decode_registry
+from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import ChunkKind, ChunkPlace
 from bottomless.model.manifest import Node
 from unit.formats.examples import (
     CHECKPOINT,
+    CONSUMERS,
     ENTRY,
     FULL_ENTRY,
     RECORD,
     SEGMENT_HEADER,
     TIMESTAMP,
+    TRACKED,
     a_batch,
     a_fragment,
     a_full_batch,
@@ -56,7 +60,7 @@ def test_the_hole_and_the_tracking_chunk_are_read() -> None:
     [(tracking, chunk)] = split_chunks(golden("chunk_tracking"))
     assert (hole.kind, hole.first_offset, hole.next_offset) == (ChunkKind.HOLE, 1040, 1042)
     assert (tracking.kind, tracking.next_offset) == (ChunkKind.TRACKING, 1040)
-    assert decode_trailer(trailer_of(tracking, chunk)) == [FULL_ENTRY]
+    assert decode_tracking(trailer_of(tracking, chunk)) == TRACKED
 
 
 def test_the_frames_are_read() -> None:
@@ -110,3 +114,7 @@ def test_the_nodes_are_read(name: str, node: Node) -> None:
 def test_the_records_are_read() -> None:
     assert decode_record(golden("stream_record")) == RECORD
     assert decode_registry(golden("stream_registry")).config == RECORD.config
+
+
+def test_the_consumers_snapshot_is_read() -> None:
+    assert decode_snapshot(golden("consumers")) == CONSUMERS

@@ -5,9 +5,12 @@ from hypothesis import strategies as st
 from bottomless.formats.keys import (
     GENERATION_KEY,
     FragmentKey,
+    consumers_key,
     fragment_key,
     group_key,
+    parse_consumers_key,
     parse_fragment_key,
+    parse_registry_key,
     registry_key,
     root_key,
     stream_prefix,
@@ -24,7 +27,10 @@ def test_keys_are_those_of_the_spec() -> None:
         f"{home}metadata/root.0000000001.00000000000000000003.00000000000000000017.{UID}.manifest"
     )
     assert group_key(STREAM_ID, 1040, UID, 2) == (f"{home}metadata/00000000000000001040.{UID}.g2")
-    assert registry_key(STREAM_ID) == f"{home}stream.json"
+    assert registry_key(STREAM_ID, 7) == f"{home}stream.0000000007.json"
+    assert consumers_key(STREAM_ID, 12, UID) == (
+        f"{home}metadata/consumers.00000000000000000012.{UID}.json"
+    )
     assert GENERATION_KEY == "_system/generation.json"
 
 
@@ -64,3 +70,11 @@ def test_other_keys_are_not_fragments(object_key: str) -> None:
 @given(st.text())
 def test_no_text_is_too_strange_for_the_parser(text: str) -> None:
     parse_fragment_key(text)
+
+
+def test_versions_of_registry_and_consumers_are_read_back_and_of_nothing_else() -> None:
+    assert parse_registry_key(registry_key(STREAM_ID, 7)) == 7
+    assert parse_consumers_key(consumers_key(STREAM_ID, 12, UID)) == 12
+    for object_key in ("stream.json", "stream.7.json", f"x/{UID}.fragment", ""):
+        assert parse_registry_key(object_key) is None
+        assert parse_consumers_key(object_key) is None

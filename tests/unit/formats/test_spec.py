@@ -16,16 +16,18 @@ from bottomless.formats import (
     batch,
     checks,
     chunk,
+    consumers,
     fragment,
     keys,
     manifest,
     message,
     segment,
     stream_record,
+    tracking,
 )
 from bottomless.formats.batch import FIELDS, Codec
 from bottomless.model import limits
-from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkKind
+from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkKind, TrackedKind
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.record import Columns
 
@@ -36,6 +38,7 @@ DTYPES = {"u8": "|u1", "u32": "<u4", "u64": "<u8", "i64": "<i8", "bytes16": "|V1
 STRUCTS = [
     ("Chunk", chunk, "_HEADER"),
     ("Trailer entry", chunk, "_ENTRY"),
+    ("Tracking entry", tracking, "_ENTRY"),
     ("Batch frame", batch, "_HEADER"),
     ("Arrow message", message, "_PREFIX"),
     ("Segment", segment, "_HEADER"),
@@ -48,6 +51,7 @@ STRUCTS = [
 ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Chunk kinds", ChunkKind),
     ("Append modes", AppendMode),
+    ("Tracked kinds", TrackedKind),
     ("Codecs", Codec),
     ("Entry kinds", EntryKind),
     ("Gap reasons", GapReason),
@@ -166,8 +170,8 @@ def test_keys_are_as_their_table_says() -> None:
 def test_members_of_the_record_are_as_their_table_says() -> None:
     said = [row["Member"] for row in table("Stream record")]
     assert said == ["format", *stream_record._READERS]
-    registry = ", ".join(f"`{name}`" for name in (*stream_record._REGISTRY_MEMBERS, "crc32c"))
-    assert f"\n{registry}\n" in SPEC
+    for members in (stream_record._REGISTRY_MEMBERS, consumers._MEMBERS):
+        assert "\n" + ", ".join(f"`{name}`" for name in members) + "\n" in SPEC
 
 
 def test_the_version_is_in_the_history() -> None:

@@ -64,6 +64,7 @@ def test_a_registry_object_keeps_what_must_outlive_coordination() -> None:
         config_version=RECORD.config_version,
         generation=RECORD.generation,
         home=RECORD.home,
+        registry_version=RECORD.registry_version,
     )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from support.asgi import client_of
 
 from bottomless.coordination.memory import MemoryCoordination
+from bottomless.errors import Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
@@ -135,9 +136,17 @@ class SmallManifest:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self.questions = 0
+        self.homes: list[str] = []
+        """Streams of which the bucket was asked to say where they are."""
+        self.knows_homes = True
+        """Whether it can put them into the bucket now."""
 
     async def call(self, method: str, path: str) -> PeerAnswer:
-        assert method == "GET"
+        if method == "PUT":
+            if not self.knows_homes:
+                raise Unavailable("the manifest does not answer", outcome=Outcome.UNKNOWN)
+            self.homes.append(path.split("/")[4])
+            return PeerAnswer(200, {}, {"registry_version": 1})
         self.questions += 1
         stream_id = await self._streams.find(StreamName(path.rsplit("/", 1)[1]))
         record = await self._streams.load(stream_id)

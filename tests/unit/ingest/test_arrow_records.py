@@ -12,14 +12,21 @@ from bottomless.errors import Code, InvalidRequest
 from bottomless.formats.batch import decode_frames
 from bottomless.model.limits import MIB
 from bottomless_server.ingest.core.arrow_records import BATCH_COUNT_KEPT, read_arrow
+from bottomless_server.ingest.core.rows import Frame
 from unit.ingest.house import arrow
 
 FRAME_SIZE_MAX = 100_000
 
 
+def frames_of(body: bytes) -> tuple[Frame, ...]:
+    frames, ids = read_arrow(body, FRAME_SIZE_MAX)
+    assert ids is None
+    return frames
+
+
 def taken(body: bytes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for frame in read_arrow(body, FRAME_SIZE_MAX):
+    for frame in frames_of(body):
         [batch] = decode_frames(memoryview(frame.data))
         assert batch.num_rows == frame.record_count
         rows += batch.to_pylist()
@@ -160,7 +167,7 @@ def test_a_dictionary_or_a_view_that_names_one_value_often_is_measured_first() -
 def test_compression_by_arrow_is_refused_before_it_is_obeyed() -> None:
     body = arrow(pa.table({"value": [b"a" * 10_000]}), compression="zstd")
 
-    assert "uncompressed" in refused(body).faults[0].detail
+    assert "Content-Encoding: zstd" in refused(body).faults[0].detail
 
 
 def test_what_follows_the_end_of_a_stream_is_not_dropped() -> None:
@@ -181,8 +188,8 @@ def test_many_small_batches_are_put_together_and_large_ones_taken_apart() -> Non
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table, max_chunksize=1)
 
-    assert len(read_arrow(stream.getvalue(), FRAME_SIZE_MAX)) < BATCH_COUNT_KEPT
-    frames = read_arrow(arrow(pa.table({"value": [b"x" * 1_000] * 1_000})), FRAME_SIZE_MAX)
+    assert len(frames_of(stream.getvalue())) < BATCH_COUNT_KEPT
+    frames = frames_of(arrow(pa.table({"value": [b"x" * 1_000] * 1_000})))
     assert max(len(frame.data) for frame in frames) <= FRAME_SIZE_MAX
     assert sum(frame.record_count for frame in frames) == 1_000
 

@@ -13,7 +13,7 @@ from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.core.batcher import Round, count_next, seal_round
+from bottomless_server.ingest.core.batcher import Room, Round, seal_round
 from bottomless_server.ingest.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.core.clock import CommitClock, commit_timestamp
 from bottomless_server.ingest.core.intake import Append
@@ -51,7 +51,9 @@ def values_of(append: Append) -> list[Any]:
 def rounds_of(appends: list[Append]) -> list[tuple[list[Append], Round]]:
     rounds, next_offset = [], 100
     while appends:
-        count = count_next(appends, CHUNK_SIZE_MAX)
+        room, count = Room(CHUNK_SIZE_MAX), 0
+        while count < len(appends) and not room.full and room.take(appends[count]):
+            count += 1
         taken, appends = appends[:count], appends[count:]
         sealed = seal_round(
             taken, next_offset=next_offset, timestamp=5, epoch=2, chunk_size_max=CHUNK_SIZE_MAX

@@ -162,6 +162,30 @@ def _pair(start: EpochStart) -> tuple[int, int]:
     return start.epoch, start.first_offset
 
 
+async def test_the_bucket_says_where_a_stream_is_before_anything_is_acknowledged(
+    house: House,
+) -> None:
+    house.manifest.knows_homes = False
+    refused = await house.append("a")
+    assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
+    again = await house.append("a")
+    assert (again.status_code, house.manifest.homes) == (503, [])
+
+    house.manifest.knows_homes = True
+    assert (await house.append("a")).json()["first_offset"] == 0
+    await house.append("b")
+    assert house.manifest.homes == [STREAM]
+
+
+async def test_who_comes_back_to_its_own_streams_asks_nobody(house: House) -> None:
+    await house.append("a")
+    after = house.after_crash()
+    await after.start()
+    assert (await after.append("b")).status_code == 200
+    assert after.manifest.homes == []
+    await after.aclose()
+
+
 async def test_a_claim_by_a_newer_process_fences_this_one(house: House) -> None:
     await house.append("a")
     after = house.after_crash()

@@ -239,7 +239,7 @@ async def test_the_registry_object_is_put_and_a_crash_before_it_is_mended(
 
     stream_id = answer.json()["stream_id"]
     assert answer.status_code == 200
-    assert decode_registry(await world.drive.get(registry_key(stream_id))).name == "orders"
+    assert decode_registry(await world.drive.get(registry_key(stream_id, 1))).name == "orders"
     assert (await service.public.put("/v1/streams/orders")).status_code == 200
 
 

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.offset_spec import (
+    Ago,
     At,
     First,
     Last,
     Next,
     OffsetSpec,
     Since,
+    Stored,
     Tail,
     format_timestamp,
     parse_offset,
@@ -34,6 +36,12 @@ from bottomless.model.offset_spec import (
         ("tail:5", Tail(5)),
         ("timestamp:1700000000000", Since(1_700_000_000_000)),
         ("timestamp:1970-01-01T00:00:00Z", Since(0)),
+        ("interval:1h", Ago(3_600)),
+        ("interval:PT1H", Ago(3_600)),
+        ("interval:7D", Ago(7 * 86_400)),
+        ("interval:1000Y", Ago(1_000 * 31_536_000)),
+        ("interval:99999Y", Ago(1_000 * 31_536_000)),
+        ("stored", Stored()),
     ],
 )
 def test_offset_specs_are_read(text: str, spec: OffsetSpec) -> None:
@@ -65,7 +73,14 @@ def test_offset_specs_are_read(text: str, spec: OffsetSpec) -> None:
         "timestamp",
         "timestamp:",
         "timestamp:-1",
-        "interval:1h",
+        "interval",
+        "interval:",
+        "interval:0h",
+        "interval:-1h",
+        "interval:1x",
+        "interval:0000Y",
+        "interval:" + "9" * 10 + "Y",
+        "stored:a",
         "first:1",
         ":1",
     ],
@@ -79,7 +94,7 @@ def test_other_specs_are_refused(text: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_spec_or_refused(text: str) -> None:
-    for whole in (text, f"timestamp:{text}", f"tail:{text}"):
+    for whole in (text, f"timestamp:{text}", f"tail:{text}", f"interval:{text}"):
         with suppress(InvalidRequest):
             assert parse_offset_spec(whole) is not None
 

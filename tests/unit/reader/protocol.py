@@ -12,7 +12,7 @@ from bottomless.model.stream import RootPointer
 from bottomless_server.runtime.peers import PeerAnswer, PeerBytes
 
 if TYPE_CHECKING:
-    from unit.reader.world import World
+    from unit.reader.world import LocalChunk, World
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 OWNER = "http://owner"
@@ -41,7 +41,21 @@ class Manifest:
                 "owner_url": world.owner_url,
             }
             return PeerAnswer(200, {}, members)
-        assert path == f"/internal/v1/streams/{STREAM_ID}/root"
+        stream = f"/internal/v1/streams/{STREAM_ID}"
+        if path.startswith(f"{stream}/consumers/"):
+            consumer = path.removeprefix(f"{stream}/consumers/").removesuffix("/offset")
+            if consumer not in world.stored:
+                raise NotFound("nothing is stored", code=Code.OFFSET_NOT_FOUND)
+            return PeerAnswer(
+                200,
+                {},
+                {
+                    "consumer": consumer,
+                    "next_offset": world.stored[consumer],
+                    "committed_at": 1_000,
+                },
+            )
+        assert path == f"{stream}/root"
         root = world.pointer
         version = world.version if world.announced_version is None else world.announced_version
         members = {
@@ -129,13 +143,15 @@ class Ingest:
             with suppress(TimeoutError):
                 await asyncio.wait_for(appended.wait(), wait_ms / 1000)
             self.check()
-        sent: list[bytes] = []
+        chunks: list[LocalChunk] = []
         for chunk in world.chunks:
-            if chunk.next_offset > offset and (not sent or sum(map(len, sent)) < size):
-                sent.append(chunk.data)
+            if chunk.next_offset > offset and (not chunks or sum(map(len, sent(chunks))) < size):
+                chunks.append(chunk)
         bounds = self.bounds()
         headers = {
             "Chunks-Epoch": str(bounds["epoch"]),
+            "Chunks-First-Offset": str(chunks[0].first_offset if chunks else offset),
+            "Chunks-Next-Offset": str(chunks[-1].next_offset if chunks else offset),
             "Local-First-Offset": str(bounds["local_first_offset"]),
             "Committed-Next-Offset": str(bounds["committed_next"]),
             "Published-Next-Offset": str(bounds["published_next"]),
@@ -144,4 +160,8 @@ class Ingest:
         }
         if bounds["last_chunk_offset"] is not None:
             headers["Last-Chunk-Offset"] = str(bounds["last_chunk_offset"])
-        return PeerBytes(headers, b"".join(sent))
+        return PeerBytes(headers, b"".join(sent(chunks)))
+
+
+def sent(chunks: "list[LocalChunk]") -> list[bytes]:
+    return [chunk.data for chunk in chunks]

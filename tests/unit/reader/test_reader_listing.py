@@ -1,13 +1,23 @@
 """GET …/offsets and the fragments: what a planner needs."""
 
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from support.s3 import CREDENTIALS
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import World
+from unit.reader.world import WatchedDrive, World
 
+from bottomless.drives.s3 import S3Drive
+from bottomless.drives.s3_client import S3Options
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import decode_index
+from bottomless.model.offset_spec import parse_timestamp
+from bottomless_server.reader.presigned import YIELD_COUNT, PresignedUrls
 
 
 @pytest.fixture
@@ -17,6 +27,32 @@ async def stored(world: World) -> World:
     for _ in range(10):
         await world.upload(1, free=True)
     return world
+
+
+class SigningDrive(WatchedDrive):
+    """Objects in memory, URLs as S3 wants them: signing asks no store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signer = S3Drive(S3Options("bucket", "pre", "http://127.0.0.1:9"))
+
+    async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        return await self.signer.presigned_get(object_key, valid_seconds=valid_seconds)
+
+
+@pytest.fixture
+async def signing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    """Four fragments in a store that takes presigned URLs, which live for 70 s."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    drive = SigningDrive()
+    world = World(drive=drive, reader_url_seconds=70)
+    world.fill(40)
+    for _ in range(4):
+        await world.upload(1, free=True)
+    yield world
+    await world.aclose()
+    await drive.signer.aclose()
 
 
 async def listed(world: World, query: str = "") -> dict[str, Any]:
@@ -141,8 +177,76 @@ async def test_places_in_the_store_are_told_only_on_request(stored: World) -> No
 
     assert "object_key" not in str(plain)
     item = told["fragments"][0]
-    assert item["store"] == {"kind": "memory", "root": "", "endpoint": None}
+    assert item["store"] == {
+        "kind": "memory",
+        "root": "",
+        "endpoint": None,
+        "region": None,
+        "path_style": None,
+    }
     assert (await stored.drive.head(item["object_key"])).size == item["size_bytes"]
+
+
+async def test_a_store_without_presigned_urls_says_so(stored: World) -> None:
+    answer = await stored.get("/fragments?urls=presigned")
+
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (400, "bad-parameter")
+    assert "href" in problem["detail"]
+    assert problem["errors"][0]["parameter"] == "urls"
+
+
+async def test_presigned_urls_stand_beside_the_rest_of_the_list(signing: World) -> None:
+    before = int(time.time()) * 1000
+    plain = await listed(signing)
+    answer = await signing.get("/fragments?urls=presigned")
+    after = time.time() * 1000
+
+    page = answer.json()
+    for item, bare in zip(page["fragments"], plain["fragments"], strict=True):
+        url, ends = item.pop("url"), parse_timestamp(item.pop("url_expires_at"))
+        assert item == bare
+        assert url.startswith("http://127.0.0.1:9/bucket/pre/default/")
+        assert bare["etag"].strip('"') in url
+        asked = dict(parse_qsl(urlsplit(url).query))
+        assert asked["X-Amz-Expires"] == "70"
+        signed = datetime.strptime(asked["X-Amz-Date"], "%Y%m%dT%H%M%S%z").timestamp() * 1000
+        assert ends <= signed + 70_000, "it is said to live longer than it does"
+        assert before + 70_000 <= ends <= after + 70_000
+
+
+async def test_a_page_with_urls_is_kept_by_nobody(signing: World) -> None:
+    assert (await signing.get("/fragments?urls=presigned")).headers["cache-control"] == "no-store"
+    plain = await signing.get("/fragments?urls=none")
+    assert plain.headers["cache-control"] == "private, no-cache"
+    assert "X-Amz" not in plain.text
+
+
+async def test_urls_come_page_by_page_and_a_gap_has_none(signing: World) -> None:
+    await signing.lose(5)
+    page = await listed(signing, "?urls=presigned&limit=2")
+    rest = await listed(signing, f"?urls=presigned&page_token={page['next_page_token']}")
+
+    urls = [item.get("url") for item in page["fragments"] + rest["fragments"]]
+    assert len(set(urls)) == 5
+    assert urls[-1] is None
+    assert "gap" in rest["fragments"][-1]
+
+
+async def test_signing_lets_everybody_else_have_a_turn(signing: World) -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    await PresignedUrls(signing.drive, 900).of([f"a/{number}" for number in range(1000)])
+    others.cancel()
+
+    assert turns >= 1000 // YIELD_COUNT
 
 
 async def test_a_fragment_comes_whole_and_verifies(stored: World) -> None:

@@ -112,8 +112,8 @@ def a_chunk(
 class World:
     """One stream, its owner, its manifest, and a reader in front of them."""
 
-    def __init__(self, fanout: int = 4, **settings: Any) -> None:
-        self.drive = WatchedDrive()
+    def __init__(self, fanout: int = 4, drive: WatchedDrive | None = None, **settings: Any) -> None:
+        self.drive = drive or WatchedDrive()
         self.chunks: list[LocalChunk] = []
         self.records: dict[int, tuple[int, Sent]] = {}
         self.fragments: list[FragmentInfo] = []
@@ -121,6 +121,8 @@ class World:
         self.owner_url: str | None = OWNER
         self.alive = {OWNER, "http://ingest"}
         self.exists = True
+        self.stored: dict[str, int] = {}
+        """Next offsets that consumers have committed."""
         self.committed_next = 0
         self.local_first = 0
         self.version = 0

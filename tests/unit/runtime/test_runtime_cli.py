@@ -57,6 +57,10 @@ def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
         ({"BOTTOMLESS_STORE_URL": ""}, "reader needs BOTTOMLESS_STORE_URL"),
         ({"BOTTOMLESS_LOG_LEVEL": "loud"}, "the setting BOTTOMLESS_LOG_LEVEL is wrong"),
         (
+            {"BOTTOMLESS_STORE_PART_BYTES": "1000"},
+            "BOTTOMLESS_STORE_PART_BYTES is wrong: Input should be greater than or equal to 5242880",
+        ),
+        (
             {
                 "BOTTOMLESS_STORE_URL": "file:///tmp",
                 "BOTTOMLESS_MANIFEST_URL": "unix:///m",

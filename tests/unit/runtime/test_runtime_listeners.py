@@ -13,6 +13,7 @@ from bottomless_server.runtime.http import create_api, wrap
 from bottomless_server.runtime.listeners import bind_tcp, internal_url, socket_path
 from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
 from bottomless_server.runtime.protocol import HEAD_SIZE_MAX
+from bottomless_server.runtime.settings import CommonSettings
 
 
 def test_an_internal_listener_is_a_socket_of_the_directory_or_what_is_said() -> None:
@@ -103,18 +104,21 @@ async def test_a_head_that_is_not_http_or_too_large_is_a_problem(
 )
 def test_a_store_that_is_not_known_is_one_sentence(url: str) -> None:
     with pytest.raises(CannotStart, match="BOTTOMLESS_STORE_URL"):
-        open_drive(url)
+        open_drive(url, CommonSettings())
 
 
 async def test_parts_are_opened_by_url(tmp_path: Path) -> None:
-    drive = open_drive((tmp_path / "a b").as_uri())
+    settings = CommonSettings()
+    drive = open_drive((tmp_path / "a b").as_uri(), settings)
     assert drive.location.root == str(tmp_path / "a b")
     await drive.aclose()
-    drive = open_drive("s3://bucket/a/b/?endpoint=http://127.0.0.1:1/&region=x&path_style=true")
-    assert drive.location == Location("s3", "bucket/a/b", "http://127.0.0.1:1")
+    drive = open_drive(
+        "s3://bucket/a/b/?endpoint=http://127.0.0.1:1/&region=x&path_style=true", settings
+    )
+    assert drive.location == Location("s3", "bucket/a/b", "http://127.0.0.1:1", "x", True)
     await drive.aclose()
-    drive = open_drive("s3://bucket")
-    assert drive.location == Location("s3", "bucket")
+    drive = open_drive("s3://bucket", settings)
+    assert drive.location == Location("s3", "bucket", path_style=False)
     await drive.aclose()
     await open_coordination("redis://127.0.0.1:1/0").aclose()
     with pytest.raises(CannotStart, match="BOTTOMLESS_COORDINATION_URL"):

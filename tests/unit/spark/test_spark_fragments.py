@@ -1,12 +1,12 @@
 """Reading fragments from their objects, without any service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from bottomless.errors import Code, Corrupt, InvalidRequest, NotFound
+from bottomless.errors import Code, Corrupt, NotFound
 from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import pack_fragment
@@ -16,11 +16,11 @@ from bottomless.model.record import Columns
 from bottomless.spark import fragments as fragments_module
 from bottomless.spark.fragments import read_slice
 from bottomless.spark.options import Mode
-from bottomless.spark.pages import Source
 from bottomless.spark.plan import Share, Slice, Stored
 from bottomless.spark.read import Task, read_share, sum_counts
 from bottomless.spark.rows import RowShape
-from bottomless.spark.store import Counts, LocalObjects, StorePlace, open_objects
+from bottomless.spark.service import Source
+from bottomless.spark.store import Counts, LocalObjects, StorePlace
 
 SCHEMA = pa.schema(
     [  # type: ignore[arg-type]  # the stubs want fields of one type
@@ -70,7 +70,9 @@ def stored(tmp_path: Path) -> Stored:
     (tmp_path / "data").mkdir()
     (tmp_path / KEY).write_bytes(b"".join(packed.parts))
     info = packed.info
-    return Stored(KEY, info.first_offset, info.next_offset, info.size, info.index_position)
+    return Stored(
+        info.fragment_id, KEY, info.first_offset, info.next_offset, info.size, info.index_position
+    )
 
 
 def read(
@@ -115,6 +117,65 @@ def test_a_damaged_byte_of_a_chunk_is_found(tmp_path: Path, stored: Stored) -> N
         read(tmp_path, stored, FIRST_OFFSET, END)
 
 
+class BadWay(LocalObjects):
+    """Damages or cuts what is read from a position on, so many times."""
+
+    def __init__(
+        self, root: Path, times: int, spoil: Callable[[bytes], bytes], until: int = 1 << 40
+    ) -> None:
+        super().__init__(root, Counts())
+        self.times = times
+        self.until = until
+        self.spoil = spoil
+        self.starts: list[int] = []
+
+    def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        data = super().read(fragment, start, size)
+        self.starts.append(start)
+        bad = start < self.until and self.starts.count(start) <= self.times
+        return self.spoil(data) if bad else data
+
+
+def flipped(data: bytes) -> bytes:
+    """With a wrong bit near the end: what lies before it is good."""
+    return data[:-20] + bytes([data[-20] ^ 1]) + data[-19:]
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-7]
+
+
+@pytest.mark.parametrize("spoil", [flipped, cut])
+def test_what_is_damaged_on_the_way_is_read_once_more_and_no_record_comes_twice(
+    tmp_path: Path, stored: Stored, spoil: Callable[[bytes], bytes]
+) -> None:
+    objects = BadWay(tmp_path, 1, spoil)
+    piece = Slice(stored, FIRST_OFFSET, END)
+    rows = [
+        row["offset"]
+        for placed in read_slice(objects, piece, RowShape(SCHEMA))
+        for row in placed.rows.to_pylist()
+    ]
+    assert rows == list(range(FIRST_OFFSET, END))
+    assert objects.starts == [stored.index_position] * 2 + [128] * 2
+
+
+@pytest.mark.parametrize("spoil", [flipped, cut])
+def test_what_is_damaged_twice_is_corrupt(
+    tmp_path: Path, stored: Stored, spoil: Callable[[bytes], bytes]
+) -> None:
+    piece = Slice(stored, FIRST_OFFSET, END)
+    index = BadWay(tmp_path, 2, spoil)
+    with pytest.raises(Corrupt):
+        list(read_slice(index, piece, RowShape(SCHEMA)))
+    assert index.starts == [stored.index_position] * 2
+
+    chunks = BadWay(tmp_path, 2, spoil, until=stored.index_position)
+    with pytest.raises(Corrupt):
+        list(read_slice(chunks, piece, RowShape(SCHEMA)))
+    assert chunks.starts == [stored.index_position, 128, 128]
+
+
 def test_an_object_with_other_offsets_than_the_manifest_says_is_refused(
     tmp_path: Path, stored: Stored
 ) -> None:
@@ -124,7 +185,9 @@ def test_an_object_with_other_offsets_than_the_manifest_says_is_refused(
 
 def a_task(tmp_path: Path, mode: Mode) -> Task:
     source = Source("http://127.0.0.1:9", StreamName("orders"), STREAM_ID)
-    return Task(source, SCHEMA, mode, verify_checksums=True, metrics_dir=str(tmp_path / "counts"))
+    return Task(
+        source, SCHEMA, mode, verify_checksums=True, ca=None, metrics_dir=str(tmp_path / "counts")
+    )
 
 
 def test_a_task_counts_what_it_read(tmp_path: Path, stored: Stored) -> None:
@@ -146,8 +209,3 @@ def test_in_mode_direct_a_missing_object_is_an_error(tmp_path: Path, stored: Sto
     with pytest.raises(NotFound) as caught:
         list(read_share(a_task(tmp_path, Mode.DIRECT), share, StorePlace("file", str(tmp_path))))
     assert caught.value.code is Code.DATA_MISSING
-
-
-def test_a_store_that_workers_cannot_read_names_the_way_out() -> None:
-    with pytest.raises(InvalidRequest, match="mode=reader"):
-        open_objects(StorePlace("s3", "bucket/prefix"), Counts())

@@ -4,7 +4,13 @@ import pytest
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.offset_spec import At, First, Next
-from bottomless.spark.options import COLUMNS_DEFAULT, PARTITION_SIZE_DEFAULT, Mode, parse_options
+from bottomless.spark.options import (
+    COLUMNS_DEFAULT,
+    PARTITION_SIZE_DEFAULT,
+    Mode,
+    S3View,
+    parse_options,
+)
 
 NEEDED = {"url": "http://127.0.0.1:8080/", "stream": "orders"}
 
@@ -17,6 +23,18 @@ def test_everything_but_url_and_stream_has_a_default() -> None:
     assert (options.target_partition_bytes, options.min_partitions) == (PARTITION_SIZE_DEFAULT, 1)
     assert options.verify_checksums
     assert options.metrics_dir is None
+
+
+def test_workers_see_s3_as_the_services_do_unless_told_otherwise() -> None:
+    assert parse_options(NEEDED).s3 == S3View(None, None, None, None)
+    given = {
+        "s3.endpoint": "https://store:9000/",
+        "s3.region": "eu-central-1",
+        "s3.pathStyle": "false",
+        "s3.ca": "/etc/ca.pem",
+    }
+    wanted = S3View("https://store:9000", "eu-central-1", False, "/etc/ca.pem")
+    assert parse_options({**NEEDED, **given}).s3 == wanted
 
 
 def test_names_count_in_any_case() -> None:
@@ -52,6 +70,12 @@ def test_url_and_stream_are_needed(missing: str) -> None:
         ("targetPartitionBytes", "64m"),
         ("minPartitions", "-1"),
         ("verifyChecksums", ""),
+        ("s3.endpoint", "store:9000"),
+        ("s3.endpoint", "http://key:secret@store:9000"),
+        ("url", "http://user:password@127.0.0.1:8080"),
+        ("s3.region", ""),
+        ("s3.pathStyle", "yes"),
+        ("s3.ca", ""),
     ],
 )
 def test_an_option_out_of_its_form_is_refused(name: str, text: str) -> None:

@@ -7,7 +7,14 @@ from bottomless.spark.plan import Share, Stored, plan
 
 
 def a_fragment(first_offset: int, count: int, size: int = 1000) -> Stored:
-    return Stored(f"{first_offset}.fragment", first_offset, first_offset + count, size, size - 100)
+    return Stored(
+        f"{first_offset}",
+        f"{first_offset}.fragment",
+        first_offset,
+        first_offset + count,
+        size,
+        size - 100,
+    )
 
 
 def fragments_of(counts: list[int], sizes: list[int]) -> list[Stored]:

@@ -8,9 +8,11 @@ one large value a million times.
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow.compute import call_function
 
 from bottomless.formats.batch import FIELDS, schema_of
@@ -25,6 +27,7 @@ from bottomless.model.limits import (
 )
 from bottomless.model.record import Columns, Content
 from bottomless_server.ingest.core.arrow_headers import read_headers
+from bottomless_server.ingest.core.arrow_ids import ID_NAME, check_id_column, read_ids
 from bottomless_server.ingest.core.arrow_stream import check_stream
 from bottomless_server.ingest.core.arrow_types import (
     is_text,
@@ -41,25 +44,30 @@ BATCH_COUNT_KEPT: Final = 64
 _NAMES: Final = {field.name: column for column, field in FIELDS.items()}
 
 
-def read_arrow(body: bytes, frame_size_max: int) -> tuple[Frame, ...]:
-    """Frames of the batches in `body`.
+def read_arrow(
+    body: bytes, frame_size_max: int, *, numbered: bool = False
+) -> tuple[tuple[Frame, ...], NDArray[np.int64] | None]:
+    """Frames of the batches in `body`; with `numbered` also the publishing_id of each record.
 
     Raises:
         InvalidRequest: `validation-failed`, `record-too-large`, `batch-too-large`,
             `body-too-large` for what would decode to too much.
     """
     check_stream(body)
-    batches = [_stored(batch) for batch in _read(body)]
+    given = _read(body, numbered=numbered)
+    ids = read_ids([batch.column(ID_NAME) for batch in given]) if numbered else None
+    batches = [_stored(batch) for batch in given]
     if len(batches) > BATCH_COUNT_KEPT:
         batches = _together(batches)
-    return tuple(frame for batch in batches for frame in encode_frames(batch, frame_size_max))
+    frames = (frame for batch in batches for frame in encode_frames(batch, frame_size_max))
+    return tuple(frames), ids
 
 
-def _read(body: bytes) -> list[pa.RecordBatch]:
+def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
     batches, count, size = [], 0, 0
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            _check_schema(reader.schema)
+            _check_schema(reader.schema, numbered=numbered)
             for batch in reader:
                 if batch.num_rows == 0:
                     continue
@@ -80,17 +88,18 @@ def _read(body: bytes) -> list[pa.RecordBatch]:
     return batches
 
 
-def _check_schema(schema: pa.Schema) -> None:
+def _check_schema(schema: pa.Schema, *, numbered: bool) -> None:
     if len(set(schema.names)) != len(schema.names):
         raise column_fault("", "a column is there twice")
-    for name in schema.names:
+    columns = check_id_column(schema, numbered=numbered)
+    for name in columns:
         if name not in _NAMES:
             raise column_fault("", f"the columns of records are {', '.join(_NAMES)}")
     if "value" not in schema.names:
         raise column_fault("value", "the column value is required")
-    for field in schema:
-        if not stored_form(_NAMES[field.name], field.type):
-            raise column_fault(field.name, "the column's type does not fit; see the API's page")
+    for name in columns:
+        if not stored_form(_NAMES[name], schema.field(name).type):
+            raise column_fault(name, "the column's type does not fit; see the API's page")
 
 
 def _decoded_size(column: Any) -> int:
@@ -128,10 +137,33 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
     if column is Columns.FILTER_VALUE:
         array.validate(full=True)
     if column is Columns.EVENT_TIME:
-        low, high = pc.min_max(array.cast(pa.int64())).values()
-        if low.as_py() < TIMESTAMP_MIN or high.as_py() > TIMESTAMP_MAX:
-            raise column_fault(name, "a time lies outside the years 1 to 9999")
+        _check_times(name, array)
     return array
+
+
+def check_stored(batch: pa.RecordBatch) -> None:
+    """Hold a batch that has its stored types, and is valid as Arrow, to what records may be.
+
+    Raises:
+        InvalidRequest: `validation-failed`, `record-too-large`.
+    """
+    for column, field in FIELDS.items():
+        if field.name not in batch.schema.names:
+            continue
+        array = batch.column(field.name)
+        if column is Columns.HEADERS:
+            read_headers(array)
+            continue
+        _check_sizes(column, field.name, array)
+        if column is Columns.EVENT_TIME and array.null_count < len(array):
+            _check_times(field.name, array)
+    _check_contents(batch)
+
+
+def _check_times(name: str, array: Any) -> None:
+    low, high = pc.min_max(array.cast(pa.int64())).values()
+    if low.as_py() < TIMESTAMP_MIN or high.as_py() > TIMESTAMP_MAX:
+        raise column_fault(name, "a time lies outside the years 1 to 9999")
 
 
 def _converted(source: Any, kind: pa.DataType) -> Any:

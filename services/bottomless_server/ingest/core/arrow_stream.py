@@ -56,8 +56,8 @@ def check_stream(body: bytes) -> None:
             return
         if message.compressed:
             raise _malformed(
-                "buffers compressed by Arrow are not taken: send the stream uncompressed "
-                "(Content-Encoding is to take their place, and is not taken yet)"
+                "buffers compressed by Arrow are not taken: compress the whole stream instead, "
+                "with Content-Encoding: zstd or lz4"
             )
         position += message.size
         if position > len(view):

@@ -9,13 +9,15 @@ On the record's path: after core/intake.py (here a record gets its offset), befo
 formats/chunk.py and appender.py.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bottomless.formats.chunk import seal_chunk
-from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags
+from bottomless.formats.tracking import seal_tracking
+from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, TrackedEntry
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.core.promises import WithKey
 from bottomless_server.ingest.core.rows import Frame, build_batch, encode_frames
 
 
@@ -28,6 +30,11 @@ class SealedChunk(NamedTuple):
     first_offset: int
     timestamp: int
     epoch: int
+    entries: Sequence[AppendEntry] = ()
+    """Of its trailer, for the state of producers once it is committed."""
+    tracked: Sequence[TrackedEntry] = ()
+    """The same of a tracking chunk."""
+    more_follows: bool = False
 
 
 class Placement(NamedTuple):
@@ -51,37 +58,45 @@ class Round(NamedTuple):
         return sum(chunk.size for chunk in self.chunks)
 
 
-def count_next(appends: Iterable[Append], chunk_size_max: int) -> int:
-    """How many of the waiting appends go into the next round: at least one."""
-    size = records = batches = number = 0
-    for append in appends:
-        size += append.size
-        records += append.record_count
-        batches += max(len(append.frames), 1)
+class Room:
+    """What one round still takes."""
+
+    def __init__(self, chunk_size_max: int) -> None:
+        self._chunk_size_max = chunk_size_max
+        self._size = self._records = self._batches = self._number = 0
+
+    def take(self, append: Append) -> bool:
+        """Whether the append goes into this round; the first always does, if need be alone."""
+        self._size += append.size
+        self._records += append.record_count
+        self._batches += max(len(append.frames), 1)
+        self._number += 1
+        return self._number == 1 or self._fits
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing else may go in."""
+        return not self._fits
+
+    @property
+    def _fits(self) -> bool:
         # One batch is kept free for the rows, which share it.
-        fits = (
-            size <= chunk_size_max
-            and records <= CHUNK_RECORD_COUNT_MAX
-            and batches < CHUNK_BATCH_COUNT_MAX
+        return (
+            self._size <= self._chunk_size_max
+            and self._records <= CHUNK_RECORD_COUNT_MAX
+            and self._batches < CHUNK_BATCH_COUNT_MAX
         )
-        if number and not fits:
-            break
-        number += 1
-        if not fits:
-            break
-    assert number
-    return number
 
 
 def seal_round(
     appends: Sequence[Append], *, next_offset: int, timestamp: int, epoch: int, chunk_size_max: int
 ) -> Round:
-    """Seal what `count_next` chose; `next_offset` is the offset of the first record."""
+    """Seal what had room; `next_offset` is the offset of the first record."""
     if len(appends) == 1 and appends[0].size > chunk_size_max:
         return _seal_group(appends[0], next_offset, timestamp, epoch, chunk_size_max)
     rowed = [append for append in appends if append.rows is not None]
     framed = [append for append in appends if append.rows is None]
-    frames: list[bytes] = []
+    frames: list[bytes | memoryview] = []
     rows = [append.rows for append in rowed if append.rows is not None]
     if rows:
         # One frame whatever its size: it is bounded by the chunk, but for what Arrow adds.
@@ -110,7 +125,7 @@ def _seal_group(
         last = number == len(shares) - 1
         flags = ChunkFlags.NONE if last else ChunkFlags.MORE_FOLLOWS
         data = [frame.data for frame in share]
-        entries = [_entry(append, 0, count)]
+        entries = [_entry(append, 0, count, offset - next_offset)]
         chunks.append(_seal(data, entries, count, offset, timestamp, epoch, flags))
         offset += count
     return Round(chunks, [Placement(next_offset, append.record_count)], timestamp, offset)
@@ -129,12 +144,61 @@ def _shares(frames: Sequence[Frame], size_max: int) -> list[list[Frame]]:
     return shares
 
 
-def _entry(append: Append, first_record: int, record_count: int) -> AppendEntry:
-    return AppendEntry(AppendMode.PLAIN, first_record, record_count, append.body_crc)
+def _entry(append: Append, first_record: int, record_count: int, before: int = 0) -> AppendEntry:
+    """The trailer entry of an append, or of its part that comes after `before` of its records."""
+    identity = append.promise.identity
+    if identity is None:
+        return AppendEntry(AppendMode.PLAIN, first_record, record_count, append.body_crc)
+    if isinstance(identity, WithKey):
+        return AppendEntry(
+            AppendMode.KEY,
+            first_record,
+            record_count,
+            append.body_crc,
+            idempotency_hash=identity.key_hash,
+            body_hash=append.body_hash,
+        )
+    number = identity.number
+    if identity.mode is AppendMode.STRICT:
+        number += before
+    elif identity.mode is AppendMode.HIGHWATER:
+        assert append.ids is not None
+        number = int(append.ids[-1])
+    return AppendEntry(
+        identity.mode,
+        first_record,
+        record_count,
+        append.body_crc,
+        number,
+        identity.epoch,
+        identity.producer_id,
+    )
+
+
+def seal_state(
+    entries: Sequence[TrackedEntry],
+    *,
+    first_offset: int,
+    timestamp: int,
+    epoch: int,
+    more_follows: bool = False,
+) -> SealedChunk:
+    """Seal what is known of producers into a chunk that takes no offset."""
+    parts = seal_tracking(
+        entries,
+        first_offset=first_offset,
+        timestamp=timestamp,
+        epoch=epoch,
+        flags=ChunkFlags.MORE_FOLLOWS if more_follows else ChunkFlags.NONE,
+    )
+    size = sum(map(len, parts))
+    return SealedChunk(
+        parts, size, 0, first_offset, timestamp, epoch, (), entries, more_follows=more_follows
+    )
 
 
 def _seal(
-    frames: Sequence[bytes],
+    frames: Sequence[bytes | memoryview],
     entries: Sequence[AppendEntry],
     record_count: int,
     first_offset: int,
@@ -151,5 +215,13 @@ def _seal(
         epoch=epoch,
         flags=flags,
     )
-    size = sum(map(len, parts))
-    return SealedChunk(parts, size, record_count, first_offset, timestamp, epoch)
+    return SealedChunk(
+        parts,
+        sum(map(len, parts)),
+        record_count,
+        first_offset,
+        timestamp,
+        epoch,
+        entries,
+        more_follows=ChunkFlags.MORE_FOLLOWS in flags,
+    )

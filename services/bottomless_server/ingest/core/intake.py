@@ -6,10 +6,14 @@ place, never what was sent.
 On the record's path: after routes.py, before core/batcher.py.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bottomless.errors import Code, Fault, InvalidRequest
+import numpy as np
+from numpy.typing import NDArray
+
+from bottomless.formats.batch import decode_message, split_frames
 from bottomless.formats.checks import crc32c
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
@@ -19,11 +23,13 @@ from bottomless.model.limits import (
 from bottomless.model.record import Content
 from bottomless_server.ingest.core.arrow_records import read_arrow
 from bottomless_server.ingest.core.faults import record_too_large
+from bottomless_server.ingest.core.frames import read_frames
 from bottomless_server.ingest.core.json_records import EncodeJson, read_records
-from bottomless_server.ingest.core.rows import Frame, Rows
+from bottomless_server.ingest.core.promises import NOTHING, Promise, bad_header, hash_of
+from bottomless_server.ingest.core.rows import Frame, Rows, encode_frames
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Append:
     """One request's records. Either rows, or frames that are kept as they are."""
 
@@ -32,23 +38,55 @@ class Append:
     body_crc: int
     rows: Rows | None = None
     frames: tuple[Frame, ...] = ()
+    promise: Promise = NOTHING
+    ids: NDArray[np.int64] | None = None
+    """The publishing_id of each record, increasing, where the promise asks for them."""
+    body_hash: bytes | None = None
+    """Where a key is bound to the body."""
+
+    def without_first(self, count: int) -> "Append":
+        """The same append without its first records, which are stored already."""
+        if not count:
+            return self
+        assert self.ids is not None
+        rows, frames = self.rows, self.frames
+        if rows is not None:
+            rows = rows.without_first(count)
+            size = rows.size
+        else:
+            frames = _without_first(frames, count)
+            size = sum(len(frame.data) for frame in frames)
+        return replace(
+            self,
+            record_count=self.record_count - count,
+            size=size,
+            rows=rows,
+            frames=frames,
+            ids=self.ids[count:],
+        )
 
 
-def take_json(body: bytes, value: Any, encode_json: EncodeJson) -> Append:
+def take_json(
+    body: bytes, value: Any, encode_json: EncodeJson, promise: Promise = NOTHING
+) -> Append:
     """The records of a JSON request; `value` is what strict parsing made of `body`.
 
     Raises:
         InvalidRequest: 422 with a pointer to each fault, or 413.
     """
-    return _of_rows(read_records(value, encode_json), body)
+    rows, ids = read_records(value, encode_json, numbered=promise.numbered)
+    return _of_rows(rows, body, promise, ids)
 
 
-def take_raw(body: bytes, key: str | None, filter_value: str | None) -> Append:
+def take_raw(
+    body: bytes, key: str | None, filter_value: str | None, promise: Promise = NOTHING
+) -> Append:
     """One record whose value is the body; key and filter value come from headers.
 
     Raises:
         InvalidRequest: 413, or 400 for a header.
     """
+    _refuse_numbered(promise)
     if len(body) > RECORD_VALUE_SIZE_MAX:
         raise record_too_large()
     for name, text, limit in (
@@ -56,35 +94,75 @@ def take_raw(body: bytes, key: str | None, filter_value: str | None) -> Append:
         ("stream-filter-value", filter_value, FILTER_VALUE_SIZE_MAX),
     ):
         if text is not None and len(text) > limit:
-            sentence = f"the header has at most {limit} bytes"
-            raise InvalidRequest(
-                sentence,
-                code=Code.BAD_HEADER,
-                faults=[Fault(Code.BAD_HEADER, sentence, header=name)],
-            )
+            raise bad_header(name, f"the header has at most {limit} bytes")
     rows = Rows(
         values=[body],
         contents=[Content.BYTES],
         keys=None if key is None else [key.encode("ascii")],
         filter_values=None if filter_value is None else [filter_value],
     )
-    return _of_rows(rows, body)
+    return _of_rows(rows, body, promise, None)
 
 
-def take_arrow(body: bytes, frame_size_max: int) -> Append:
+def take_arrow(body: bytes, frame_size_max: int, promise: Promise = NOTHING) -> Append:
     """The records of an Arrow IPC stream; its batches stay batches.
 
     Raises:
         InvalidRequest: 422 or 413.
     """
-    frames = read_arrow(body, frame_size_max)
+    frames, ids = read_arrow(body, frame_size_max, numbered=promise.numbered)
+    return _of_frames(frames, body, promise, ids)
+
+
+def take_frames(body: bytes, frame_size_max: int, promise: Promise = NOTHING) -> Append:
+    """The records of frames as storage keeps them, and as they will be stored.
+
+    Raises:
+        InvalidRequest: 422 or 413.
+    """
+    _refuse_numbered(promise)
+    return _of_frames(read_frames(body, frame_size_max), body, promise, None)
+
+
+def _refuse_numbered(promise: Promise) -> None:
+    if promise.numbered:
+        sentence = "records of this form have no publishing_id: use Producer-Seq"
+        raise bad_header("producer-id", sentence)
+
+
+def _of_rows(rows: Rows, body: bytes, promise: Promise, ids: NDArray[np.int64] | None) -> Append:
+    return Append(
+        record_count=len(rows.values),
+        size=rows.size,
+        body_crc=crc32c(body),
+        rows=rows,
+        promise=promise,
+        ids=ids,
+        body_hash=hash_of(body) if promise.keyed else None,
+    )
+
+
+def _of_frames(
+    frames: tuple[Frame, ...], body: bytes, promise: Promise, ids: NDArray[np.int64] | None
+) -> Append:
     return Append(
         record_count=sum(frame.record_count for frame in frames),
         size=sum(len(frame.data) for frame in frames),
         body_crc=crc32c(body),
         frames=frames,
+        promise=promise,
+        ids=ids,
+        body_hash=hash_of(body) if promise.keyed else None,
     )
 
 
-def _of_rows(rows: Rows, body: bytes) -> Append:
-    return Append(record_count=len(rows.values), size=rows.size, body_crc=crc32c(body), rows=rows)
+def _without_first(frames: Sequence[Frame], count: int) -> tuple[Frame, ...]:
+    for number, frame in enumerate(frames):
+        if count < frame.record_count:
+            if not count:
+                return tuple(frames[number:])
+            [(header, stored)] = split_frames(memoryview(frame.data))
+            batch = decode_message(header, stored).slice(count)
+            return (*encode_frames(batch, len(frame.data)), *frames[number + 1 :])
+        count -= frame.record_count
+    raise AssertionError("no record is left")

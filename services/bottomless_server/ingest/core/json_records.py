@@ -1,8 +1,11 @@
 """Records of a JSON request: strict members, each fault with a pointer to its place."""
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import (
@@ -23,6 +26,7 @@ from bottomless_server.ingest.core.faults import (
     invalid,
     record_too_large,
 )
+from bottomless_server.ingest.core.promises import SEQUENCE_MAX
 from bottomless_server.ingest.core.rows import Headers, Rows
 
 EncodeJson = Callable[[Any, str], bytes]
@@ -32,6 +36,7 @@ _VALUES: Final = ("value", "json", "value_base64")
 _MEMBERS: Final = frozenset(
     (*_VALUES, "key", "key_base64", "headers", "event_time", "filter_value")
 )
+_ID: Final = "publishing_id"
 
 
 class _Wrong(Exception):
@@ -42,15 +47,17 @@ class _Wrong(Exception):
         self.place, self.detail, self.code = place, detail, code
 
 
-def read_records(value: Any, encode_json: EncodeJson) -> Rows:
-    """The rows of `{"records": [...]}`.
+def read_records(
+    value: Any, encode_json: EncodeJson, *, numbered: bool = False
+) -> tuple[Rows, NDArray[np.int64] | None]:
+    """The rows of `{"records": [...]}`; with `numbered` also the publishing_id of each.
 
     Raises:
         InvalidRequest: `validation-failed`, `number-out-of-range`, `record-too-large`,
             `batch-too-large`.
     """
     records = _records_of(value)
-    rows = _Columns(len(records), encode_json)
+    rows = _Columns(len(records), encode_json, numbered=numbered)
     faults: list[Fault] = []
     for number, record in enumerate(records):
         try:
@@ -61,7 +68,7 @@ def read_records(value: Any, encode_json: EncodeJson) -> Rows:
                 break
     if faults:
         raise invalid(faults)
-    return rows.done()
+    return rows.done(), np.array(rows.ids, np.int64) if numbered else None
 
 
 def _records_of(value: Any) -> list[Any]:
@@ -82,7 +89,10 @@ def _records_of(value: Any) -> list[Any]:
 class _Columns:
     """Rows in the making; optional columns come into being with their first item."""
 
-    def __init__(self, count: int, encode_json: EncodeJson) -> None:
+    def __init__(self, count: int, encode_json: EncodeJson, *, numbered: bool) -> None:
+        self.ids: list[int] = []
+        self._numbered = numbered
+        self._members = _MEMBERS | {_ID} if numbered else _MEMBERS
         self._count = count
         self._encode_json = encode_json
         self._values: list[bytes] = []
@@ -95,8 +105,12 @@ class _Columns:
     def add(self, number: int, record: Any) -> None:
         if not isinstance(record, dict):
             raise _Wrong("", "a record is an object")
-        if record.keys() - _MEMBERS:
+        if record.keys() - self._members:
+            if _ID in record:
+                raise _Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
             raise _Wrong("", "there is a member that records do not have", "unknown-member")
+        if self._numbered:
+            self.ids.append(_publishing_id(record, self.ids))
         value, content = self._value(number, record)
         self._values.append(value)
         self._contents.append(content)
@@ -151,6 +165,15 @@ class _Columns:
             self._event_times,
             self._filter_values,
         )
+
+
+def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
+    place, value = f"/{_ID}", record.get(_ID)
+    if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
+        raise _Wrong(place, f"each record of this producer has one: an integer to {SEQUENCE_MAX}")
+    if before and value <= before[-1]:
+        raise _Wrong(place, "it is larger than that of the record before")
+    return value
 
 
 def _text(value: Any, place: str) -> str:

@@ -39,12 +39,23 @@ class Rows:
             size += sum(len(name) + len(value) + 16 for name, value in headers or ())
         return size
 
+    def without_first(self, count: int) -> "Rows":
+        """The same columns without their first items."""
+        return Rows(
+            self.values[count:],
+            self.contents[count:],
+            self.keys and self.keys[count:],
+            self.headers and self.headers[count:],
+            self.event_times and self.event_times[count:],
+            self.filter_values and self.filter_values[count:],
+        )
+
 
 class Frame(NamedTuple):
     """A batch as it is stored."""
 
     record_count: int
-    data: bytes
+    data: bytes | memoryview
 
 
 def build_batch(parts: Sequence[Rows]) -> pa.RecordBatch:

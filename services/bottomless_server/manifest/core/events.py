@@ -4,10 +4,39 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import Node
+from bottomless.model.manifest import GapReason, Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
 from bottomless.tree.rebalance import SealedNode
+from bottomless.tree.retention import Cut, Retired
+
+# Edits: other changes of the manifest than a run at its end
+
+
+@dataclass(frozen=True, slots=True)
+class CutFront:
+    """Retention and trim: the oldest entries go."""
+
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Trim of everything that is published; the end stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """An operator gave up what only the home holds: a gap up to what was ever reserved.
+
+    Reason NONE where the home holds nothing alone, and no gap is left.
+    """
+
+    gap: GapReason
+
+
+Edit = CutFront | Empty | TakeOver
+
 
 # Events
 
@@ -19,6 +48,13 @@ class FragmentsRegistered:
     session: str | None
     """None where the resolver adopted them: their intents may be of any session."""
     fragments: tuple[FragmentInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EditAsked:
+    """Do this to the manifest as the keeper has it now; it was worked out for exactly that."""
+
+    edit: Edit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +82,7 @@ class Resolved:
     root: Node
 
 
-Event = FragmentsRegistered | TimeReached | Published | Failed | Resolved
+Event = FragmentsRegistered | EditAsked | TimeReached | Published | Failed | Resolved
 
 
 # Actions
@@ -98,6 +134,9 @@ class Publish:
     last_timestamp: int
     uids: frozenset[Uid]
     """Must be among the live intents, and leave them in the same transaction."""
+    edit: Edit | None = None
+    retired: tuple[Retired, ...] = ()
+    """What becomes unreachable: goes into the delete queue in the same transaction."""
 
 
 Action = Refuse | PublishAt | PutGroup | PutRoot | Publish

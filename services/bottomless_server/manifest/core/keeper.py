@@ -14,34 +14,30 @@ services/bottomless_server/manifest/committer.py.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-
-from bottomless.formats.checks import crc32c
-from bottomless.formats.manifest import encode_node
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import Node, fragment_entry
+from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
-from bottomless.model.stream import RootPointer, StreamRecord
-from bottomless.tree.append import append_entries, check_run
-from bottomless.tree.rebalance import SealedNode, rebalance
+from bottomless.model.stream import StreamRecord
+from bottomless.tree.append import check_run
 from bottomless.tree.resolve import epoch_covers
 from bottomless_server.manifest.core.events import (
     Action,
+    Edit,
+    EditAsked,
     Event,
     Failed,
     FragmentsRegistered,
-    Publish,
     PublishAt,
     Published,
-    PutGroup,
-    PutRoot,
     Refuse,
     Resolved,
+    TakeOver,
     TimeReached,
     Why,
 )
+from bottomless_server.manifest.core.planning import Plan, make_plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +54,6 @@ class Bounds:
     retry_ms_max: int = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A publication worked out: its uids stay the same however often it is tried."""
-
-    root: Node
-    run: tuple[FragmentInfo, ...]
-    publish: Publish
-    actions: tuple[Action, ...]
-
-
 class Keeper:
     """The state of one stream's manifest. `check()` states what always holds."""
 
@@ -81,7 +67,7 @@ class Keeper:
         self._bounds = bounds
         self._new_uid = new_uid
         self._held: dict[int, FragmentInfo] = {}
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._in_flight = False
         self._failures = 0
         self.check()
@@ -94,14 +80,16 @@ class Keeper:
         """Whether a fragment was taken and waits to be published."""
         return any(fragment.uid == uid for fragment in self._held.values())
 
-    def planned(self, uid: Uid) -> tuple[Action, ...]:
-        """What publishing the root `uid` takes, if that is the plan."""
-        return self._plan.actions if self._plan is not None and self._plan.root.uid == uid else ()
+    def plans(self, uid: Uid) -> bool:
+        """Whether the root `uid` is what is to be published."""
+        return self._plan is not None and self._plan.root.uid == uid
 
     def handle(self, event: Event, now: int) -> list[Action]:
         match event:
             case FragmentsRegistered():
                 return self._register(event, now)
+            case EditAsked(edit):
+                return self._edit(edit)
             case TimeReached():
                 return self._time_reached(now)
             case Published(record):
@@ -175,31 +163,17 @@ class Keeper:
         self._in_flight = True
         return list(self._plan.actions)
 
-    def _make_plan(self, run: Sequence[FragmentInfo]) -> _Plan:
-        record = self.record
-        grown = append_entries(self.root, np.concatenate([fragment_entry(f) for f in run]))
-        grown = replace(
-            grown,
-            uid=self._new_uid(),
-            epoch=record.epoch,
-            version=record.version + 1,
-            generation=record.generation,
-        )
-        root, groups = rebalance(grown, self._bounds.fanout, self._new_uid, _seal)
-        sealed = _seal(root)
-        publish = Publish(
-            base=record,
-            pointer=_pointer(sealed),
-            next_offset=root.next_offset,
-            last_timestamp=root.last_timestamp,
-            uids=frozenset(fragment.uid for fragment in run),
-        )
-        actions: tuple[Action, ...] = (
-            *(PutGroup(group) for group in groups),
-            PutRoot(sealed),
-            publish,
-        )
-        return _Plan(root, tuple(run), publish, actions)
+    def _make_plan(self, run: Sequence[FragmentInfo], edit: Edit | None = None) -> Plan:
+        return make_plan(self.record, self.root, run, edit, self._bounds.fanout, self._new_uid)
+
+    def _edit(self, edit: Edit) -> list[Action]:
+        """Plan an edit; what waits at the end goes with it, as one root serves both."""
+        assert not self._in_flight, "one thing at a time"
+        run = () if isinstance(edit, TakeOver) else self._run()
+        self._plan = self._make_plan(run, edit)
+        self.publish_at = None
+        self._in_flight = True
+        return list(self._plan.actions)
 
     def _published(self, record: StreamRecord, now: int) -> list[Action]:
         plan, self._plan, self._in_flight = self._plan, None, False
@@ -214,6 +188,9 @@ class Keeper:
 
     def _failed(self, now: int) -> list[Action]:
         self._in_flight = False
+        if self._plan is not None and self._plan.publish.edit is not None:
+            # Who asked for it hears of it, and asks again; what waits is tried by itself.
+            self._plan = None
         delay_ms = min(self._bounds.retry_ms << min(self._failures, 16), self._bounds.retry_ms_max)
         self._failures += 1
         return self._arm(now, delay_ms)
@@ -221,16 +198,18 @@ class Keeper:
     def _resolved(self, record: StreamRecord, root: Node, now: int) -> list[Action]:
         assert record.version >= self.record.version, "the record went back"
         assert root.next_offset >= self.root.next_offset, "the manifest went back"
+        assert root.first_offset >= self.root.first_offset, "the floor went back"
         self.record, self.root, self._in_flight = record, root, False
         refused = self._drop_refused()
         if self._plan is not None and not self._still_fits(self._plan):
             self._plan = None
         return [*refused, *self._arm(now)]
 
-    def _still_fits(self, plan: _Plan) -> bool:
+    def _still_fits(self, plan: Plan) -> bool:
         base = plan.publish.base
         same = (self.record.version, self.record.epoch) == (base.version, base.epoch)
-        return same and all(self.holds(uid) for uid in plan.publish.uids)
+        held = all(self.holds(uid) for uid in plan.publish.uids)
+        return same and held and plan.publish.edit is None
 
     def _drop_refused(self) -> list[Action]:
         """Let go what the newer record does not allow; who waits for it is told why."""
@@ -256,20 +235,3 @@ class Keeper:
         assert len(self._held) <= self._bounds.held_count_max
         assert self._in_flight or self.publish_at is not None or not self._run()
         check_run(root.entries)
-
-
-def _pointer(root: SealedNode) -> RootPointer:
-    node = root.node
-    return RootPointer(
-        uid=node.uid,
-        generation=node.generation,
-        epoch=node.epoch,
-        version=node.version,
-        size=len(root.data),
-        crc=root.crc,
-    )
-
-
-def _seal(node: Node) -> SealedNode:
-    data = encode_node(node)
-    return SealedNode(node, data, crc32c(data))

@@ -1,21 +1,50 @@
-"""What a publish makes of a stream's record, and how to tell whether it happened."""
+"""What a publish makes of a stream's record, under which conditions, and whether it happened.
+
+Each condition guards against something that the others let pass:
+
+- the version: another root was published, and this plan does not hold what is in it;
+- the epoch: a new owner came, and may not have confirmed what this plan holds;
+- the intents: a fragment was given up meanwhile, so that its object will be deleted;
+- the home: it is alive after all, so that nobody may take the stream from it.
+"""
 
 from dataclasses import replace
 from typing import Final
 
 from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart, StreamRecord
-from bottomless_server.manifest.core.events import Publish
+from bottomless_server.manifest.core.events import Publish, TakeOver
 
 PAST_ROOT_COUNT: Final = 8
 """More publishes than can happen between a lost reply and the look that decides it, by one
 mutator; with several processes the record still shows at least this many."""
 
 
+def version_holds(record: StreamRecord, publish: Publish) -> bool:
+    return record.version == publish.base.version
+
+
+def epoch_holds(record: StreamRecord, publish: Publish) -> bool:
+    return record.epoch <= publish.base.epoch
+
+
+def intents_hold(record: StreamRecord, publish: Publish) -> bool:
+    return publish.uids <= {intent.uid for intent in record.intents}
+
+
+def home_holds(record: StreamRecord, publish: Publish, home_held: bool) -> bool:
+    """Whether the home is the one that was planned for, and silent if it is to lose the stream."""
+    if not isinstance(publish.edit, TakeOver):
+        return True
+    # Whoever reserves more offsets, or begins to use them, is alive too.
+    planned, found = ((one.home, one.dirty, one.reserved_next) for one in (publish.base, record))
+    return planned == found and not home_held
+
+
 def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
     """The record with the new root in it; the conditions are the caller's."""
     past = record.past_roots if record.root is None else (*record.past_roots, record.root.uid)
-    return replace(
+    published = replace(
         record,
         version=publish.pointer.version,
         root=publish.pointer,
@@ -24,6 +53,21 @@ def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
         last_timestamp=max(record.last_timestamp, publish.last_timestamp),
         intents=tuple(intent for intent in record.intents if intent.uid not in publish.uids),
         epochs=_live_epochs(record.epochs, publish.next_offset),
+    )
+    return _without_home(published) if isinstance(publish.edit, TakeOver) else published
+
+
+def _without_home(record: StreamRecord) -> StreamRecord:
+    """Anybody may claim it now, from its end on, and the old home is fenced."""
+    epoch = record.epoch + 1
+    return replace(
+        record,
+        epoch=epoch,
+        home=None,
+        owner_url=None,
+        dirty=False,
+        reserved_next=max(record.reserved_next, record.published_next),
+        epochs=(EpochStart(epoch, record.published_next),),
     )
 
 

@@ -46,6 +46,8 @@ class PageBuilder:
         self.gaps: list[Gap] = []
         self.count = 0
         self.size = 0
+        self.chunks: list[memoryview] = []
+        """What a page of whole chunks is made of."""
         self._limit = limit
         self._size_max = size_max
         self._until = until
@@ -122,6 +124,30 @@ class PageBuilder:
         self.size += int(ends[fitting - 1])
         self.count += fitting
         self.position += fitting
+
+
+class ChunkPageBuilder(PageBuilder):
+    """Takes chunks whole: the first and the last may stick out of what was asked for."""
+
+    def add(self, header: ChunkHeader, chunk: memoryview) -> None:
+        """Add one verified chunk, if it fits or is the first.
+
+        Raises:
+            Corrupt: it does not follow the one before.
+        """
+        if self.full or header.next_offset <= self.position:
+            return
+        if header.first_offset > self.position:
+            raise corrupt("chunk", "records between it and the one before it are missing")
+        if self.chunks and self.size + len(chunk) > self._size_max:
+            self._full = True
+            return
+        if header.kind is ChunkKind.HOLE:
+            self.gaps.append(Gap(header.first_offset, header.next_offset))
+        self.chunks.append(chunk)
+        self.size += len(chunk)
+        self.count += header.next_offset - self.position
+        self.position = header.next_offset
 
 
 def record_ends(batch: pa.RecordBatch) -> NDArray[np.int64]:

@@ -1,0 +1,279 @@
+"""What a stream remembers of its producers and keys: made of committed chunks and nothing else.
+
+The same function takes a chunk when it was just committed and when a log is read again, so
+that state after a restart is the state before it. Nothing else changes it: an append that
+failed was never here.
+
+Bounded: of each producer its last few appends; so many producers, of whom the one that was
+silent longest goes first; keys for as long as their window, and so many. What goes too early
+by that is refused before it comes (core/producers.py), never forgotten without a word.
+
+Kept durable by tracking chunks (formats/tracking.py) in each segment. A node that loses its
+disk loses this too, until the published root names a snapshot of it.
+
+On the record's path: beside it; asked by core/producers.py.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
+
+
+class TrackingBounds(NamedTuple):
+    producer_count_max: int
+    append_count_max: int
+    """Remembered appends of one producer."""
+    key_count_max: int
+    keep_ms: int
+    """How long a key is bound to its request, and a producer safe from being forgotten."""
+
+
+class Remembered(NamedTuple):
+    """An append of a producer, as its repeat would look."""
+
+    sequence: int
+    """As the trailer entry's base_sequence."""
+    record_count: int
+    body_crc: int
+    epoch: int
+    first_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """What is known of one producer; replaced as a whole."""
+
+    mode: AppendMode
+    """PLAIN as long as it has not written."""
+    epoch: int
+    last_sequence: int | None
+    epoch_sequence: int
+    """Numbers below were written in an earlier epoch, or never."""
+    timestamp: int
+    appends: tuple[Remembered, ...] = ()
+    """Newest last."""
+
+
+class KeyUse(NamedTuple):
+    """The append that a key stands for."""
+
+    body_hash: bytes | None
+    body_crc: int
+    record_count: int
+    first_offset: int
+    timestamp: int
+
+
+class _Part(NamedTuple):
+    entry: AppendEntry
+    first_offset: int
+
+
+class Tracking:
+    """Owned by one appender; looked at by others in the same loop."""
+
+    def __init__(self, bounds: TrackingBounds) -> None:
+        self.bounds = bounds
+        self.producers: OrderedDict[str, Producer] = OrderedDict()
+        """Silent longest first."""
+        self.keys: OrderedDict[bytes, KeyUse] = OrderedDict()
+        """Oldest first."""
+        self._parts: list[_Part] = []
+        """Of an append whose last chunk has not come."""
+
+    def __bool__(self) -> bool:
+        return bool(self.producers or self.keys)
+
+    def key(self, key_hash: bytes, now: int) -> KeyUse | None:
+        """The use of a key within its window."""
+        use = self.keys.get(key_hash)
+        return None if use is None or self._is_over(use.timestamp, now) else use
+
+    def has_room_for_producer(self, now: int) -> bool:
+        """Whether one more can be known, if need be in place of one that is silent for long."""
+        if len(self.producers) < self.bounds.producer_count_max:
+            return True
+        return self._is_over(next(iter(self.producers.values())).timestamp, now)
+
+    def has_room_for_key(self, now: int) -> bool:
+        if len(self.keys) < self.bounds.key_count_max:
+            return True
+        return self._is_over(next(iter(self.keys.values())).timestamp, now)
+
+    def take_chunk(
+        self,
+        first_offset: int,
+        timestamp: int,
+        entries: Sequence[AppendEntry],
+        *,
+        more_follows: bool = False,
+    ) -> None:
+        """Take a committed data chunk, in the order of the log."""
+        for entry in entries:
+            if entry.mode is not AppendMode.PLAIN:
+                self._parts.append(_Part(entry, first_offset + entry.first_record))
+                if not more_follows:
+                    self._take_append(timestamp)
+
+    def take_tracked(self, entries: Sequence[TrackedEntry]) -> None:
+        """Take a committed tracking chunk: each entry in place of what it names."""
+        producer_id = ""
+        for entry in entries:
+            if entry.kind is TrackedKind.APPEND:
+                producer = self.producers[producer_id]
+                appends = (*producer.appends, _remembered(entry))
+                self.producers[producer_id] = replace(
+                    producer, appends=appends[-self.bounds.append_count_max :]
+                )
+            elif entry.kind is TrackedKind.KEY:
+                assert entry.idempotency_hash is not None
+                self._take_key(entry.idempotency_hash, _use(entry))
+            else:
+                assert entry.producer_id is not None
+                producer_id = entry.producer_id
+                self.producers.pop(producer_id, None)
+                if entry.kind is TrackedKind.PRODUCER:
+                    self._put(producer_id, _producer(entry))
+
+    def snapshot(self) -> list[TrackedEntry]:
+        """Everything, as a tracking chunk says it."""
+        entries = [
+            entry
+            for producer_id, producer in self.producers.items()
+            for entry in tracked(producer_id, producer)
+        ]
+        entries += [
+            TrackedEntry(
+                TrackedKind.KEY,
+                AppendMode.KEY,
+                use.first_offset,
+                use.timestamp,
+                use.record_count,
+                use.body_crc,
+                0,
+                0,
+                0,
+                idempotency_hash=key_hash,
+                body_hash=use.body_hash,
+            )
+            for key_hash, use in self.keys.items()
+        ]
+        return entries
+
+    def _take_append(self, timestamp: int) -> None:
+        parts, self._parts = self._parts, []
+        entry, first_offset = parts[0]
+        count = sum(part.entry.record_count for part in parts)
+        if entry.mode is AppendMode.KEY:
+            if entry.idempotency_hash is not None:
+                use = KeyUse(entry.body_hash, entry.body_crc, count, first_offset, timestamp)
+                self._take_key(entry.idempotency_hash, use)
+            return
+        if entry.producer_id is None:
+            return
+        append = Remembered(
+            entry.base_sequence,
+            count,
+            entry.body_crc,
+            entry.producer_epoch,
+            first_offset,
+            timestamp,
+        )
+        before = self.producers.pop(entry.producer_id, None)
+        self._put(entry.producer_id, self._after(before, entry.mode, append))
+
+    def _after(self, before: Producer | None, mode: AppendMode, append: Remembered) -> Producer:
+        last = append.sequence
+        if mode is AppendMode.STRICT:
+            last += append.record_count - 1
+        begins = before is None or before.last_sequence is None or append.epoch > before.epoch
+        kept = () if before is None else before.appends
+        return Producer(
+            mode=mode,
+            epoch=append.epoch,
+            last_sequence=last,
+            epoch_sequence=append.sequence if begins or before is None else before.epoch_sequence,
+            timestamp=append.timestamp,
+            appends=(*kept, append)[-self.bounds.append_count_max :],
+        )
+
+    def _put(self, producer_id: str, producer: Producer) -> None:
+        self.producers[producer_id] = producer
+        while len(self.producers) > self.bounds.producer_count_max:
+            self.producers.popitem(last=False)
+
+    def _take_key(self, key_hash: bytes, use: KeyUse) -> None:
+        self.keys.pop(key_hash, None)
+        self.keys[key_hash] = use
+        while len(self.keys) > self.bounds.key_count_max or self._is_over(
+            next(iter(self.keys.values())).timestamp, use.timestamp
+        ):
+            self.keys.popitem(last=False)
+
+    def _is_over(self, timestamp: int, now: int) -> bool:
+        return now - timestamp >= self.bounds.keep_ms
+
+
+def tracked(producer_id: str, producer: Producer) -> Iterator[TrackedEntry]:
+    """One producer as a tracking chunk says it."""
+    yield TrackedEntry(
+        TrackedKind.PRODUCER,
+        producer.mode,
+        0,
+        producer.timestamp,
+        0,
+        0,
+        producer.last_sequence or 0,
+        producer.epoch_sequence,
+        producer.epoch,
+        producer_id,
+    )
+    for append in producer.appends:
+        yield TrackedEntry(
+            TrackedKind.APPEND,
+            producer.mode,
+            append.first_offset,
+            append.timestamp,
+            append.record_count,
+            append.body_crc,
+            append.sequence,
+            0,
+            append.epoch,
+        )
+
+
+def forgotten(producer_id: str, timestamp: int) -> TrackedEntry:
+    """What a tracking chunk says of a producer that is not known any more."""
+    kind, mode = TrackedKind.FORGOTTEN, AppendMode.PLAIN
+    return TrackedEntry(kind, mode, 0, timestamp, 0, 0, 0, 0, 0, producer_id)
+
+
+def _producer(entry: TrackedEntry) -> Producer:
+    return Producer(
+        mode=entry.mode,
+        epoch=entry.producer_epoch,
+        last_sequence=None if entry.mode is AppendMode.PLAIN else entry.sequence,
+        epoch_sequence=entry.epoch_sequence,
+        timestamp=entry.timestamp,
+    )
+
+
+def _remembered(entry: TrackedEntry) -> Remembered:
+    return Remembered(
+        entry.sequence,
+        entry.record_count,
+        entry.body_crc,
+        entry.producer_epoch,
+        entry.first_offset,
+        entry.timestamp,
+    )
+
+
+def _use(entry: TrackedEntry) -> KeyUse:
+    return KeyUse(
+        entry.body_hash, entry.body_crc, entry.record_count, entry.first_offset, entry.timestamp
+    )

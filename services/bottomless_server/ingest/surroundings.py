@@ -1,0 +1,41 @@
+"""What all appenders of a process share, and how they say that a log failed."""
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless_server.ingest.core.clock import CommitClock
+from bottomless_server.ingest.core.tracking import TrackingBounds
+from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.segments import LogBroken
+from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all appenders of a process share."""
+
+    executor: Executor
+    clocks: Clocks
+    commit_clock: CommitClock
+    disk: DiskUse
+    chunk_size_max: int
+    upkeep: UpkeepBounds
+    tracking: TrackingBounds
+
+
+def restated(error: StoreError) -> StoreError:
+    """The same error, new: one that is kept and raised often would grow with every raise."""
+    return type(error)(
+        error.message,
+        code=error.code,
+        retryable=error.retryable,
+        outcome=error.outcome,
+        retry_after_seconds=error.retry_after_seconds,
+        faults=error.faults,
+        facts=error.facts,
+    )
+
+
+def log_broken(outcome: Outcome) -> Unavailable:
+    return LogBroken("the local log failed and is being recovered", outcome=outcome)

@@ -1,0 +1,32 @@
+"""Which consumers would lose records to retention, and how many."""
+
+from typing import Any
+
+from bottomless.model.stream import StreamRecord
+from bottomless.stores.consumers import ConsumerOffsets
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.verdict import Verdict
+from bottomless_server.manifest.retention import records_lost
+
+
+async def affected_consumers(
+    context: Context, record: StreamRecord, verdict: Verdict
+) -> list[dict[str, Any]]:
+    """Consumers whose stored offset is below the floor to be, with what lies between.
+
+    Only records that are there now count: what an earlier cut removed is lost already.
+    """
+    if verdict.cut.floor == verdict.root.first_offset:
+        return []
+    affected = []
+    for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
+        lost = await records_lost(context, verdict, stored.next_offset)
+        if lost:
+            affected.append(
+                {
+                    "consumer": stored.consumer,
+                    "next_offset": stored.next_offset,
+                    "would_lose_records": lost,
+                }
+            )
+    return affected

@@ -1,0 +1,134 @@
+"""Condemn a range before anything of it is deleted, and grant leases that hold one.
+
+Both change the stream's record, so that under its WATCH one of them comes first: a lease
+that was granted is seen by whoever condemns, and a range that is condemned cannot be
+leased any more. After a crash between condemning and deleting the range is condemned and
+still there, which harms nobody: the delete queue still holds its objects.
+
+A lease holds everything at or above its first offset: who reads from there on is not to
+be overtaken, and one bound is all that has to be compared.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
+from bottomless.model.names import StreamId
+from bottomless.model.stream import LEASE_COUNT_MAX, Lease, StreamRecord, held_from, live_leases
+from bottomless.stores.streams import Streams
+from bottomless_server.manifest.publisher import check_active
+
+
+def condemnable(record: StreamRecord, next_offset: int, now: int) -> int:
+    """How far below `next_offset` nobody holds anything."""
+    held = held_from(record, now)
+    return next_offset if held is None else min(held, next_offset)
+
+
+def held_until(record: StreamRecord, next_offset: int, now: int) -> int:
+    """When the last lease that holds something below `next_offset` runs out, unless renewed."""
+    holding = [lease for lease in live_leases(record, now) if lease.first_offset < next_offset]
+    return max((lease.expires_at for lease in holding), default=now)
+
+
+async def condemn(
+    streams: Streams, stream_id: StreamId, next_offset: int, clock: Callable[[], int]
+) -> StreamRecord:
+    """Raise `condemned_next` as far as leases allow; the record says how far that is.
+
+    `next_offset` must not be above the floor of a root that is published.
+
+    Raises:
+        NotFound, Unavailable
+    """
+
+    def decide(record: StreamRecord) -> StreamRecord:
+        allowed = condemnable(record, next_offset, clock())
+        return replace(record, condemned_next=max(record.condemned_next, allowed))
+
+    return await streams.update(stream_id, decide)
+
+
+async def grant(
+    streams: Streams, stream_id: StreamId, lease: Lease, clock: Callable[[], int]
+) -> StreamRecord:
+    """Enter a lease.
+
+    Raises:
+        OffsetGone: `range-condemned`: some of it may be deleted at any moment.
+        InvalidRequest: `offset-beyond-end`: it begins where nothing is published yet.
+        Overloaded: the stream has as many as it may have.
+        NotFound, Unavailable
+    """
+
+    def decide(record: StreamRecord) -> StreamRecord:
+        check_active(record)
+        _check_start(record, lease)
+        live = live_leases(record, clock())
+        if len(live) >= LEASE_COUNT_MAX:
+            raise Overloaded(
+                "the stream has as many leases as it may have",
+                facts={"limit": LEASE_COUNT_MAX},
+                retry_after_seconds=10,
+            )
+        return replace(record, leases=(*live, lease))
+
+    return await streams.update(stream_id, decide)
+
+
+def _check_start(record: StreamRecord, lease: Lease) -> None:
+    if lease.first_offset < record.condemned_next:
+        raise OffsetGone(
+            "the range begins with records that may be deleted at any moment",
+            code=Code.RANGE_CONDEMNED,
+            facts={"first_offset": record.condemned_next},
+        )
+    if lease.first_offset > record.published_next:
+        raise InvalidRequest(
+            "the range begins beyond what is in the object store",
+            code=Code.OFFSET_BEYOND_END,
+            facts={"published_next": record.published_next},
+        )
+
+
+async def renew(
+    streams: Streams, stream_id: StreamId, lease_id: str, ttl_ms: int, clock: Callable[[], int]
+) -> Lease:
+    """Let a live lease run out later; one that ran out holds nothing any more.
+
+    Raises:
+        NotFound: `lease-not-found`, or there is no such stream.
+        Unavailable
+    """
+
+    def decide(record: StreamRecord) -> StreamRecord:
+        check_active(record)
+        now = clock()
+        live = live_leases(record, now)
+        if not any(lease.lease_id == lease_id for lease in live):
+            raise NotFound("there is no such lease, or it ran out", code=Code.LEASE_NOT_FOUND)
+        return replace(record, leases=tuple(_renewed(one, lease_id, now + ttl_ms) for one in live))
+
+    record = await streams.update(stream_id, decide)
+    return next(lease for lease in record.leases if lease.lease_id == lease_id)
+
+
+def _renewed(lease: Lease, lease_id: str, expires_at: int) -> Lease:
+    return replace(lease, expires_at=expires_at) if lease.lease_id == lease_id else lease
+
+
+async def give_back(
+    streams: Streams, stream_id: StreamId, lease_id: str, clock: Callable[[], int]
+) -> None:
+    """End a lease. One that is not there is as good as ended.
+
+    Raises:
+        NotFound: there is no such stream.
+        Unavailable
+    """
+
+    def decide(record: StreamRecord) -> StreamRecord:
+        live = live_leases(record, clock())
+        return replace(record, leases=tuple(one for one in live if one.lease_id != lease_id))
+
+    await streams.update(stream_id, decide)

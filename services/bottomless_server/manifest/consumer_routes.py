@@ -1,0 +1,222 @@
+"""Stored offsets of consumers over HTTP: commit, ask, list, forget.
+
+Contract: openapi/manifest.yaml; what a commit may do is decided in core/consumers.py.
+"""
+
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.coordination.base import CoordinationUnknown
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Overloaded, Unavailable
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.limits import KIB, OFFSET_MAX
+from bottomless.model.names import Reference, parse_reference, parse_stream_name
+from bottomless.model.stream import StreamRecord
+from bottomless.stores.consumers import ConsumerOffsets
+from bottomless_server.manifest.bounds import StreamBounds
+from bottomless_server.manifest.closed_body import JSON, ClosedBody, read_closed_body
+from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.consumers import (
+    Commit,
+    check_committed,
+    commit,
+    describe_offset,
+    offset_etag,
+    offset_not_found,
+)
+from bottomless_server.manifest.core.preconditions import require_match
+from bottomless_server.manifest.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.registry import Registry
+from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
+
+_BODY_SIZE_MAX: Final = 4 * KIB
+
+
+class _Commit(ClosedBody):
+    offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)] | None = None
+    next_offset: Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)] | None = None
+    allow_regression: bool = False
+
+
+def add_consumer_routes(
+    api: FastAPI,
+    context: Context,
+    registry: Registry,
+    bounds: StreamBounds,
+    snapshots: ConsumerSnapshots,
+    paging: Paging,
+) -> None:
+    routes = _Routes(context, registry, bounds, snapshots, paging)
+    path = "/v1/streams/{s}/consumers"
+    api.add_api_route(path, routes.list, methods=["GET"])
+    api.add_api_route(path + "/{c}", routes.get_consumer, methods=["GET"])
+    api.add_api_route(path + "/{c}/offset", routes.put, methods=["PUT"])
+    api.add_api_route(path + "/{c}/offset", routes.get_offset, methods=["GET"])
+    api.add_api_route(path + "/{c}/offset", routes.delete, methods=["DELETE"])
+
+
+class _Routes:
+    def __init__(
+        self,
+        context: Context,
+        registry: Registry,
+        bounds: StreamBounds,
+        snapshots: ConsumerSnapshots,
+        paging: Paging,
+    ) -> None:
+        self._context = context
+        self._registry = registry
+        self._bounds = bounds
+        self._snapshots = snapshots
+        self._paging = paging
+        self._offsets = ConsumerOffsets(context.coordination)
+
+    async def list(self, request: Request) -> Response:
+        query = parse_query(request.scope, PAGING)
+        negotiate(header(request.scope, b"accept"), [JSON])
+        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        scope = ("consumers", record.stream_id)
+        after = await self._paging.start_of(query.get("page_token"), scope)
+        limit = query.get("limit", PAGE_COUNT_DEFAULT)
+        found = await self._offsets.page(record.stream_id, after, limit + 1)
+        ends = await self._ends(record)
+        items = [await self._describe(record, stored, *ends) for stored in found[:limit]]
+        token = None
+        if len(found) > limit:
+            token = await self._paging.token_for(found[limit - 1].consumer, scope)
+        return json_response(
+            {"items": items, "next_page_token": token}, 200, _headers(record, None)
+        )
+
+    async def get_consumer(self, request: Request) -> Response:
+        return await self._get(request, _consumer_not_found())
+
+    async def get_offset(self, request: Request) -> Response:
+        return await self._get(request, offset_not_found())
+
+    async def put(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = parse_stream_name(request.path_params["s"])
+        consumer = parse_reference(request.path_params["c"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        asked = _asked(
+            consumer,
+            await read_closed_body(request, _Commit, size_max=_BODY_SIZE_MAX),
+            header(request.scope, b"if-match"),
+        )
+        record = await self._registry.find(name)
+        first_offset, committed_next = await self._ends(record)
+        self._check(asked, record, committed_next)
+        stored, changed = await self._commit(record, asked)
+        body = await self._describe(record, stored, first_offset, committed_next)
+        return json_response({**body, "changed": changed}, 200, _headers(record, stored))
+
+    async def delete(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        consumer = parse_reference(request.path_params["c"])
+        if_match = header(request.scope, b"if-match")
+
+        def forget(stored: StoredOffset | None) -> None:
+            if stored is None:
+                raise offset_not_found()
+            require_match(if_match, offset_etag(stored))
+
+        await self._offsets.change(record.stream_id, consumer, forget, self._context.clock())
+        return Response(status_code=204, headers={"stream-id": record.stream_id})
+
+    async def _get(self, request: Request, missing: NotFound) -> Response:
+        parse_query(request.scope, {})
+        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        consumer = parse_reference(request.path_params["c"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        stored = await self._offsets.find(record.stream_id, consumer)
+        if stored is None:
+            raise missing
+        body = await self._describe(record, stored, *await self._ends(record))
+        return json_response(body, 200, _headers(record, stored))
+
+    def _check(self, asked: Commit, record: StreamRecord, committed_next: int | None) -> None:
+        if committed_next is not None:
+            check_committed(asked.next_offset, committed_next)
+        elif asked.next_offset > record.published_next:
+            raise Unavailable(
+                "nobody can say now whether the stream reaches this offset",
+                code=Code.NOT_OWNER,
+                retry_after_seconds=1,
+            )
+
+    async def _commit(self, record: StreamRecord, asked: Commit) -> tuple[StoredOffset, bool]:
+        now, before = self._context.clock(), [True]
+        known = await self._offsets.find(record.stream_id, asked.consumer)
+        if known is None:
+            await self._check_room(record)
+
+        def decide(stored: StoredOffset | None) -> StoredOffset:
+            after = commit(stored, asked, now)
+            before[:] = [after != stored]
+            return after
+
+        try:
+            stored = await self._offsets.change(record.stream_id, asked.consumer, decide, now)
+        except CoordinationUnknown:
+            # The same again is the same: either it finds what the first attempt stored.
+            stored = await self._offsets.change(record.stream_id, asked.consumer, decide, now)
+            before[:] = [True]
+        assert stored is not None
+        return stored, before[0]
+
+    async def _check_room(self, record: StreamRecord) -> None:
+        # Not under WATCH: of many at once a few may pass too many, which harms nobody.
+        count_max = self._context.settings.manifest_consumer_count_max
+        if await self._offsets.count(record.stream_id) >= count_max:
+            raise Overloaded(
+                "there are as many consumers as a stream may have",
+                code=Code.QUOTA_EXCEEDED,
+                retry_after_seconds=60,
+                facts={"limit": count_max},
+            )
+
+    async def _ends(self, record: StreamRecord) -> tuple[int, int | None]:
+        """First offset and committed next of the stream; None where nobody knows it now."""
+        root = await self._bounds.root(record)
+        return root.first_offset, await self._bounds.committed_next(record)
+
+    async def _describe(
+        self,
+        record: StreamRecord,
+        stored: StoredOffset,
+        first_offset: int,
+        committed_next: int | None,
+    ) -> dict[str, Any]:
+        held = await self._snapshots.holds(record.stream_id, stored)
+        return describe_offset(stored, first_offset, committed_next, in_snapshot=held)
+
+
+def _asked(consumer: Reference, body: _Commit, if_match: str | None) -> Commit:
+    if (body.offset is None) == (body.next_offset is None):
+        sentence = "exactly one of offset and next_offset is given"
+        raise InvalidRequest(
+            sentence,
+            code=Code.VALIDATION_FAILED,
+            faults=[Fault("one-of", sentence, pointer="")],
+        )
+    next_offset = body.next_offset if body.offset is None else body.offset + 1
+    assert next_offset is not None
+    return Commit(consumer, next_offset, body.allow_regression, if_match)
+
+
+def _headers(record: StreamRecord, stored: StoredOffset | None) -> dict[str, str]:
+    headers = {"stream-id": record.stream_id, "cache-control": "private, no-cache"}
+    if stored is not None:
+        headers["etag"] = offset_etag(stored)
+    return headers
+
+
+def _consumer_not_found() -> NotFound:
+    return NotFound("this consumer has stored no offset here", code=Code.CONSUMER_NOT_FOUND)

@@ -1,0 +1,128 @@
+"""Bring the offsets of consumers into the object store, soon after each commit.
+
+A commit puts its stream into a queue; every pass writes one object for each stream that
+is there. In this order, with what a crash leaves behind each step:
+
+1. The object with all offsets of the stream is put under a new version: it counts for a
+   rebuild from now on, since the highest version does. Nobody deletes it, if the crash
+   comes here, until garbage collection does: it is newer than the one that is noted.
+2. It is noted in coordination, and the one before goes into the delete queue.
+3. The stream leaves the queue, unless there was another commit since the queue was read.
+
+The version is taken before the offsets are read: of two processes that write at once, the
+one with the newer offsets may have the lower version only if the queue still has the stream.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from bottomless.coordination.base import Changes, Due
+from bottomless.errors import NotFound, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
+from bottomless.formats.keys import consumers_key
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference, StreamId
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, SnapshotPointer
+from bottomless.stores.objects import put_object
+from bottomless.stores.streams import delete_later, stream_key
+from bottomless_server.manifest.context import Context
+
+log = structlog.get_logger(__name__)
+
+_PASS_COUNT: Final = 256
+_AT_ONCE: Final = 8
+_KNOWN_COUNT_MAX: Final = 1_000
+"""Streams of which it is known what their snapshot holds; of others only whether it is behind."""
+
+
+class ConsumerSnapshots:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._offsets = ConsumerOffsets(context.coordination)
+        self._known: OrderedDict[StreamId, Mapping[Reference, int]] = OrderedDict()
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self.written_count = 0
+
+    async def run(self) -> None:
+        """Make passes for ever; two fit into the time that is promised."""
+        while True:
+            try:
+                await self.make_pass()
+            except StoreError as error:
+                log.warning("consumer offsets are not in the object store", error=str(error))
+            except Exception:
+                log.exception("a pass over consumer offsets met a bug")
+            await asyncio.sleep(self._context.settings.manifest_consumer_snapshot_ms / 2000)
+
+    async def make_pass(self) -> None:
+        """Write what is behind now, some streams at once.
+
+        Raises:
+            Unavailable: of the first stream that failed; the others are done.
+        """
+        context = self._context
+        dues = await context.coordination.due(SNAPSHOTS_KEY, context.clock(), _PASS_COUNT)
+        results = await asyncio.gather(*(self._write(due) for due in dues), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def holds(self, stream_id: StreamId, stored: StoredOffset) -> bool:
+        """Whether a snapshot has this very commit, as far as this process can tell."""
+        if self._known.get(stream_id, {}).get(stored.consumer) == stored.revision:
+            return True
+        return not await self._offsets.is_behind(stream_id)
+
+    async def _write(self, due: Due) -> None:
+        context, stream_id = self._context, StreamId(due.member.decode("ascii"))
+        async with self._room:
+            try:
+                record: StreamRecord | None = await context.streams.load(stream_id)
+            except NotFound:
+                record = None
+            if record is None or record.state is not StreamState.ACTIVE:
+                await context.coordination.settle([due])
+                return
+            tenant = record.tenant
+            before = await self._offsets.pointer(stream_id)
+            version = max(context.clock(), 0 if before is None else before.version + 1)
+            consumers = await self._offsets.all(stream_id)
+            after = SnapshotPointer(version, context.new_uid())
+            await self._put(ConsumersSnapshot(stream_id, tenant, version, consumers), after)
+            retired = None if before is None else self._retired(stream_id, tenant, before)
+            if not await self._offsets.point(stream_id, before, after, retired):
+                # Another process wrote one; the stream stays in the queue for the next pass.
+                mine = self._retired(stream_id, tenant, after)
+                await context.coordination.transact(
+                    [stream_key(stream_id)], lambda _: Changes(queued=[mine])
+                )
+                return
+            self._note(stream_id, consumers)
+            await context.coordination.settle([due])
+
+    async def _put(self, snapshot: ConsumersSnapshot, pointer: SnapshotPointer) -> None:
+        data = encode_snapshot(snapshot)
+        await put_object(
+            self._context.drive,
+            consumers_key(snapshot.stream_id, pointer.version, pointer.uid, snapshot.tenant),
+            [data],
+            crc32c(data),
+            deadline_seconds=self._context.settings.manifest_put_seconds,
+        )
+        self.written_count += 1
+
+    def _retired(self, stream_id: StreamId, tenant: str, pointer: SnapshotPointer) -> Due:
+        due_at = self._context.clock() + self._context.settings.manifest_root_grace_ms
+        return delete_later(consumers_key(stream_id, pointer.version, pointer.uid, tenant), due_at)
+
+    def _note(self, stream_id: StreamId, consumers: tuple[StoredOffset, ...]) -> None:
+        self._known[stream_id] = {stored.consumer: stored.revision for stored in consumers}
+        self._known.move_to_end(stream_id)
+        if len(self._known) > _KNOWN_COUNT_MAX:
+            self._known.popitem(last=False)

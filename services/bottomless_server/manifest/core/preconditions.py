@@ -1,0 +1,36 @@
+"""`If-Match`: change a thing only as it was when it was read (RFC 9110, section 13.1.1)."""
+
+from bottomless.errors import Code, Fault, InvalidRequest, WrongOffset
+
+
+def require_match(if_match: str | None, current: str | None) -> None:
+    """Pass if there is no precondition, or one of its tags is the current one.
+
+    Compared strongly: a weak tag names something that only looks the same.
+
+    Raises:
+        WrongOffset: `etag-mismatch`, with `current_etag`, null of what does not exist.
+    """
+    if if_match is None:
+        return
+    tags = {tag.strip() for tag in if_match.split(",")}
+    if current is None or not {"*", current} & tags:
+        raise WrongOffset(
+            "it is not what If-Match names (any more)",
+            code=Code.ETAG_MISMATCH,
+            facts={"current_etag": current},
+        )
+
+
+def require_precondition(if_match: str | None) -> str:
+    """Raises:
+    InvalidRequest: `precondition-required`.
+    """
+    if if_match is None:
+        sentence = "this needs If-Match with the ETag of what it changes"
+        raise InvalidRequest(
+            sentence,
+            code=Code.PRECONDITION_REQUIRED,
+            faults=[Fault(Code.PRECONDITION_REQUIRED, sentence, header="if-match")],
+        )
+    return if_match

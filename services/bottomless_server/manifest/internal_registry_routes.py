@@ -1,0 +1,46 @@
+"""Internal paths about what the registry and the consumers' offsets say.
+
+Contract: openapi/internal.yaml.
+"""
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.model.names import parse_reference, parse_stream_id
+from bottomless.stores.consumers import ConsumerOffsets
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.consumers import offset_not_found
+from bottomless_server.manifest.registry import Registry
+from bottomless_server.runtime.http import json_response, parse_query
+
+
+def add_internal_registry_routes(api: FastAPI, context: Context, registry: Registry) -> None:
+    offsets = ConsumerOffsets(context.coordination)
+
+    async def put_registry(request: Request) -> Response:
+        parse_query(request.scope, {})
+        record = await registry.load_active(parse_stream_id(request.path_params["stream_id"]))
+        record = await registry.ensure_object(record)
+        return json_response({"registry_version": record.registry_version})
+
+    async def get_stored_offset(request: Request) -> Response:
+        parse_query(request.scope, {})
+        stream_id = parse_stream_id(request.path_params["stream_id"])
+        consumer = parse_reference(request.path_params["consumer"])
+        stored = await offsets.find(stream_id, consumer)
+        if stored is None:
+            # Says 404 of the stream where that is what is missing.
+            await registry.load_active(stream_id)
+            raise offset_not_found()
+        return json_response(
+            {
+                "consumer": stored.consumer,
+                "next_offset": stored.next_offset,
+                "committed_at": stored.committed_at,
+            }
+        )
+
+    stream = "/internal/v1/streams/{stream_id}"
+    api.add_api_route(f"{stream}/registry", put_registry, methods=["PUT"])
+    api.add_api_route(stream + "/consumers/{consumer}/offset", get_stored_offset, methods=["GET"])

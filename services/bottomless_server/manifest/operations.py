@@ -1,0 +1,308 @@
+"""Carry out operations: step by step, each step written down before the next begins.
+
+A runner does one bounded step of one kind of operation and says what it has come to:
+`Again` with the progress that the next step needs, or `Done` with the result. Runners
+are registered in app.py; a step may be done twice, so it has to be idempotent.
+
+One process works on an operation at a time, under a lease in coordination that is renewed
+while the step runs. After a crash the lease runs out, and whoever looks next, this process
+after its start or another one, goes on with the step that was under way.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from bottomless.coordination.base import Due
+from bottomless.errors import NotFound, Overloaded, StoreError, Unavailable
+from bottomless.model.names import StreamId
+from bottomless.stores.operations import (
+    OPERATIONS_KEY,
+    Operation,
+    OperationState,
+    OperationStore,
+    decode_operation,
+    new_operation,
+    operation_key,
+    operation_lease_key,
+)
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.held_lease import held_lease
+
+log = structlog.get_logger(__name__)
+
+_WORKING_COUNT_MAX: Final = 8
+"""Operations under way at once in this process; more wait in the queue."""
+_LOOK_COUNT: Final = 64
+"""Operations looked at in one pass: some of them others work on."""
+_RETRY_SECONDS_MIN: Final = 1.0
+_RETRY_SECONDS_MAX: Final = 60.0
+_FOREVER: Final = 2**52
+"""Later than anything is queued for."""
+
+
+class Again(NamedTuple):
+    """The operation is not finished; its next step is due at `due_at` (ms), 0 for at once."""
+
+    progress: Mapping[str, Any]
+    """Members whose name starts with `_` are for the next step only, and never shown."""
+    due_at: int = 0
+
+
+class Done(NamedTuple):
+    result: Mapping[str, Any]
+
+
+Runner = Callable[[Context, Operation], Awaitable[Again | Done]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    runner: Runner
+    endless: bool
+
+
+class Operations:
+    """The operations of this installation, as this process enters and carries them out."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = OperationStore(context.coordination)
+        self._kinds: dict[str, _Kind] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, int] = {}
+        """Steps that failed in a row, by operation under retry."""
+        self._news = asyncio.Event()
+        # Of this run and not of the node: an earlier run of it may still be working.
+        self._holder = context.new_uid().encode("ascii")
+
+    def register(self, kind: str, runner: Runner, *, endless: bool = False) -> None:
+        """Say who carries out operations of a kind.
+
+        A step that meets `Unavailable` is tried again for ever, with backoff. Any other error
+        makes the operation fail; one that is `endless` is tried again whatever it met, because
+        giving up would leave it half done.
+        """
+        assert kind not in self._kinds
+        self._kinds[kind] = _Kind(runner, endless)
+
+    def new(
+        self,
+        kind: str,
+        *,
+        stream_id: StreamId | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """An operation for `stores.operations.entered`, to be entered with other changes.
+
+        Call `make_room` before, and `wake` after it is entered.
+        """
+        context = self._context
+        # Sorts by its time, and cannot be guessed from it.
+        uid = f"{context.clock():012x}{context.new_uid()[12:]}"
+        return new_operation(uid, kind, context.clock(), stream_id=stream_id, arguments=arguments)
+
+    async def begin(
+        self,
+        kind: str,
+        *,
+        stream_id: StreamId | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """Enter an operation that starts at once.
+
+        Raises:
+            Overloaded: too many are not finished.
+            CoordinationUnavailable, CoordinationUnknown: of the latter nothing may be left, or
+                an operation that nobody knows the id of; the same again is safe, as steps are.
+        """
+        await self.make_room()
+        operation = self.new(kind, stream_id=stream_id, arguments=arguments)
+        await self._store.enter(operation)
+        self.wake()
+        return operation
+
+    async def make_room(self) -> None:
+        """Forget the oldest finished operations where there are too many.
+
+        Raises:
+            Overloaded: they are not finished.
+        """
+        coordination, settings = self._context.coordination, self._context.settings
+        count = await coordination.member_count(OPERATIONS_KEY)
+        if count < settings.manifest_operation_count_max:
+            return
+        oldest = await coordination.due(OPERATIONS_KEY, _FOREVER, _LOOK_COUNT)
+        finished = [due for due in oldest if (await self._load(due)).finished]
+        if not finished:
+            raise Overloaded("too many operations are not finished", retry_after_seconds=60)
+        for due in finished:
+            await self._store.forget(due)
+
+    async def find(self, operation_id: str) -> Operation:
+        """Raises:
+        NotFound: there is none, or it was finished long ago.
+        """
+        return await self._store.find(operation_id)
+
+    def wake(self) -> None:
+        """Look at the queue now."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Carry out what is due, for ever; cancelled, it leaves everything as the last steps did."""
+        try:
+            while True:
+                self._news.clear()
+                try:
+                    await self.make_pass()
+                except StoreError as error:
+                    log.warning("operations cannot be looked at", error=str(error))
+                except Exception:
+                    log.exception("a pass over the operations met a bug")
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(
+                        self._context.settings.manifest_operation_interval_ms / 1000
+                    ):
+                        await self._news.wait()
+        finally:
+            for task in self._working.values():
+                task.cancel()
+            await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    async def make_pass(self) -> None:
+        """Begin to work on what is due now and nobody works on."""
+        context = self._context
+        for due in await context.coordination.due(OPERATIONS_KEY, context.clock(), _LOOK_COUNT):
+            operation_id = due.member.decode("ascii")
+            if operation_id in self._working:
+                continue
+            if len(self._working) >= _WORKING_COUNT_MAX:
+                return
+            try:
+                operation = await self._load(due)
+            except NotFound:
+                await context.coordination.settle([due])
+                continue
+            if operation.finished:
+                await self._store.forget(due)
+            elif operation.kind in self._kinds:
+                self._begin(operation)
+            else:
+                log.error("an operation of a kind that is not known", kind=operation.kind)
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way in this process; for tests and for the stop."""
+        while self._working:
+            await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    async def _load(self, due: Due) -> Operation:
+        return await self._store.find(due.member.decode("ascii"))
+
+    def _begin(self, operation: Operation) -> None:
+        task = asyncio.create_task(self._work(operation), name=operation.operation_id)
+        self._working[operation.operation_id] = task
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._working[operation.operation_id]
+            # Somebody may have waited for this one's place.
+            self._news.set()
+
+        task.add_done_callback(ended)
+
+    async def _work(self, operation: Operation) -> None:
+        """Do steps until the operation is finished, put aside, or somebody else's."""
+        try:
+            async with held_lease(
+                self._context.coordination,
+                operation_lease_key(operation.operation_id),
+                self._holder,
+                self._context.settings.manifest_operation_lease_ms,
+            ) as held:
+                if not held:
+                    return
+                # Read under the lease: whoever held it before may have gone on.
+                value = await self._context.coordination.get(operation_key(operation.operation_id))
+                current: Operation | None = None if value is None else decode_operation(value)
+                while current is not None and not current.finished:
+                    current = await self._step(current)
+        except NotFound:
+            log.info("an operation was moved by somebody else", operation=operation.operation_id)
+        except StoreError as error:
+            log.warning("an operation was not moved", kind=operation.kind, error=str(error))
+        except Exception:
+            log.exception("an operation met a bug", kind=operation.kind)
+
+    async def _step(self, operation: Operation) -> Operation | None:
+        """Do one step and write down what came of it; the operation if the next is due now."""
+        kind = self._kinds[operation.kind]
+        try:
+            outcome = await kind.runner(self._context, operation)
+        except StoreError as error:
+            await self._failed(operation, kind, error)
+            return None
+        except Exception:
+            log.exception("a step of an operation met a bug", kind=operation.kind)
+            await self._failed(operation, kind, StoreError("an unexpected error; the log has it"))
+            return None
+        self._failures.pop(operation.operation_id, None)
+        now = self._context.clock()
+        if isinstance(outcome, Done):
+            await self._finish(operation, OperationState.SUCCEEDED, outcome.result, None)
+            return None
+        moved = await self._store.move(
+            operation,
+            outcome.due_at,
+            now,
+            state=OperationState.RUNNING,
+            progress=dict(outcome.progress),
+            error=None,
+        )
+        return moved if outcome.due_at <= now else None
+
+    async def _failed(self, operation: Operation, kind: _Kind, error: StoreError) -> None:
+        if kind.endless or isinstance(error, Unavailable | Overloaded):
+            await self._retry_later(operation, error)
+            return
+        log.warning("an operation failed", kind=operation.kind, error=str(error))
+        await self._finish(operation, OperationState.FAILED, None, _error(error))
+
+    async def _retry_later(self, operation: Operation, error: StoreError) -> None:
+        failures = self._failures.get(operation.operation_id, 0)
+        self._failures[operation.operation_id] = failures + 1
+        seconds = min(_RETRY_SECONDS_MIN * 2.0 ** min(failures, 16), _RETRY_SECONDS_MAX)
+        now = self._context.clock()
+        log.warning("a step of an operation failed", kind=operation.kind, error=str(error))
+        await self._store.move(
+            operation,
+            now + int(seconds * 1000),
+            now,
+            state=OperationState.RUNNING,
+            error=_error(error),
+        )
+
+    async def _finish(
+        self,
+        operation: Operation,
+        state: OperationState,
+        result: Mapping[str, Any] | None,
+        error: Mapping[str, Any] | None,
+    ) -> None:
+        now = self._context.clock()
+        self._failures.pop(operation.operation_id, None)
+        await self._store.move(
+            operation,
+            now + self._context.settings.manifest_operation_keep_ms,
+            now,
+            state=state,
+            result=None if result is None else dict(result),
+            error=error,
+        )
+
+
+def _error(error: StoreError) -> dict[str, str]:
+    return {"code": error.code.value, "detail": error.message}

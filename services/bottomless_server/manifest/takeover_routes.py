@@ -1,0 +1,46 @@
+"""The forced takeover over HTTP.
+
+Contract: openapi/manifest.yaml.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import FastAPI
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.model.names import NodeId, parse_stream_name
+from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.operation_routes import accepted
+from bottomless_server.manifest.operations import Operations
+from bottomless_server.manifest.registry import Registry
+from bottomless_server.manifest.takeover import TAKEOVER, check_takeover
+from bottomless_server.runtime.http import header, negotiate, parse_query
+
+
+class _Takeover(ClosedBody):
+    accept_loss: Literal[True]
+    """Nothing else is accepted: this is the sentence that has to be said."""
+    expect_home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+def add_takeover_routes(
+    api: FastAPI, context: Context, registry: Registry, operations: Operations
+) -> None:
+    async def post(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        record = await registry.find(parse_stream_name(request.path_params["s"]))
+        asked = await read_closed_body(request, _Takeover)
+        home = NodeId(asked.expect_home)
+        await check_takeover(context, record, home)
+        operation = await operations.begin(
+            TAKEOVER,
+            stream_id=record.stream_id,
+            arguments={"home": home, "epoch": record.epoch},
+        )
+        return accepted(operation)
+
+    api.add_api_route("/v1/admin/streams/{s}/takeover", post, methods=["POST"])

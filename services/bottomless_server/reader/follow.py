@@ -1,0 +1,262 @@
+"""Answers that stay open: records as they are appended, as events or as lines.
+
+Each goes from page to page at its client's own speed: the next page is read when the one
+before it was taken, so that a connection holds one page that is on its way and one that
+waits, both of a bounded size. At the end of a stream all wait for one question to the
+owner (shared_tail.py). An answer never jumps: it ends, with a reason and the offset to go
+on from.
+
+On the record's path: after assemble.py put a page together.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from bottomless.errors import Code, StoreError
+from bottomless.model.offset_spec import At, format_timestamp
+from bottomless_server.reader.connection import gone, while_connected
+from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.reader.followers import Followers, SharedPage, Wanted
+from bottomless_server.reader.pages import Page
+
+TROUBLE_SECONDS: Final = 30.0
+"""How long services behind us may be away before an answer ends for it."""
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 2.0
+
+
+class _BlockedError(Exception):
+    """The client took nothing for too long."""
+
+
+class End(NamedTuple):
+    """Why an answer ends."""
+
+    reason: str
+    members: Mapping[str, Any] = {}
+
+
+class FollowResponse(Response):
+    """One of them. What fails before the first byte is a problem, as of a page."""
+
+    def __init__(self, followers: Followers, wanted: Wanted) -> None:
+        super().__init__()
+        self._followers = followers
+        self._wanted = wanted
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        followers, wanted = self._followers, self._wanted
+        followers.check()
+        try:
+            with followers.places.one():
+                query = followers.bounded(wanted.query, wanted.limit)
+                reading = followers.reader.page(wanted.name, query)
+                first = await while_connected(receive, reading)
+                following = _Following(followers, wanted, SharedPage(first), send)
+                await self._stay(following, scope, receive)
+        finally:
+            followers.left()
+
+    async def _stay(self, following: "_Following", scope: Scope, receive: Receive) -> None:
+        working = asyncio.create_task(following.run())
+        leaving = asyncio.create_task(gone(receive))
+        try:
+            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done() and following.blocked:
+                # What waits in the connection cannot be taken back: it gets its last words
+                # and a little time, and is then cut off with all that it holds.
+                if (cut := scope.get("bottomless.cut")) is not None:
+                    cut(following.end(End("slow-consumer")))
+                    await leaving
+            elif working.done():
+                working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+@dataclass(eq=False)
+class _Following:
+    """The work for one client, from the first byte to the last."""
+
+    followers: Followers
+    wanted: Wanted
+    shared: SharedPage | None
+    """What is to be sent next."""
+    send: Send
+    blocked: bool = False
+    """The client took nothing for too long."""
+    _sent_at: float = 0
+    _next_offset: int = 0
+    _committed_next: int = 0
+    _bounds: Bounds | None = None
+
+    def __post_init__(self) -> None:
+        assert self.shared is not None
+        page = self.shared.page
+        self._framing = self.wanted.framing(page)
+        self._stream_id = page.stream.stream_id
+        self._headers = {
+            "content-type": self._framing.media_type,
+            "cache-control": "no-cache, no-transform",
+            "x-accel-buffering": "no",
+            "stream-id": self._stream_id,
+            "stream-first-offset": str(page.first_offset),
+            "page-start-offset": str(page.start.offset),
+            "stream-next-offset": str(page.committed_next),
+        }
+        self._remember(page)
+
+    async def run(self) -> None:
+        raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        draining = asyncio.create_task(self.followers.draining.wait())
+        try:
+            await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+            await self._send_body(self._framing.opening)
+            end = await self._follow(draining)
+            await self._send_body(self.end(end), more=False)
+        except _BlockedError:
+            self.blocked = True
+        finally:
+            draining.cancel()
+
+    def end(self, end: End) -> bytes:
+        return self._framing.end(end.reason, {"next_offset": self._next_offset, **end.members})
+
+    async def _follow(self, draining: "asyncio.Task[bool]") -> End:
+        bounds, wanted = self.followers.bounds, self.wanted
+        # Spread, so that clients that came together do not all come back together.
+        rotate_at = _now() + bounds.rotate_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+        left = wanted.limit
+        first = True
+        while True:
+            assert self.shared is not None
+            count, until = self.shared.page.count, wanted.query.until
+            await self._send_batch(first=first)
+            first = False
+            if left is not None and (left := left - count) <= 0:
+                return End("max-records")
+            if until is not None and self._next_offset >= until:
+                return End("until-offset")
+            if (end := await self._wait(left, rotate_at, draining)) is not None:
+                return end
+
+    async def _send_batch(self, *, first: bool) -> None:
+        """Send the page; even an empty first one, since its id is where a reader resumes."""
+        assert self.shared is not None
+        page = self.shared.page
+        members: dict[str, Any] = {
+            "next_offset": page.next_offset,
+            "up_to_date": page.up_to_date,
+        }
+        if first:
+            members |= {"start_offset": page.start.offset, "clamped": page.start.clamped}
+        if page.gaps:
+            members["gaps"] = [gap._asdict() for gap in page.gaps]
+        body = await self.shared.body(self._framing, self.wanted.encoding, members)
+        # Not kept while the client takes its time.
+        del page
+        self.shared = None
+        await self._send_body(body)
+
+    async def _wait(
+        self, left: int | None, rotate_at: float, draining: "asyncio.Task[bool]"
+    ) -> End | None:
+        """Read the next page that holds something; meanwhile say that this answer lives."""
+        trouble_since: float | None = None
+        pause = _PAUSE_SECONDS
+        while True:
+            now = _now()
+            beat_at = self._sent_at + self.followers.bounds.heartbeat_seconds
+            if draining.done():
+                return End("draining")
+            if now >= rotate_at:
+                return End("rotate")
+            if now >= beat_at:
+                await self._beat()
+                continue
+            seconds = min(beat_at, rotate_at) - now
+            reading = asyncio.create_task(self._read(left, seconds))
+            try:
+                await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done():
+                    return End("draining")
+                shared = reading.result()
+            except StoreError as error:
+                trouble_since = now if trouble_since is None else trouble_since
+                end = _end_of(error, trouble_for=_now() - trouble_since)
+                if end is not None:
+                    return end
+                await asyncio.wait({draining}, timeout=pause * random.uniform(0.5, 1))  # noqa: S311
+                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+                continue
+            finally:
+                reading.cancel()
+            trouble_since, pause = None, _PAUSE_SECONDS
+            if shared is None:
+                continue
+            advanced = shared.page.next_offset > self._next_offset
+            self._remember(shared.page)
+            if advanced:
+                self.shared = shared
+                return None
+
+    async def _read(self, left: int | None, seconds: float) -> SharedPage | None:
+        query = replace(
+            self.wanted.query,
+            spec=At(self._next_offset),
+            consumer=None,
+            default=None,
+            strict=True,
+            stream_id=self._stream_id,
+            known=self._bounds,
+        )
+        followers = self.followers
+        return await followers.read(self.wanted.name, followers.bounded(query, left), seconds)
+
+    def _remember(self, page: Page) -> None:
+        self._next_offset = page.next_offset
+        self._committed_next, self._bounds = page.committed_next, page.bounds
+
+    async def _beat(self) -> None:
+        committed_next = self._committed_next
+        members = {
+            "next_offset": self._next_offset,
+            "committed_offset": committed_next - 1 if committed_next else None,
+            "time": format_timestamp(round(self.followers.now() * 1000)),
+        }
+        await self._send_body(self._framing.heartbeat(members))
+
+    async def _send_body(self, body: bytes, *, more: bool = True) -> None:
+        if body or not more:
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _send(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(self.followers.bounds.blocked_seconds):
+                await self.send(message)
+        except TimeoutError:
+            raise _BlockedError from None
+        self._sent_at = _now()
+
+
+def _end_of(error: StoreError, *, trouble_for: float) -> End | None:
+    """What an error means to who follows; None if it may pass."""
+    if error.code in {Code.STREAM_NOT_FOUND, Code.STREAM_REPLACED}:
+        return End("stream-deleted")
+    if error.code is Code.OFFSET_TRIMMED:
+        return End("offset-trimmed", {"first_offset": error.facts["first_offset"]})
+    if error.retryable and trouble_for < TROUBLE_SECONDS:
+        return None
+    return End("error", {"code": error.code, "retryable": error.retryable})
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,136 @@
+"""What a request for records says: its parameters, checked, as a PageQuery.
+
+Contract: openapi/reader.yaml. Parameters that mean nothing together are refused, so that
+nobody waits for what will not happen.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bottomless.errors import Fault, InvalidRequest
+from bottomless.model.limits import (
+    LONG_POLL_MS_MAX,
+    OFFSET_MAX,
+    PAGE_RECORD_COUNT_ARROW_MAX,
+    PAGE_RECORD_COUNT_DEFAULT,
+    PAGE_RECORD_COUNT_MAX,
+    PAGE_SIZE_DEFAULT,
+    PAGE_SIZE_MAX,
+)
+from bottomless.model.names import parse_reference, parse_stream_id
+from bottomless.model.offset_spec import OffsetSpec, Stored, parse_offset_spec
+from bottomless_server.reader.core.framing import NDJSON, SSE
+from bottomless_server.reader.core.rendering import ValueEncoding
+from bottomless_server.reader.pages import PageQuery
+from bottomless_server.runtime.http import Parser, boolean, choice, integer
+
+JSON: Final = "application/json"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+CHUNKS: Final = "application/vnd.bottomless.chunks"
+OCTETS: Final = "application/octet-stream"
+
+_BINARY: Final = (ARROW, CHUNKS)
+
+
+def _with_text(value: str) -> tuple[str, OffsetSpec]:
+    return value, parse_offset_spec(value)
+
+
+_START: Final[Mapping[str, Parser]] = {
+    "consumer": parse_reference,
+    "default": parse_offset_spec,
+    "on_out_of_range": choice("clamp", "error"),
+    "expect_stream_id": parse_stream_id,
+}
+RESOLVE_PARAMETERS: Final[Mapping[str, Parser]] = {"spec": _with_text, **_START}
+RECORD_PARAMETERS: Final[Mapping[str, Parser]] = {
+    "expect_stream_id": parse_stream_id,
+    "value_encoding": choice(*ValueEncoding),
+}
+PAGE_PARAMETERS: Final[Mapping[str, Parser]] = {
+    "offset": _with_text,
+    **_START,
+    "until_offset": integer(0, OFFSET_MAX + 1),
+    "limit": integer(1, PAGE_RECORD_COUNT_ARROW_MAX),
+    "max_bytes": integer(1, PAGE_SIZE_MAX),
+    "max_wait_ms": integer(0, LONG_POLL_MS_MAX),
+    "min_records": integer(1, PAGE_RECORD_COUNT_ARROW_MAX),
+    "min_bytes": integer(1, PAGE_SIZE_MAX),
+    "follow": boolean,
+    "value_encoding": choice(*ValueEncoding),
+}
+
+
+def offered(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The media types of an answer to these parameters, best first."""
+    return (NDJSON, SSE) if values.get("follow") else (JSON, ARROW, NDJSON, SSE, CHUNKS)
+
+
+def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
+    """The query of a page, or of the first page of an answer that stays open.
+
+    Raises:
+        InvalidRequest: parameters do not go together, or one that is needed is missing.
+    """
+    stays = media_type == SSE or values.get("follow", False)
+    if stays:
+        refuse(values, ("max_wait_ms", "min_records", "min_bytes"), "this answer stays open")
+    if "max_wait_ms" not in values:
+        refuse(values, ("min_records", "min_bytes"), "it goes with max_wait_ms")
+    # An answer of events may leave its start out: it is the next record then.
+    given = {"offset": _with_text("next"), **values} if media_type == SSE else values
+    return PageQuery(
+        **start_of(given, "offset"),
+        limit=_limit(values.get("limit"), media_type),
+        size_max=values.get("max_bytes", PAGE_SIZE_DEFAULT),
+        until=values.get("until_offset"),
+        wait_ms=values.get("max_wait_ms", 0),
+        count_min=values.get("min_records", 1),
+        size_min=values.get("min_bytes", 0),
+        whole_chunks=media_type == CHUNKS,
+    )
+
+
+def start_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What says where to start, as members of a PageQuery; `name` is the parameter of the spec.
+
+    Raises:
+        InvalidRequest
+    """
+    if name not in values:
+        raise _fault(name, "missing", "it says where to start")
+    spec = values[name][1]
+    if isinstance(spec, Stored):
+        if "consumer" not in values:
+            raise _fault("consumer", "missing", "it says whose stored offset is meant")
+        if isinstance(values.get("default"), Stored):
+            raise _fault("default", "bad-parameter", "it is for where nothing is stored")
+    else:
+        refuse(values, ("consumer", "default"), "it goes with the spec stored")
+    return {
+        "spec": spec,
+        "consumer": values.get("consumer"),
+        "default": values.get("default"),
+        "strict": values.get("on_out_of_range") == "error",
+        "stream_id": values.get("expect_stream_id"),
+    }
+
+
+def _limit(limit: int | None, media_type: str) -> int:
+    if media_type in _BINARY:
+        return PAGE_RECORD_COUNT_ARROW_MAX if limit is None else limit
+    if limit is None:
+        return PAGE_RECORD_COUNT_DEFAULT
+    if limit > PAGE_RECORD_COUNT_MAX and media_type != SSE:
+        raise _fault("limit", "bad-parameter", f"here it is at most {PAGE_RECORD_COUNT_MAX}")
+    return limit
+
+
+def refuse(values: Mapping[str, Any], names: tuple[str, ...], why: str) -> None:
+    for name in names:
+        if name in values:
+            raise _fault(name, "bad-parameter", why)
+
+
+def _fault(name: str, code: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"{name}: {why}", faults=[Fault(code, why, parameter=name)])

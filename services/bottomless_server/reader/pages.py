@@ -1,0 +1,66 @@
+"""What is asked for and what is answered: the values between routes and assemble.py."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from bottomless.model.names import Reference, StreamId
+from bottomless.model.offset_spec import OffsetSpec
+from bottomless_server.reader.core.locator import Bounds, Start
+from bottomless_server.reader.core.page import Gap
+from bottomless_server.reader.streams import StreamFacts
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """What a reader asks for."""
+
+    spec: OffsetSpec
+    limit: int
+    size_max: int
+    consumer: Reference | None = None
+    default: OffsetSpec | None = None
+    """Both go with the spec `stored`."""
+    until: int | None = None
+    wait_ms: int = 0
+    count_min: int = 1
+    size_min: int = 0
+    """What is waited for."""
+    strict: bool = False
+    """Out of range is an error, and not moved into range."""
+    stream_id: StreamId | None = None
+    """The only stream that is meant."""
+    whole_chunks: bool = False
+    known: Bounds | None = None
+    """Of a reader that follows: what the owner said when it was asked for the page before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What it gets. All bounds were true at one moment during the request."""
+
+    stream: StreamFacts
+    start: Start
+    table: pa.Table
+    chunks: Sequence[memoryview]
+    """Instead of the table, of a page of whole chunks."""
+    count: int
+    size: int
+    full: bool
+    """Whatever comes, no more records belong to this page."""
+    gaps: Sequence[Gap]
+    next_offset: int
+    """Where this reader continues."""
+    first_offset: int
+    committed_next: int
+    bounds: Bounds
+
+    @property
+    def up_to_date(self) -> bool:
+        return self.next_offset >= self.committed_next
+
+    @property
+    def is_immutable(self) -> bool:
+        """Whether the same request always brings these records: a full page of the past."""
+        return self.full and self.next_offset < self.committed_next

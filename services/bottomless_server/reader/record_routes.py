@@ -1,0 +1,239 @@
+"""`GET …/records` and `GET …/records/{offset}`: requests in, answers out; api.md, section 5.
+
+On the record's path: after assemble.py put the page together; what follows is the
+client, or shared/bottomless/spark/source.py.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+from fastapi import Request
+from starlette.responses import Response
+
+from bottomless.errors import (
+    Code,
+    Fault,
+    InvalidRequest,
+    NotFound,
+    OffsetGone,
+    StoreError,
+    WrongOffset,
+)
+from bottomless.model.limits import OFFSET_MAX, PAGE_RECORD_COUNT_DEFAULT
+from bottomless.model.names import StreamName, parse_stream_name
+from bottomless.model.offset_spec import At
+from bottomless_server.reader.assemble import Reader
+from bottomless_server.reader.connection import Places, while_connected
+from bottomless_server.reader.core.byte_range import etag_matches
+from bottomless_server.reader.core.framing import NDJSON, SSE, Events, Lines, parse_event_id
+from bottomless_server.reader.core.rendering import (
+    ValueEncoding,
+    as_arrow_stream,
+    as_json,
+    as_json_records,
+)
+from bottomless_server.reader.follow import FollowResponse
+from bottomless_server.reader.followers import Followers, Wanted
+from bottomless_server.reader.fragments import INLINE_SIZE_MAX
+from bottomless_server.reader.page_query import (
+    ARROW,
+    CHUNKS,
+    JSON,
+    OCTETS,
+    PAGE_PARAMETERS,
+    RECORD_PARAMETERS,
+    offered,
+    page_query,
+)
+from bottomless_server.reader.pages import Page, PageQuery
+from bottomless_server.runtime.http import header, integer, negotiate, parse_query
+
+_LINES: Final = Lines()
+
+
+class RecordRoutes:
+    def __init__(self, reader: Reader, followers: Followers, waiters: Places) -> None:
+        self._reader = reader
+        self._followers = followers
+        self._waiters = waiters
+
+    async def records(self, s: str, request: Request) -> Response:
+        name = parse_stream_name(s)
+        values = parse_query(request.scope, PAGE_PARAMETERS)
+        media_type = negotiate(header(request.scope, b"accept"), offered(values))
+        query = page_query(values, media_type)
+        encoding = ValueEncoding(values.get("value_encoding", ValueEncoding.AUTO))
+        if media_type == SSE or values.get("follow"):
+            wanted = _wanted(name, query, values.get("limit"), encoding, request, media_type)
+            return FollowResponse(self._followers, wanted)
+        if query.wait_ms:
+            with self._waiters.one():
+                page = await while_connected(request.receive, self._reader.page(name, query))
+        else:
+            page = await self._reader.page(name, query)
+        requested = values["offset"][0]
+        headers = page_headers(page)
+        if query.until is None or page.next_offset < query.until:
+            headers["Link"] = _next_link(request, page.next_offset)
+        if page.is_immutable:
+            headers["ETag"] = page_etag(page, requested, media_type, encoding)
+            if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
+                return Response(None, 304, headers)
+
+        def render() -> bytes:
+            if media_type == CHUNKS:
+                return b"".join(page.chunks)
+            if media_type == ARROW:
+                return as_arrow_stream(page.table)
+            members = _page_members(page, requested)
+            if media_type == JSON:
+                return as_json(members, page.table, encoding)
+            del members["records"]
+            return _LINES.batch(page.table, encoding, members)
+
+        # JSON is made record by record, so their number is what costs as well.
+        inline = page.size <= INLINE_SIZE_MAX and page.table.num_rows <= PAGE_RECORD_COUNT_DEFAULT
+        body = render() if inline else await asyncio.to_thread(render)
+        return Response(body, 200, headers, media_type)
+
+    async def record(self, s: str, offset: str, request: Request) -> Response:
+        name = parse_stream_name(s)
+        wanted = _path_offset(offset)
+        values = parse_query(request.scope, RECORD_PARAMETERS)
+        media_type = negotiate(header(request.scope, b"accept"), (JSON, OCTETS))
+        encoding = ValueEncoding(values.get("value_encoding", ValueEncoding.AUTO))
+        query = PageQuery(At(wanted), 1, 1, strict=True, stream_id=values.get("expect_stream_id"))
+        try:
+            page = await self._reader.page(name, query)
+        except OffsetGone as error:
+            if error.code is not Code.OFFSET_OUT_OF_RANGE:
+                raise
+            raise _not_written(error.facts) from None
+        bounds = {"first_offset": page.first_offset, "next_offset": page.committed_next}
+        if page.gaps:
+            raise OffsetGone("nothing is stored for this offset any more", facts=bounds)
+        if page.count == 0:
+            raise _not_written(bounds)
+        (record,) = as_json_records(page.table, encoding)
+        form = _digest(f"{media_type} {encoding}")
+        headers = {
+            "Stream-Id": page.stream.stream_id,
+            "Stream-First-Offset": str(page.first_offset),
+            "Stream-Next-Offset": str(page.committed_next),
+            "Record-Offset": str(wanted),
+            "Record-Timestamp": str(record["timestamp"]),
+            "Cache-Control": "private, no-cache",
+            # Strong: all of the answer is the record's own, and that never changes.
+            "ETag": f'"{page.stream.stream_id}:{wanted}:{form}"',
+        }
+        if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
+            return Response(None, 304, headers)
+        if media_type == JSON:
+            return Response(orjson.dumps(record), 200, headers, JSON)
+        # Whatever the value is, a browser saves it and does not run it.
+        headers["Content-Disposition"] = "attachment"
+        return Response(page.table.column("value")[0].as_py(), 200, headers, OCTETS)
+
+
+def page_etag(page: Page, requested: str, media_type: str, encoding: ValueEncoding) -> str:
+    """Weak, since bounds of the stream stand beside the records and do change."""
+    form = _digest(f"{requested} {media_type} {encoding}")
+    return f'W/"{page.stream.stream_id}:{page.start.offset}:{page.next_offset}:{form}"'
+
+
+def page_headers(page: Page) -> dict[str, str]:
+    """What every page says of itself and its stream, whatever its body is."""
+    headers = {
+        "Stream-Id": page.stream.stream_id,
+        "Stream-First-Offset": str(page.first_offset),
+        "Page-Start-Offset": str(page.start.offset),
+        "Page-Next-Offset": str(page.next_offset),
+        "Stream-Next-Offset": str(page.committed_next),
+        "Stream-Up-To-Date": "true" if page.up_to_date else "false",
+        "Cache-Control": "private, no-cache",
+    }
+    if page.committed_next:
+        headers["Stream-Committed-Offset"] = str(page.committed_next - 1)
+    if page.start.clamped:
+        headers["Page-Clamped"] = page.start.clamped
+    if page.gaps:
+        headers["Page-Gaps"] = ", ".join(
+            f"{gap.first_offset}-{gap.next_offset - 1}" for gap in page.gaps
+        )
+    return headers
+
+
+def _wanted(
+    name: StreamName,
+    query: PageQuery,
+    limit: int | None,
+    encoding: ValueEncoding,
+    request: Request,
+    media_type: str,
+) -> Wanted:
+    """What a client wants to follow; where it was before beats what it asks for.
+
+    Raises:
+        InvalidRequest, WrongOffset
+    """
+    if media_type == NDJSON:
+        return Wanted(name, query, limit, encoding, lambda _: _LINES)
+    event_id = header(request.scope, b"last-event-id")
+    if event_id:
+        stream_id, offset = parse_event_id(event_id)
+        if query.stream_id not in (None, stream_id):
+            raise WrongOffset("the event is of another stream", code=Code.STREAM_REPLACED)
+        query = replace(query, spec=At(offset), stream_id=stream_id)
+    return Wanted(name, query, limit, encoding, lambda page: Events(page.stream.stream_id))
+
+
+def _page_members(page: Page, requested: str) -> dict[str, Any]:
+    members = {
+        "stream_id": page.stream.stream_id,
+        "requested": requested,
+        "start_offset": page.start.offset,
+        "clamped": page.start.clamped,
+        "records": [],
+        "next_offset": page.next_offset,
+        "first_offset": page.first_offset,
+        "committed_offset": page.committed_next - 1 if page.committed_next else None,
+        "up_to_date": page.up_to_date,
+        "lag_records": page.committed_next - page.next_offset,
+    }
+    if page.gaps:
+        members["gaps"] = [gap._asdict() for gap in page.gaps]
+    return members
+
+
+def _next_link(request: Request, next_offset: int) -> str:
+    """The same request from where this page ended."""
+    others = [
+        f"{quote(name)}={quote(value)}"
+        for name, value in request.query_params.multi_items()
+        if name not in ("offset", "consumer", "default")
+    ]
+    query = "&".join([f"offset={next_offset}", *others])
+    return f'<{request.url.path}?{query}>; rel="next"'
+
+
+def _path_offset(text: str) -> int:
+    try:
+        return int(integer(0, OFFSET_MAX)(text))
+    except InvalidRequest as error:
+        fault = Fault(Code.BAD_PARAMETER, error.message, parameter="offset")
+        raise InvalidRequest(f"offset: {error.message}", faults=[fault]) from None
+
+
+def _not_written(facts: Mapping[str, object]) -> StoreError:
+    return NotFound(
+        "no record is written at this offset yet", code=Code.OFFSET_NOT_FOUND, facts=facts
+    )
+
+
+def _digest(form: str) -> str:
+    return hashlib.sha256(form.encode()).hexdigest()[:8]

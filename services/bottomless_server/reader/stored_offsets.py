@@ -1,0 +1,29 @@
+"""Where a consumer continues, as it committed; the manifest service keeps it.
+
+Contract: openapi/internal.yaml, `get_stored_offset`.
+"""
+
+from bottomless.errors import Code, NotFound
+from bottomless.model.names import Reference, StreamId
+from bottomless_server.reader.ports import Asked
+
+
+class StoredOffsets:
+    def __init__(self, manifest: Asked) -> None:
+        self._manifest = manifest
+
+    async def find(self, stream_id: StreamId, consumer: Reference) -> int | None:
+        """The next offset that a consumer wants; None if it has committed none.
+
+        Raises:
+            NotFound: the stream is gone.
+            Unavailable
+        """
+        path = f"/internal/v1/streams/{stream_id}/consumers/{consumer}/offset"
+        try:
+            answer = await self._manifest.call("GET", path)
+        except NotFound as error:
+            if error.code is not Code.OFFSET_NOT_FOUND:
+                raise
+            return None
+        return int(answer.body["next_offset"])

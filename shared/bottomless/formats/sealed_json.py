@@ -1,0 +1,57 @@
+"""JSON objects in the bucket that carry their own checksum, in one canonical form.
+
+People must be able to read them with nothing but a pager, and a rebuild must be able to
+trust them: so the last member is the CRC-32C of the object without it, and any other form
+of the same values is refused as damage. Spec: docs/formats.md, "Stream registry object"
+and "Consumers snapshot".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from bottomless.formats.checks import VERSION, check, corrupt, crc32c
+
+Readers = Mapping[str, Callable[[Any], Any]]
+
+
+def seal(members: Mapping[str, Any]) -> bytes:
+    """The object with its version in front and its checksum at the end."""
+    whole = {"format": VERSION, **members}
+    crc = crc32c(orjson.dumps(whole))
+    return orjson.dumps({**whole, "crc32c": f"{crc:08x}"})
+
+
+def unseal(what: str, data: bytes, names: Sequence[str]) -> dict[str, Any]:
+    """The members of an object that `seal` wrote, which are exactly `names`, in that order.
+
+    Raises:
+        Corrupt: it is damaged, or of another version.
+    """
+    members = parse_object(what, data)
+    members.pop("crc32c", None)
+    check(what, members.keys() == set(names), "its members are not those of its version")
+    try:
+        sealed = seal({name: members[name] for name in names})
+    except orjson.JSONEncodeError as error:
+        raise corrupt(what, "it is nested too deeply") from error
+    check(what, sealed == data, "its checksum does not match, or its form is not the canonical one")
+    return members
+
+
+def parse_object(what: str, data: bytes) -> dict[str, Any]:
+    """The members of a JSON object of our version, without the version.
+
+    Raises:
+        Corrupt: it is something else.
+    """
+    try:
+        members = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise corrupt(what, "it is not JSON") from error
+    check(what, isinstance(members, dict), "it is not an object")
+    version = members.pop("format", None)
+    check(what, type(version) is int, "it names no version")
+    check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
+    return dict(members)

@@ -1,0 +1,142 @@
+"""Objects of an S3 store, read by a worker with credentials of its own.
+
+They come from where every program finds them: the environment, a profile, the role of the
+machine. Nothing of them passes through Spark. A worker process keeps one client, since
+making one takes longer than a read.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from typing import Any, Final
+
+import botocore.session
+import urllib3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    SSLError,
+)
+
+from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
+from bottomless.drives.s3_answers import LOST, code_of, of_answer, status_of
+from bottomless.spark.plan import Stored
+from bottomless.spark.store import (
+    CONNECT_SECONDS,
+    CONNECTION_COUNT_MAX,
+    READ_SECONDS,
+    Counts,
+    StorePlace,
+    check_ca,
+    patiently,
+)
+
+REGION_DEFAULT: Final = "us-east-1"
+"""A signature needs one: a store of one's own takes any, and AWS says where the bucket is."""
+_WAY_OUT: Final = "mode=presigned and mode=reader need no credentials in the workers"
+
+
+class S3Objects:
+    def __init__(self, place: StorePlace, counts: Counts) -> None:
+        self._place = place
+        self._counts = counts
+        self._bucket, _, prefix = place.root.partition("/")
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        assert fragment.object_key is not None
+        object_key = self._prefix + fragment.object_key
+        data = patiently(lambda: self._get(object_key, start, size))
+        self._counts.object_reads += 1
+        self._counts.object_bytes += len(data)
+        return data
+
+    def _get(self, object_key: str, start: int, size: int) -> bytes:
+        wanted = f"bytes={start}-{start + size - 1}"
+        with _translated():
+            try:
+                reply = _client(self._place).get_object(
+                    Bucket=self._bucket, Key=object_key, Range=wanted
+                )
+            except ClientError as error:
+                if status_of(error) == 416:
+                    return b""
+                raise
+            with closing(reply["Body"]) as body:
+                check_range(reply.get("ContentRange"), start, reply["ContentLength"], size)
+                data: bytes = body.read()
+                return data
+
+
+def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
+    """Look at what the store is about to send, before gigabytes of it are in memory.
+
+    Raises:
+        DriveRefused: it is not the range that was asked for.
+    """
+    if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
+        raise DriveRefused("the object store sends other ranges than it is asked for")
+
+
+@lru_cache(maxsize=4)
+def _client(place: StorePlace) -> Any:
+    check_ca(place.ca)
+    session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
+    region = place.region or session.get_config_variable("region")
+    config: Any = Config(  # type: ignore[no-untyped-call]
+        signature_version="s3v4",
+        # Attempts are counted in one place, which also sees a reply that breaks off.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=CONNECTION_COUNT_MAX,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "path" if place.path_style else "virtual"},
+    )
+    return session.create_client(
+        "s3",
+        region_name=region or REGION_DEFAULT,
+        endpoint_url=place.endpoint,
+        verify=place.ca,
+        config=config,
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what the library raises as an error of the port."""
+    try:
+        yield
+    except ClientError as error:
+        failure = of_answer(code_of(error), status_of(error), puts=False)
+        if isinstance(failure, ObjectMissing):
+            raise ObjectMissing("an object is not there (any more)") from error
+        if isinstance(failure, DriveRefused):
+            _forget_client()
+            message = f"the object store refuses this worker; {_WAY_OUT}"
+            raise DriveRefused(message, facts=failure.facts) from error
+        raise failure from error
+    except SSLError as error:
+        raise DriveUnavailable(
+            "no secure connection to the object store; the option s3.ca names certificates to trust"
+        ) from error
+    except (*LOST, urllib3.exceptions.HTTPError, OSError) as error:
+        raise DriveUnavailable("the object store does not answer this worker") from error
+    except (CredentialRetrievalError, MetadataRetrievalError) as error:
+        raise DriveUnavailable("the credentials of this worker cannot be fetched now") from error
+    except BotoCoreError as error:
+        # No credentials, half a profile, no such file of certificates: nothing was sent.
+        _forget_client()
+        raise DriveRefused(
+            f"this worker cannot ask the object store as it is set up; {_WAY_OUT}",
+            facts={"reason": type(error).__name__},
+        ) from error
+
+
+def _forget_client() -> None:
+    # A client keeps the credentials that it found when it was made, or that there were none.
+    _client.cache_clear()

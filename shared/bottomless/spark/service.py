@@ -1,0 +1,71 @@
+"""Ask the reader service from a worker, over HTTP, by the library that comes with botocore."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import orjson
+import urllib3
+
+from bottomless.client.problems import error_from_problem
+from bottomless.errors import Unavailable
+from bottomless.model.names import StreamId, StreamName
+
+JSON: Final = "application/json"
+_REQUEST_COUNT_MAX: Final = 6
+"""Attempts of one request: with the waits between them some six seconds, enough for a restart."""
+
+
+class Source(NamedTuple):
+    """Which stream, and where it is asked for."""
+
+    url: str
+    name: StreamName
+    stream_id: StreamId
+
+
+def ask(
+    source: Source, path: str, query: Mapping[str, str], media_type: str
+) -> urllib3.BaseHTTPResponse:
+    """GET what lies below the stream's own path.
+
+    Raises:
+        StoreError: as the reader answers.
+    """
+    url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/{path}"
+    try:
+        answer = _pool().request("GET", url, fields=query, headers={"Accept": media_type})
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable("the reader does not answer") from error
+    if answer.status != 200:
+        raise error_from_problem(answer.status, _json_or_none(answer.data))
+    return answer
+
+
+def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+    """As `ask`, for an answer that is an object of JSON."""
+    members = _json_or_none(ask(source, path, query, JSON).data)
+    if not isinstance(members, dict):
+        raise Unavailable("the answer is not that of a Bottomless server")
+    return members
+
+
+@cache
+def _pool() -> urllib3.PoolManager:
+    # One a worker process: Spark uses workers again for later tasks.
+    retries = urllib3.Retry(
+        total=_REQUEST_COUNT_MAX - 1,
+        backoff_factor=0.2,
+        status_forcelist=(429, 503, 504),
+        raise_on_status=False,
+        redirect=False,
+    )
+    return urllib3.PoolManager(retries=retries, timeout=urllib3.Timeout(connect=5, read=60))
+
+
+def _json_or_none(data: bytes) -> object:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None

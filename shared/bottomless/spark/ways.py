@@ -1,0 +1,99 @@
+"""Which way a worker takes to what is in object storage, and when it leaves one for the next.
+
+    direct      the store itself, with the worker's own credentials
+    presigned   the store itself, with URLs that the reader signs
+    reader      pages of records from the reader, which is always left
+
+Modes direct, presigned and reader are one way, and its errors are the job's. Mode auto
+takes them in this order as far as the store knows them. A store that refuses or does not
+answer this worker will do so for the next thousand fragments too, so the process leaves
+that way for a while; that an object is gone says nothing of others, and the reader knows
+best what became of it.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bottomless.errors import InvalidRequest
+from bottomless.spark.options import Mode
+from bottomless.spark.s3_objects import S3Objects
+from bottomless.spark.service import Source
+from bottomless.spark.store import Counts, LocalObjects, Objects, StorePlace
+from bottomless.spark.url_objects import UrlObjects
+
+LEFT_SECONDS: Final = 60
+"""Long beside the attempts that a dead way costs, short beside a job: it may come back."""
+_AUTO: Final = {"file": (Mode.DIRECT,), "s3": (Mode.DIRECT, Mode.PRESIGNED)}
+"""By kind of store: what is tried before the reader."""
+
+_left: Final[dict[tuple[str, Mode, StorePlace | None], float]] = {}
+"""Until when this process leaves a way to a stream's store; bounded by the ways that jobs name."""
+
+
+class Way(NamedTuple):
+    mode: Mode
+    objects: Objects
+
+
+class Ways:
+    """The ways of one task, best first."""
+
+    def __init__(
+        self,
+        mode: Mode,
+        source: Source,
+        next_offset: int,
+        place: StorePlace | None,
+        ca: str | None,
+        counts: Counts,
+    ) -> None:
+        self._mode = mode
+        self._source = source
+        self._next_offset = next_offset
+        self._place = place
+        self._ca = ca
+        self._counts = counts
+        self._opened: dict[Mode, Way] = {}
+
+    def open(self) -> Iterator[Way]:
+        """The ways that are worth trying now, none where only the reader is left."""
+        for mode in self._modes():
+            # A mode that is one way has nothing else to take: what auto left, it tries.
+            if self._mode is Mode.AUTO and _left.get(self._name(mode), 0) > time.monotonic():
+                continue
+            if mode not in self._opened:
+                self._opened[mode] = Way(mode, self._objects(mode))
+            yield self._opened[mode]
+
+    def leave(self, way: Way) -> None:
+        """Take another way for a while, in all tasks of this process."""
+        _left[self._name(way.mode)] = time.monotonic() + LEFT_SECONDS
+
+    def _modes(self) -> tuple[Mode, ...]:
+        if self._mode is Mode.AUTO:
+            return _AUTO.get(self._place.kind, ()) if self._place else ()
+        return () if self._mode is Mode.READER else (self._mode,)
+
+    def _name(self, mode: Mode) -> tuple[str, Mode, StorePlace | None]:
+        return self._source.url, mode, self._place
+
+    def _objects(self, mode: Mode) -> Objects:
+        if mode is Mode.PRESIGNED:
+            return UrlObjects(self._source, self._next_offset, self._ca, self._counts)
+        assert self._place is not None
+        return open_objects(self._place, self._counts)
+
+
+def open_objects(place: StorePlace, counts: Counts) -> Objects:
+    """The reader of a store for workers that may use it by themselves.
+
+    Raises:
+        InvalidRequest: they cannot read stores of this kind.
+    """
+    if place.kind == "file":
+        return LocalObjects(Path(place.root), counts)
+    if place.kind == "s3":
+        return S3Objects(place, counts)
+    raise InvalidRequest(f"workers cannot read a store of kind {place.kind}; use mode=reader")

@@ -1,0 +1,178 @@
+"""Consumer offsets in coordination: how far each consumer of a stream has come.
+
+bottomless:consumer:{stream_id}:{consumer}    the last commit
+bottomless:consumers:{stream_id}              index of the names
+bottomless:consumers-snapshot:{stream_id}     which object holds them, too
+bottomless:consumer-snapshots                 streams whose object is behind, by the last commit
+
+A commit is one EXEC that also watches the stream's record: one that is being deleted takes
+none. After a crash at any moment all of a commit is there or nothing of it, and with it the
+stream stands in the queue for its next snapshot.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+import orjson
+
+from bottomless.coordination.base import Changes, Coordination, Due, Member
+from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
+from bottomless.formats.stream_record import decode_record
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference, StreamId, Uid
+from bottomless.model.stream import StreamState
+from bottomless.stores.streams import stream_key, stream_not_found
+
+SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
+_PAGE_COUNT: Final = 500
+
+
+class SnapshotPointer(NamedTuple):
+    """The snapshot object that was written last."""
+
+    version: int
+    uid: Uid
+
+
+def consumer_key(stream_id: StreamId, consumer: Reference) -> str:
+    return f"bottomless:consumer:{stream_id}:{consumer}"
+
+
+def consumers_index(stream_id: StreamId) -> str:
+    return f"bottomless:consumers:{stream_id}"
+
+
+def snapshot_key(stream_id: StreamId) -> str:
+    return f"bottomless:consumers-snapshot:{stream_id}"
+
+
+class ConsumerOffsets:
+    """The offsets of all consumers. Holds no state of its own."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def find(self, stream_id: StreamId, consumer: Reference) -> StoredOffset | None:
+        """The last commit of a consumer, None if there is none."""
+        value = await self._coordination.get(consumer_key(stream_id, consumer))
+        return None if value is None else decode_offset(value)
+
+    async def count(self, stream_id: StreamId) -> int:
+        return await self._coordination.member_count(consumers_index(stream_id))
+
+    async def page(
+        self, stream_id: StreamId, after: str = "", limit: int = _PAGE_COUNT
+    ) -> list[StoredOffset]:
+        """Commits in the order of consumers' names, from behind a name."""
+        names = await self._coordination.members(
+            consumers_index(stream_id), after.encode("ascii"), limit
+        )
+        keys = [consumer_key(stream_id, Reference(name.decode("ascii"))) for name in names]
+        values = await self._coordination.get_many(keys)
+        # One that was forgotten between the two reads is not there.
+        return [decode_offset(value) for value in values if value is not None]
+
+    async def all(self, stream_id: StreamId) -> tuple[StoredOffset, ...]:
+        """Every commit of a stream; their number is bounded where they are taken."""
+        found: list[StoredOffset] = []
+        while page := await self.page(stream_id, found[-1].consumer if found else ""):
+            found += page
+        return tuple(found)
+
+    async def change(
+        self,
+        stream_id: StreamId,
+        consumer: Reference,
+        decide: Callable[[StoredOffset | None], StoredOffset | None],
+        now: int,
+    ) -> StoredOffset | None:
+        """Replace what is stored by what `decide` makes of it, None for nothing.
+
+        `decide` is asked again after a conflict, and raises to leave it as it is.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
+        decided: list[StoredOffset | None] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            record = values[record_key]
+            if record is None or decode_record(record).state is not StreamState.ACTIVE:
+                raise stream_not_found()
+            value = values[key]
+            before = None if value is None else decode_offset(value)
+            after = decide(before)
+            decided[:] = [after]
+            return Changes() if after == before else _written(stream_id, consumer, after, now)
+
+        await self._coordination.transact([key, record_key], change)
+        return decided[0]
+
+    async def is_behind(self, stream_id: StreamId) -> bool:
+        """Whether there are commits that may not be in a snapshot yet."""
+        (due_at,) = await self._coordination.due_at(SNAPSHOTS_KEY, [stream_id.encode("ascii")])
+        return due_at is not None
+
+    async def pointer(self, stream_id: StreamId) -> SnapshotPointer | None:
+        """Which snapshot object was written last; older ones are in the delete queue."""
+        value = await self._coordination.get(snapshot_key(stream_id))
+        return None if value is None else _pointer(value)
+
+    async def point(
+        self,
+        stream_id: StreamId,
+        before: SnapshotPointer | None,
+        after: SnapshotPointer,
+        retired: Due | None,
+    ) -> bool:
+        """Note a snapshot object that is durable; False if somebody else noted one meanwhile."""
+        key = snapshot_key(stream_id)
+        done: list[bool] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            value = values[key]
+            found = None if value is None else _pointer(value)
+            done[:] = [found == before]
+            queued = [] if retired is None else [retired]
+            return Changes({key: orjson.dumps(list(after))}, queued) if done[0] else Changes()
+
+        await self._coordination.transact([key], change)
+        return done[0]
+
+    async def restore(self, snapshot: ConsumersSnapshot, uid: Uid) -> None:
+        """Write what a snapshot holds into a coordination that has lost it; repeatable."""
+        stream_id = snapshot.stream_id
+        key = snapshot_key(stream_id)
+        changes = Changes({key: orjson.dumps([snapshot.version, uid])})
+        for stored in snapshot.consumers:
+            changes |= _entered(stream_id, stored.consumer, stored)
+        await self._coordination.transact([key], lambda _: changes)
+
+    async def forget_all(self, stream_id: StreamId) -> None:
+        """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
+        key = snapshot_key(stream_id)
+        while page := await self._coordination.members(consumers_index(stream_id), b"", 500):
+            changes = Changes()
+            for name in page:
+                changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
+            await self._coordination.transact([key], lambda _, changes=changes: changes)  # type: ignore[misc]
+        await self._coordination.transact([key], lambda _: Changes({key: None}))
+
+
+def _written(
+    stream_id: StreamId, consumer: Reference, stored: StoredOffset | None, now: int
+) -> Changes:
+    return _entered(stream_id, consumer, stored) | Changes(
+        queued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)]
+    )
+
+
+def _entered(stream_id: StreamId, consumer: Reference, stored: StoredOffset | None) -> Changes:
+    value = None if stored is None else encode_offset(stored)
+    member = Member(consumers_index(stream_id), consumer.encode("ascii"), stored is not None)
+    return Changes({consumer_key(stream_id, consumer): value}, (), [member])
+
+
+def _pointer(value: bytes) -> SnapshotPointer:
+    return SnapshotPointer(*orjson.loads(value))

@@ -1,0 +1,243 @@
+"""Answers that stay open, from the real program: scenarios R15 to R18, R4, and a stop in the middle."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from support.contract import QUICK, Stream, new_stream, problem_of
+from support.server import AllInOne
+from support.waiting import until
+
+SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
+SETTINGS = {
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100",
+    "BOTTOMLESS_READER_HEARTBEAT_SECONDS": "0.5",
+}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
+    with AllInOne(tmp_path_factory.mktemp("follow") / "data", SETTINGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(running: AllInOne) -> Iterator[httpx.Client]:
+    with running.client() as connected:
+        yield connected
+
+
+@dataclass(frozen=True)
+class Event:
+    name: str
+    data: dict[str, Any]
+    id: str | None
+
+    @property
+    def values(self) -> list[str]:
+        return [record["value"] for record in self.data["records"]]
+
+
+def events_of(response: httpx.Response) -> Iterator[Event]:
+    fields: dict[str, str] = {}
+    for line in response.iter_lines():
+        if not line and fields:
+            yield Event(fields["event"], json.loads(fields["data"]), fields.get("id"))
+            fields = {}
+        elif line and not line.startswith(":"):
+            name, _, fields[name] = line.partition(": ")
+
+
+@contextmanager
+def following(
+    client: httpx.Client, stream: Stream, accept: str = SSE, **parameters: Any
+) -> Iterator[httpx.Response]:
+    headers = {"accept": accept}
+    if "last_event_id" in parameters:
+        headers["last-event-id"] = parameters.pop("last_event_id")
+    with client.stream("GET", stream.records, params=parameters, headers=headers) as response:
+        yield response
+
+
+def records_of(events: Iterator[Event]) -> Event:
+    return next(event for event in events if event.name == "records")
+
+
+@pytest.mark.parametrize("uploaded", [False, True])
+def test_r16_events_bring_the_past_and_then_what_comes(
+    client: httpx.Client, *, uploaded: bool
+) -> None:
+    """R16: 50 records, then live ones; a heartbeat where nothing comes."""
+    stream = new_stream(client, QUICK)
+    for first in range(0, 50, 10):
+        stream.append(*(str(number) for number in range(first, first + 10)))
+    if uploaded:
+        stream.wait_uploaded()
+    with following(client, stream, offset="first") as response:
+        assert response.headers["content-type"] == SSE
+        assert response.headers["cache-control"] == "no-cache, no-transform"
+        assert response.headers["x-accel-buffering"] == "no"
+        events = events_of(response)
+        values: list[str] = []
+        ids: list[int] = []
+        while len(values) < 50:
+            event = records_of(events)
+            values += event.values
+            ids.append(int(str(event.id).rpartition(":")[2]))
+            assert str(event.id).startswith(response.headers["stream-id"])
+        assert next(event for event in events if event.name == "heartbeat").data["time"]
+        for number in range(5):
+            stream.append(f"live {number}")
+            event = records_of(events)
+            values += event.values
+            ids.append(int(str(event.id).rpartition(":")[2]))
+    assert values == [str(number) for number in range(50)] + [f"live {n}" for n in range(5)]
+    assert ids == sorted(set(ids))
+    assert ids[-1] == 55
+
+
+def test_r17_a_reconnect_goes_on_where_the_last_event_ended(client: httpx.Client) -> None:
+    """R17: whatever `offset` says; nothing is lost and nothing comes twice."""
+    stream = new_stream(client)
+    stream.append("a", "b", "c")
+    with following(client, stream, offset="first", limit=2) as response:
+        first = records_of(events_of(response))
+    stream.append("d")
+    with following(client, stream, offset="first", last_event_id=first.id) as response:
+        events = events_of(response)
+        second = records_of(events)
+    assert (first.values, second.values) == (["a", "b"], ["c", "d"])
+
+
+def test_r18_an_id_that_is_none_is_refused(client: httpx.Client) -> None:
+    """R18: garbage."""
+    stream = new_stream(client)
+    for event_id in ("garbage", "1", "x:1"):
+        headers = {"accept": SSE, "last-event-id": event_id}
+        problem_of(client.get(stream.records, headers=headers), 400, "bad-header")
+
+
+def test_r18_an_id_of_the_stream_before_is_a_conflict(client: httpx.Client) -> None:
+    """R18, R15: a deleted stream ends its events, and its successor knows none of their ids."""
+    stream = new_stream(client)
+    stream.append("a")
+    with following(client, stream, offset="first") as response:
+        events = events_of(response)
+        event = records_of(events)
+        assert client.delete(stream.path).status_code == 202
+        end = next(each for each in events if each.name == "end")
+        assert (end.data["reason"], end.data["next_offset"]) == ("stream-deleted", 1)
+    assert client.put(stream.path, json={}).status_code == 201
+    headers = {"accept": SSE, "last-event-id": str(event.id)}
+    problem_of(client.get(stream.records, headers=headers), 409, "stream-replaced")
+
+
+def test_r15_who_waits_hears_of_a_deletion(running: AllInOne, client: httpx.Client) -> None:
+    """R15: promptly, and not when the time is over."""
+    stream = new_stream(client)
+    stream.append("a")
+
+    def wait() -> httpx.Response:
+        with running.client() as mine:
+            return Stream(mine, stream.name).get(1, max_wait_ms=20_000)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.5)
+        assert client.delete(stream.path).status_code == 202
+        problem_of(waiting.result(5), 404, "stream-not-found")
+
+
+def test_r4_what_trim_passed_is_moved_gone_or_the_end(client: httpx.Client) -> None:
+    """R4: fragments of 10 records, cut at 50; pages, single records and who follows."""
+    stream = new_stream(client, QUICK)
+    padding = "x" * 300_000
+    for first in range(0, 100, 10):
+        stream.append(*(f"{number} {padding}" for number in range(first, first + 10)))
+        stream.wait_uploaded()
+    # More than the connection holds, so that the follower is on its way when the trim comes.
+    with following(client, stream, offset=0, max_bytes=1) as response:
+        events = events_of(response)
+        assert records_of(events).values == [f"0 {padding}"]
+        trimmed = client.post(f"{stream.path}/trim", json={"before_offset": 50})
+        assert trimmed.status_code == 202, trimmed.text
+        until(lambda: stream.bounds()["first_offset"] == 50, what="the trim")
+        last = [event for event in events if event.name != "heartbeat"]
+    assert (last[-1].data["reason"], last[-1].data["first_offset"]) == ("offset-trimmed", 50)
+    offsets = [record["offset"] for event in last[:-1] for record in event.data["records"]]
+    assert offsets == list(range(1, last[-1].data["next_offset"]))
+    assert last[-1].data["next_offset"] < 50
+
+    page = stream.page(10)
+    assert (page["start_offset"], page["clamped"]) == (50, "low")
+    for answer in (
+        stream.get(10, on_out_of_range="error"),
+        client.get(f"{stream.records}/10"),
+    ):
+        problem = problem_of(answer, 410, "offset-trimmed")
+        assert (problem["first_offset"], problem["next_offset"]) == (50, 100)
+
+
+def test_c1_a_consumer_continues_behind_what_it_committed(client: httpx.Client) -> None:
+    """C1, C2: resume with `stored`; a consumer without an offset needs a default."""
+    stream = new_stream(client)
+    stream.append("a", "b", "c")
+    parameters = {"consumer": "billing"}
+    problem_of(stream.get("stored", **parameters), 404, "offset-not-found")
+    assert stream.page("stored", default="first", **parameters)["start_offset"] == 0
+    committed = client.put(f"{stream.path}/consumers/billing/offset", json={"offset": 0})
+    assert committed.status_code == 200, committed.text
+    page = stream.page("stored", default="next", **parameters)
+    assert [record["value"] for record in page["records"]] == ["b", "c"]
+    assert page["requested"] == "stored"
+
+
+def test_lines_follow_a_stream_and_stay_lines(client: httpx.Client) -> None:
+    stream = new_stream(client)
+    stream.append("a\nb", "c\u2028d")
+    with following(client, stream, NDJSON, offset="first", follow="true", limit=3) as response:
+        lines = response.iter_lines()
+        seen = [json.loads(next(lines)) for _ in range(3)]
+        stream.append("e")
+        seen += [json.loads(line) for line in lines]
+    records = [each["value"] for each in seen if "value" in each]
+    assert records == ["a\nb", "c\u2028d", "e"]
+    assert seen[2]["_control"]["next_offset"] == 2
+    assert seen[-1] == {"_control": {"end": "max-records", "next_offset": 3}}
+
+
+def test_a_stop_ends_what_stays_open_with_a_word(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with AllInOne(tmp_path_factory.mktemp("stop") / "data", SETTINGS) as server:
+        with server.client() as connected, ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+            stream = new_stream(connected)
+            stream.append("a")
+            events = events_of(stack.enter_context(following(connected, stream, offset=0)))
+            lines = stack.enter_context(
+                following(connected, stream, NDJSON, offset=0, follow="true")
+            ).iter_lines()
+            seen = records_of(events)
+            assert seen.values == ["a"]
+            next(lines)
+            stopping = pool.submit(server.stop)
+            end = list(events)[-1]
+            last = json.loads(list(lines)[-1])
+            assert stopping.result(20) == 0
+        assert (end.name, end.data) == ("end", {"reason": "draining", "next_offset": 1})
+        assert last == {"_control": {"end": "draining", "next_offset": 1}}
+        server.start()
+        with server.client() as connected:
+            again = Stream(connected, stream.name)
+            with following(connected, again, last_event_id=seen.id) as response:
+                again.append("b")
+                events = events_of(response)
+                while not (values := records_of(events).values):
+                    pass
+    assert values == ["b"]

@@ -1,0 +1,75 @@
+"""Every guard of the manifest, with what it would be to do without it.
+
+A guard that can be removed without the model noticing guards nothing, or the model is blind.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from bottomless.model.manifest import Node
+from bottomless.tree.retention import Cut, Edited, cut_front
+from bottomless_server.manifest import condemning, deleter
+from bottomless_server.manifest.core import planning, publication
+
+Removal = Callable[[pytest.MonkeyPatch], None]
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _without_version(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publication, "version_holds", _always)
+
+
+def _without_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publication, "epoch_holds", _always)
+
+
+def _without_intents(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(publication, "intents_hold", _always)
+
+
+def _without_floor(patch: pytest.MonkeyPatch) -> None:
+    """The root begins where its first entry does, so that a group cut in part is whole again."""
+
+    def cut(root: Node, cut: Cut) -> Edited:
+        edited = cut_front(root, cut)
+        if len(edited.root.entries) == 0:
+            return edited
+        first = int(edited.root.entries["first_offset"][0])
+        return edited._replace(root=replace(edited.root, first_offset=first))
+
+    patch.setattr(planning, "cut_front", cut)
+
+
+def _without_reachability(patch: pytest.MonkeyPatch) -> None:
+    async def live(*_: Any) -> list[Any]:
+        return []
+
+    patch.setattr(deleter.Deleter, "_live", live)
+
+
+def _without_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(condemning, "held_from", lambda *_: None)
+
+
+def _without_condemning(patch: pytest.MonkeyPatch) -> None:
+    async def condemned(_: Any, __: Any, members: Any) -> Any:
+        return members
+
+    patch.setattr(deleter.Deleter, "_condemned", condemned)
+
+
+GUARDS: Final[dict[str, Removal]] = {
+    "the version in the EXEC": _without_version,
+    "the epoch in the EXEC": _without_epoch,
+    "the intents in the EXEC": _without_intents,
+    "the floor in the root": _without_floor,
+    "reachability before a delete": _without_reachability,
+    "leases before condemning": _without_leases,
+    "condemning before a delete": _without_condemning,
+}

@@ -1,0 +1,238 @@
+"""The rules of removing: retention, trim, takeover, leases, the deleter, beside the same list.
+
+What is held beside the manifest here: which leases were granted and when they run out, and
+that every fragment that was ever published exists until it is condemned (architecture.md,
+section 7: 4, 5 and 6).
+"""
+
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+from support.manifest import NODE, STREAM, GapRange
+
+from bottomless.coordination.base import Changes
+from bottomless.errors import OffsetGone, StoreError
+from bottomless.formats.keys import fragment_key
+from bottomless.model.config import RetentionConfig, parse_config
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.stream import Lease
+from bottomless.stores.streams import delete_later
+from bottomless_server.manifest.condemning import give_back, grant, renew
+from bottomless_server.manifest.core.verdict import Verdict
+from bottomless_server.manifest.retention import evaluate, preview, trim
+from bottomless_server.manifest.takeover import take_over
+from model.publishing import HOUR, Publishing
+
+
+class ManifestBesideAList(Publishing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: dict[str, Lease] = {}
+        self.lease_count = 0
+
+    def published(self) -> list[FragmentInfo | GapRange]:
+        """What is in the manifest, as of the last look."""
+        return [leaf for leaf in self.seen if leaf.first_offset >= self.floor]
+
+    @rule(which=st.integers(0, 1), share=st.integers(0, 20), empty=st.booleans())
+    def trim(self, which: int, share: int, empty: bool) -> None:
+        """Everything below an offset that lies `share` twentieths into what is published."""
+        end = self.quietly(self.world.record()).published_next
+        before = self.floor + (end - self.floor) * share // 20
+        work = trim(self.world.context, self.committers[which], before, allow_empty=empty)
+        floor = self.attempt(which, work)
+        if floor is None:
+            return
+        assert self.floor <= floor <= max(before, self.floor), "more than asked for"
+        kept = self.quietly(self.world.leaves())
+        assert not [f for f in kept[:-1] if f.next_offset <= before], "less than asked for"
+        self.note(self.committers[which])
+
+    @rule(
+        which=st.integers(0, 1),
+        share=st.integers(0, 20),
+        by=st.sampled_from(["age", "bytes", "both"]),
+    )
+    def retention(self, which: int, share: int, by: str) -> None:
+        """Limits that `share` twentieths of what is published are above; preview, then evaluate."""
+        fragments = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
+        if not fragments:
+            return
+        first = fragments[len(fragments) * min(share, 19) // 20]
+        retention = RetentionConfig(
+            max_age=f"{(self.world.clock.now - first.last_timestamp) // 1000}s"
+            if by != "bytes"
+            else None,
+            max_bytes=max(sum(f.size for f in fragments) * (20 - share) // 20, 1)
+            if by != "age"
+            else None,
+        )
+        config = parse_config({"retention": retention.model_dump()})
+        self.quietly(
+            self.world.streams.update(STREAM, lambda record: replace(record, config=config))
+        )
+        committer = self.committers[which]
+        told = self.attempt(which, preview(self.world.context, committer, None))
+        work = evaluate(self.world.context, self.committers[which])
+        done = self.attempt(which, work)
+        if done is not None:
+            self.check_verdict(done, retention)
+            self.note(self.committers[which])
+        if told is not None and done is not None and told.root.uid == done.root.uid:
+            assert told.described() == done.described()
+
+    def check_verdict(self, verdict: Verdict, retention: RetentionConfig) -> None:
+        """What was cut is what goes from the front of a list."""
+        floor, end = verdict.root.first_offset, verdict.root.next_offset
+        known = [leaf for leaf in self.seen if floor <= leaf.first_offset < end]
+        if not known or known[-1].next_offset != end:
+            return  # the end was published and cut in this very step
+        kept = [leaf for leaf in known if isinstance(leaf, FragmentInfo)]
+        seconds = retention.age_limit_seconds
+        limit = None if seconds is None else verdict.evaluated_at - seconds * 1000
+        while len(kept) > 1:
+            old = limit is not None and kept[0].last_timestamp < limit
+            size = sum(fragment.size for fragment in kept)
+            if not old and (retention.bytes_limit is None or size <= retention.bytes_limit):
+                break
+            kept.pop(0)
+        live = [f for f in kept if f.first_offset >= verdict.cut.floor]
+        assert live == kept, "other fragments are gone than the list says"
+        assert verdict.cut.gone.fragment_count == len(
+            [leaf for leaf in known if isinstance(leaf, FragmentInfo)]
+        ) - len(kept)
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 5), share=st.integers(10, 20))
+    def trim_while_the_other_publishes(self, which: int, count: int, share: int) -> None:
+        """The other process publishes between the plan of a trim and its EXEC."""
+        other = self.committers[1 - which]
+        self.upload(count, which, register=True)
+        self.all_is_well_for_a_while()
+        self.what_is_committed_is_what_the_list_says()
+        self.upload(2, 1 - which, register=True)
+
+        async def publish() -> None:
+            await other.flush()
+
+        self.world.drive.before_put = publish
+        self.trim(which, share, empty=False)
+        self.world.drive.before_put = None
+        self.note(other)
+
+    @rule(which=st.integers(0, 1))
+    def take_over(self, which: int) -> None:
+        """The home is silent; what it holds alone is given up."""
+        before = self.quietly(self.world.record())
+        work = take_over(self.world.context, self.committers[which], NODE, before.epoch)
+        self.attempt(which, work)
+        self.note(self.committers[which])
+        record = self.quietly(self.world.record())
+        if record.epoch > before.epoch:
+            assert record.published_next == (
+                before.reserved_next if before.dirty else before.published_next
+            )
+            self.epochs.append((record.epoch, record.published_next))
+            self.begun = False
+            self.reserve(record.published_next)
+
+    @rule(share=st.integers(0, 25), hours=st.integers(1, 12))
+    def lease(self, share: int, hours: int) -> None:
+        """Anywhere from the first that ever was to the end."""
+        self.quietly(self.try_lease(share, hours))
+
+    async def try_lease(self, share: int, hours: int) -> None:
+        record = await self.world.record()
+        first = record.published_next * min(share, 20) // 20
+        self.lease_count += 1
+        expires_at = self.world.clock.now + hours * HOUR
+        lease = Lease(f"ls_{self.lease_count}", first, record.published_next, expires_at, "job")
+        try:
+            await grant(self.world.streams, STREAM, lease, self.world.clock)
+        except OffsetGone:
+            assert first < record.condemned_next or self.world.drive.deleting
+            self.events["a condemned range was asked for"] += 1
+        except StoreError:
+            return
+        else:
+            self.leases[lease.lease_id] = lease
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 9), renewed=st.booleans())
+    def end_or_renew_a_lease(self, pick: int, renewed: bool) -> None:
+        lease_id = sorted(self.leases)[pick % len(self.leases)]
+        streams, clock = self.world.streams, self.world.clock
+        if not renewed:
+            del self.leases[lease_id]
+            self.quietly(give_back(streams, STREAM, lease_id, clock))
+            return
+        try:
+            self.leases[lease_id] = self.quietly(renew(streams, STREAM, lease_id, 5 * HOUR, clock))
+        except StoreError:
+            assert self.leases.pop(lease_id).expires_at <= clock.now
+
+    @rule(hours=st.integers(0, 3), share=st.one_of(st.none(), st.integers(0, 20)))
+    def objects_are_deleted(self, hours: int, share: int | None) -> None:
+        """A pass of the deleter; perhaps somebody asks for a lease just before it deletes."""
+        if share is not None:
+            wanted = share
+
+            async def ask() -> None:
+                self.world.drive.deleting = True
+                await self.try_lease(wanted, 8)
+                self.world.drive.deleting = False
+
+            self.world.drive.before_delete = ask
+        self.hours_pass(hours)
+        self.world.drive.before_delete = None
+
+    @precondition(lambda self: self.published())
+    @rule(pick=st.integers(0, 99))
+    def a_bug_elsewhere_queues_what_is_live(self, pick: int) -> None:
+        """The deleter refuses, and says so."""
+        leaves = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
+        if leaves:
+            leaf = leaves[pick % len(leaves)]
+            object_key = fragment_key(STREAM, leaf.first_offset, leaf.uid)
+            self.world.coordination.write(Changes(queued=[delete_later(object_key, 0)]))
+            self.quietly(self.deleter.make_pass())
+            self.refusals += 1
+
+    @rule()
+    def everything_comes_to_rest(self) -> None:
+        """What was removed long ago and is held by nobody is gone: the deleter does delete."""
+        self.all_is_well_for_a_while()
+        self.leases.clear()
+        deleted = self.deleter.deleted_count
+        self.world.clock.now += 24 * HOUR
+        while self.quietly(self.deleter.make_pass()):
+            pass
+        self.events["objects were deleted"] += self.deleter.deleted_count > deleted
+        record = self.quietly(self.world.record())
+        left = self.quietly(self.world.entries())
+        floor = left[0].first_offset if left else record.published_next
+        for leaf in self.seen:
+            if isinstance(leaf, FragmentInfo) and leaf.next_offset <= floor:
+                assert not self.exists(leaf), "a removed fragment stays for ever"
+
+    def exists(self, leaf: FragmentInfo) -> bool:
+        return self.world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+
+    @invariant()
+    def nothing_goes_before_it_is_condemned_or_while_it_is_held(self) -> None:
+        if not self.committers:
+            return
+        record = self.quietly(self.world.record())
+        now = self.world.clock.now
+        held = [lease.first_offset for lease in self.leases.values() if lease.expires_at > now]
+        root = self.committers[0].keeper.root
+        part = len(root.entries) > 0 and int(root.entries["first_offset"][0]) < root.first_offset
+        self.events["a group was cut in part"] += part
+        for leaf in self.seen:
+            if isinstance(leaf, GapRange):
+                continue
+            self.events["a lease held what was removed"] += bool(
+                held and min(held) < leaf.next_offset <= self.floor
+            )
+            if leaf.next_offset > min([record.condemned_next, *held]):
+                assert self.exists(leaf), "it is gone and was held, or was not condemned"

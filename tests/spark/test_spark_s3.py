@@ -1,0 +1,266 @@
+"""The data source over S3: the same rows and figures on every way that a worker can take."""
+
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
+from support.seaweed import running_seaweed
+from support.server import AllInOne
+from support.spark_session import Streams, rows_of, worker_environment
+from support.waiting import until
+
+from bottomless.client import BottomlessClient
+from bottomless.model.names import StreamId, StreamName
+from bottomless.spark.read import sum_counts
+from bottomless.spark.service import Source
+from bottomless.spark.source import BottomlessSource, stored_of
+from bottomless.spark.store import Counts
+from bottomless.spark.url_objects import UrlObjects
+
+SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
+"""Everything is in object storage soon."""
+PREFIX = "spark/streams"
+SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
+
+WORKERS = {
+    "right": CREDENTIALS,
+    "wrong": {**CREDENTIALS, "AWS_SECRET_ACCESS_KEY": "not-this-one"},
+}
+
+_numbers = itertools.count()
+
+
+class Stored(NamedTuple):
+    """A stream that is all in S3, and what was appended to it."""
+
+    name: str
+    values: list[bytes]
+
+
+class S3Streams(NamedTuple):
+    """Streams whose objects lie in an S3 server."""
+
+    streams: Streams
+    s3: S3Server
+
+    def store(self, count: int, requests: int) -> Stored:
+        name = f"stream-{next(_numbers)}"
+        self.streams.client.create_stream(name, SMALL)
+        values = self.streams.produce(name, count, requests)
+        self.streams.client.wait_until_stored(name, timeout_seconds=30)
+        return Stored(name, values)
+
+    def lose_objects(self, name: str) -> None:
+        """Delete every fragment of a stream behind the back of the services."""
+        stream_id = self.streams.client.offsets(name).stream_id
+        with s3_client(self.s3) as client:
+            found = client.list_objects_v2(
+                Bucket=BUCKET, Prefix=f"{PREFIX}/default/{stream_id}/data"
+            )
+            for item in found["Contents"]:
+                client.delete_object(Bucket=BUCKET, Key=item["Key"])
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, s3: S3Server, spark: SparkSession
+) -> Iterator[S3Streams]:
+    """One server on S3 for all tests here."""
+    settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": s3.store_url(PREFIX)}
+    with (
+        AllInOne(tmp_path_factory.mktemp("spark-s3") / "data", settings) as server,
+        BottomlessClient(server.url) as client,
+    ):
+        yield S3Streams(Streams(client, spark, server), s3)
+
+
+@pytest.fixture(scope="module")
+def stored(world: S3Streams) -> Stored:
+    """Several fragments, each of several chunks."""
+    return world.store(count=700, requests=8)
+
+
+@pytest.fixture
+def metrics_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "reads"
+    path.mkdir()
+    return path
+
+
+def ways_in(counts: Counts) -> set[str]:
+    """Which ways were taken to records, by the reads that were made."""
+    ways = {
+        "direct": counts.object_reads - counts.presigned_reads,
+        "presigned": counts.presigned_reads,
+        "reader": counts.page_reads,
+    }
+    return {way for way, reads in ways.items() if reads}
+
+
+@pytest.mark.parametrize(
+    ("mode", "credentials", "way"),
+    [
+        ("direct", "right", "direct"),
+        ("presigned", "wrong", "presigned"),
+        ("reader", "wrong", "reader"),
+        ("auto", "right", "direct"),
+        ("auto", "wrong", "presigned"),
+    ],
+)
+def test_every_way_brings_the_same_rows_and_figures(
+    world: S3Streams, stored: Stored, metrics_dir: Path, mode: str, credentials: str, way: str
+) -> None:
+    with worker_environment(world.streams.spark, WORKERS[credentials]):
+        frame = world.streams.load(stored.name, mode=mode)
+        rows = rows_of(frame)
+        counted = world.streams.load(stored.name, mode=mode, metricsDir=str(metrics_dir))
+        figures = counted.agg(
+            sql.count("*"),
+            sql.sum(sql.length("value")),
+            sql.sum(sql.crc32("value")),
+            sql.max("offset"),
+        ).first()
+
+    assert [value for _, _, value in rows] == stored.values
+    assert rows == world.streams.rows_over_http(stored.name)
+    assert figures is not None
+    assert tuple(figures) == (
+        len(stored.values),
+        sum(map(len, stored.values)),
+        sum(map(zlib.crc32, stored.values)),
+        len(stored.values) - 1,
+    )
+    counts = sum_counts(metrics_dir)
+    assert counts.record_count == len(stored.values)
+    assert ways_in(counts) == {way}
+    assert (counts.url_requests > 0) == (way == "presigned")
+
+
+def test_mode_direct_says_what_is_wrong_with_the_credentials_and_what_to_do(
+    world: S3Streams, stored: Stored
+) -> None:
+    with worker_environment(world.streams.spark, WORKERS["wrong"]):
+        frame = world.streams.load(stored.name, mode="direct")
+        with pytest.raises(PythonException) as caught:
+            frame.count()
+
+    told = str(caught.value)
+    assert "SignatureDoesNotMatch" in told
+    assert "mode=presigned and mode=reader need no credentials" in told
+    assert CREDENTIALS["AWS_ACCESS_KEY_ID"] not in told
+
+
+def test_workers_may_see_the_store_elsewhere_than_the_services(
+    world: S3Streams, stored: Stored, metrics_dir: Path
+) -> None:
+    other = world.s3.endpoint.replace("127.0.0.1", "localhost")
+    with worker_environment(world.streams.spark, WORKERS["right"]):
+        frame = world.streams.load(
+            stored.name,
+            mode="direct",
+            metricsDir=str(metrics_dir),
+            **{"s3.endpoint": other, "s3.region": "eu-central-1", "s3.pathStyle": "true"},
+        )
+        assert frame.count() == len(stored.values)
+    assert ways_in(sum_counts(metrics_dir)) == {"direct"}
+
+
+def test_where_an_endpoint_does_not_answer_workers_auto_takes_another_way(
+    world: S3Streams, stored: Stored, metrics_dir: Path
+) -> None:
+    unserved = {"s3.endpoint": "http://127.0.0.1:9"}
+    with worker_environment(world.streams.spark, WORKERS["right"]):
+        direct = world.streams.load(stored.name, mode="direct", **unserved)
+        with pytest.raises(PythonException, match="does not answer this worker"):
+            direct.count()
+        auto = world.streams.load(stored.name, mode="auto", metricsDir=str(metrics_dir), **unserved)
+        assert auto.count() == len(stored.values)
+    # The URLs name the endpoint as the services see it, and that does answer here.
+    assert ways_in(sum_counts(metrics_dir)) == {"presigned"}
+
+
+@pytest.mark.parametrize("mode", ["direct", "presigned"])
+def test_a_lost_object_is_an_error_with_its_offsets(world: S3Streams, mode: str) -> None:
+    lost = world.store(count=20, requests=1)
+    with worker_environment(world.streams.spark, WORKERS["right"]):
+        frame = world.streams.load(lost.name, mode=mode)
+        world.lose_objects(lost.name)
+        with pytest.raises(PythonException) as caught:
+            frame.count()
+
+    assert "first_offset=0 next_offset=20" in str(caught.value)
+    assert "NotFound" in str(caught.value)
+
+
+def test_in_mode_auto_a_lost_object_comes_from_the_reader(
+    world: S3Streams, metrics_dir: Path
+) -> None:
+    lost = world.store(count=20, requests=1)
+    wanted = world.streams.rows_over_http(lost.name)
+    with worker_environment(world.streams.spark, WORKERS["right"]):
+        frame = world.streams.load(lost.name, mode="auto", metricsDir=str(metrics_dir))
+        world.lose_objects(lost.name)
+        # The reader keeps recent blocks in memory, so it still has these.
+        assert rows_of(frame) == wanted
+    assert ways_in(sum_counts(metrics_dir)) == {"reader"}
+
+
+def test_a_url_that_ran_out_in_the_middle_is_renewed(
+    s3: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As a worker reads, without Spark: a job that lasts for longer than its URLs."""
+    settings = {
+        **SETTINGS,
+        **CREDENTIALS,
+        "BOTTOMLESS_STORE_URL": s3.store_url("short"),
+        "BOTTOMLESS_READER_URL_SECONDS": "1",
+    }
+    with (
+        AllInOne(tmp_path_factory.mktemp("short-urls") / "data", settings) as server,
+        BottomlessClient(server.url) as client,
+    ):
+        made = client.create_stream("orders", SMALL)
+        client.append("orders", [{"value": "a"}])
+        client.wait_until_stored("orders", timeout_seconds=30)
+        (listed,) = client.fragments("orders", first_offset=0, next_offset=1)
+        counts = Counts()
+        source = Source(server.url, StreamName("orders"), StreamId(made["stream_id"]))
+        objects = UrlObjects(source, 1, None, counts)
+        fragment = stored_of(listed)
+
+        whole = objects.read(fragment, 0, fragment.size)
+        (url,) = objects._urls.values()
+        until(lambda: httpx.get(url).status_code == 403, what="the store to refuse the old URL")
+        again = objects.read(fragment, 0, fragment.size)
+
+    assert again == whole
+    assert len(whole) == fragment.size
+    assert (counts.presigned_reads, counts.url_requests) == (2, 2)
+
+
+def test_no_url_and_no_secret_is_in_what_spark_carries(world: S3Streams, stored: Stored) -> None:
+    from pyspark.cloudpickle import dumps
+
+    for mode in ("auto", "presigned"):
+        options = {"url": world.streams.server.url, "stream": stored.name, "mode": mode}
+        source = BottomlessSource(options)
+        reader = source.reader(source.schema())
+        planned = (reader, list(reader.partitions()))
+        carried: bytes = dumps(planned)  # type: ignore[no-untyped-call]
+        assert stored.name.encode() in carried
+        assert b"X-Amz" not in carried
+        assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"].encode() not in carried

@@ -1,0 +1,233 @@
+"""Bottomless on an S3 store behind a proxy that disturbs it, with load on one stream at a time.
+
+Everything is small, so that seconds of load make tens of fragments and several heights of
+groups, and every wait that a fault can cause is short. The reader keeps nothing and ingest
+frees at once, so that reads come from the store.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from bottomless.model.names import StreamId
+from support.fault_proxy import FaultProxy, running_fault_proxy
+from support.s3 import ACCOUNT, BUCKET, CREDENTIALS, S3Server, s3_client
+from support.server import AllInOne
+from support.stored import Stored, StoredInS3
+from support.stored_stream import Found, StoredStream
+from support.valkey import running_valkey
+from support.waiting import until
+
+READ_SECONDS = 0.6
+"""Silence of the store for so long is a lost reply."""
+SETTINGS = {
+    "BOTTOMLESS_STORE_CONNECT_SECONDS": "2",
+    "BOTTOMLESS_STORE_READ_SECONDS": str(READ_SECONDS),
+    "BOTTOMLESS_STORE_CALL_SECONDS": "2",
+    "BOTTOMLESS_MANIFEST_FANOUT": "2",
+    "BOTTOMLESS_MANIFEST_DEBOUNCE_MS": "10",
+    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "3000",
+    "BOTTOMLESS_MANIFEST_ROOT_GRACE_MS": "1000",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "100",
+    "BOTTOMLESS_UPLOADER_UPLOAD_DEADLINE_SECONDS": "2.5",
+    "BOTTOMLESS_UPLOADER_RETRY_INITIAL_SECONDS": "0.02",
+    "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "0.3",
+    "BOTTOMLESS_UPLOADER_RETRY_JITTER_SECONDS": "0.05",
+    "BOTTOMLESS_UPLOADER_DAMAGE_RETRY_SECONDS": "0.2",
+    "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": "65536",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "0",
+    "BOTTOMLESS_READER_CACHE_BYTES": "0",
+    "BOTTOMLESS_READER_BLOCK_BYTES": "16384",
+}
+CONFIG = {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}}
+VALUE_SIZE = 3_000
+RECORD_COUNT = 8
+"""Of one append: three appends fill a fragment."""
+REFUSED = {
+    httpx.codes.BAD_GATEWAY,
+    httpx.codes.SERVICE_UNAVAILABLE,
+    httpx.codes.GATEWAY_TIMEOUT,
+}
+"""What a read may answer while its store is in trouble: a problem, never wrong bytes."""
+
+
+class Read(NamedTuple):
+    record_count: int
+    problems: list[tuple[int, str]]
+    """Status and code of the answers that were none."""
+
+
+class Load:
+    """One stream, a producer that sends every value once, and what it was told."""
+
+    def __init__(self, house: "FaultHouse") -> None:
+        self.name = f"faults-{secrets.token_hex(4)}"
+        self.path = f"/v1/streams/{self.name}"
+        self.acknowledged: dict[int, str] = {}
+        self.sent: set[str] = set()
+        self._house = house
+        self._client = house.server.client()
+        self._client.timeout = httpx.Timeout(60)
+        answer = self._client.put(self.path, json=CONFIG)
+        assert answer.is_success, answer.text
+        self.stream_id: StreamId = answer.json()["stream_id"]
+
+    def append(self) -> None:
+        values = [
+            f"{self.name}-{len(self.sent) + number:06d}".ljust(VALUE_SIZE, "x")
+            for number in range(RECORD_COUNT)
+        ]
+        self.sent.update(values)
+        body = {"records": [{"value": value} for value in values]}
+        answer = self._client.post(f"{self.path}/records", json=body)
+        # Appends live on the disk of the ingest node: a store in trouble is none of theirs.
+        assert answer.is_success, answer.text
+        first_offset = answer.json()["first_offset"]
+        for offset, value in enumerate(values, first_offset):
+            assert offset not in self.acknowledged, f"offset {offset} was given twice"
+            self.acknowledged[offset] = value
+
+    def append_until_it_happened(self, *facts: Any, seconds: float = 30) -> None:
+        """Keep the load on until all of these are true."""
+        clock = threading.Event()
+
+        def happened() -> bool:
+            self.append()
+            clock.wait(0.01)
+            return all(fact() for fact in facts)
+
+        until(happened, seconds, f"faults to happen; so far: {self._house.told()}")
+
+    def read(self, *, offset: int = 0) -> Read:
+        """Read to the end, again where it was refused; what is answered has to be right."""
+        problems: list[tuple[int, str]] = []
+        first = offset
+
+        def to_the_end() -> bool:
+            nonlocal offset
+            page = self._client.get(
+                f"{self.path}/records",
+                params={"offset": offset, "limit": 100, "on_out_of_range": "error"},
+            )
+            if page.status_code in REFUSED:
+                problems.append((page.status_code, page.json()["code"]))
+                return False
+            assert page.is_success, page.text
+            body = page.json()
+            for record in body["records"]:
+                assert record["offset"] == offset, "a record is skipped, or comes twice"
+                self._check(offset, record["value"])
+                offset += 1
+            assert body["next_offset"] == offset
+            return bool(body["up_to_date"])
+
+        until(to_the_end, 60, "all records to be read")
+        return Read(offset - first, problems)
+
+    def is_stored(self) -> bool:
+        bounds = self._client.get(f"{self.path}/offsets").json()
+        return bool(bounds["object_store_next_offset"] == bounds["next_offset"])
+
+    def local_is_free(self) -> bool:
+        """Whether only the newest segments are still on the ingest node's disk."""
+        directory = self._house.server.ingest_dir
+        segments = [path for path in directory.rglob("*.segment") if self.stream_id in str(path)]
+        return len(segments) <= 2
+
+    def listed(self) -> list[dict[str, Any]]:
+        answer = self._client.get(f"{self.path}/fragments", params={"limit": 1000})
+        assert answer.is_success, answer.text
+        listed: list[dict[str, Any]] = answer.json()["fragments"]
+        return listed
+
+    def check(self, fault: str) -> Found:
+        """Everything acknowledged is there once, whoever looks, and nothing that nobody knows of."""
+        until(self.is_stored, 30, f"the tail to be uploaded after: {fault}")
+        stream = self._house.stream(self.stream_id)
+        found = stream.look()
+        assert found.strangers == frozenset(), f"objects that nobody knows of, after: {fault}"
+        for offset, value in enumerate(found.values):
+            self._check(offset, value)
+        assert len(found.values) == len(self.acknowledged), f"records are missing after: {fault}"
+        listed = [(one["id"], one["first_offset"], one["last_offset"] + 1) for one in self.listed()]
+        there = [(one.fragment_id, one.first_offset, one.next_offset) for one in found.fragments]
+        assert listed == there, f"the list of fragments is wrong after: {fault}"
+        assert self.read().record_count == len(self.acknowledged)
+        self._house.checked[self.stream_id] = fault
+        return found
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _check(self, offset: int, value: str) -> None:
+        expected = self.acknowledged.get(offset)
+        assert expected == value, (
+            f"offset {offset} holds {value[:32]!r} instead of {(expected or '')[:32]!r}"
+        )
+
+
+class FaultHouse:
+    """It runs already; the store is seen past the proxy."""
+
+    def __init__(
+        self, server: AllInOne, proxy: FaultProxy, stored: Stored, coordination_url: str
+    ) -> None:
+        self.server = server
+        self.proxy = proxy
+        self.checked: dict[StreamId, str] = {}
+        """Streams that are at rest, and what they went through."""
+        self._stored = stored
+        self._coordination_url = coordination_url
+
+    def check_cleaned(self) -> None:
+        """What was put in vain is gone, after the upload deadline and the grace of old roots."""
+        for stream_id, fault in self.checked.items():
+            stream = self.stream(stream_id)
+            until(lambda at=stream: not at.look().unreachable, 15, f"garbage of: {fault}")  # type: ignore[misc]
+
+    def stream(self, stream_id: StreamId) -> StoredStream:
+        return StoredStream(self._stored, self._coordination_url, stream_id)
+
+    @contextmanager
+    def load(self) -> Iterator[Load]:
+        """A stream of its own, which nothing disturbs before and after."""
+        load = Load(self)
+        try:
+            yield load
+        finally:
+            load.close()
+
+    def told(self) -> str:
+        """The last of what the proxy did."""
+        deeds = [
+            f"{deed.rule.fault}: {deed.method} {deed.path[-60:]} ({deed.stored_status})"
+            for deed in self.proxy.story[-20:]
+        ]
+        return "\n".join(deeds)
+
+
+@contextmanager
+def fault_house(directory: Path, seaweed: S3Server, seed: int = 0) -> Iterator[FaultHouse]:
+    """Start one on an empty directory and a prefix of its own."""
+    prefix = f"faults/{secrets.token_hex(8)}"
+    with ExitStack() as running:
+        valkey = running.enter_context(running_valkey(directory / "valkey"))
+        proxy = running.enter_context(running_fault_proxy(seaweed.endpoint, seed))
+        client = running.enter_context(s3_client(seaweed))
+        # The server's very first put makes volumes, which takes longer than is waited for here.
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=b"")
+        url = ACCOUNT.store_url(proxy.endpoint, prefix)
+        settings = {
+            **SETTINGS,
+            **CREDENTIALS,
+            "BOTTOMLESS_STORE_URL": url,
+            "BOTTOMLESS_COORDINATION_URL": valkey.url,
+        }
+        server = running.enter_context(AllInOne(directory / "data", settings))
+        stored = StoredInS3(url, client, prefix)
+        yield FaultHouse(server, proxy, stored, valkey.url)

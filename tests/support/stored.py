@@ -1,0 +1,77 @@
+"""Objects where they lie, seen without any code of ours: what a store holds is what is checked."""
+
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
+
+
+class Stored(Protocol):
+    @property
+    def url(self) -> str:
+        """As `BOTTOMLESS_STORE_URL` names it."""
+        ...
+
+    @property
+    def credentials(self) -> Mapping[str, str]:
+        """The environment of a process that may use it."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Every object by its key, with its size in bytes."""
+        ...
+
+    def read(self, object_key: str) -> bytes: ...
+
+
+class StoredFiles:
+    """Objects that are files below a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.url = root.absolute().as_uri()
+        self.credentials: Mapping[str, str] = {}
+        self._root = root
+
+    def sizes(self) -> dict[str, int]:
+        files = [path for path in self._root.rglob("*") if path.is_file()]
+        return {str(path.relative_to(self._root)): path.stat().st_size for path in files}
+
+    def read(self, object_key: str) -> bytes:
+        return (self._root / object_key).read_bytes()
+
+
+class StoredInS3:
+    """Objects below a prefix of the tests' bucket."""
+
+    def __init__(self, url: str, client: Any, prefix: str) -> None:
+        self.url = url
+        self.credentials: Mapping[str, str] = CREDENTIALS
+        self._client = client
+        self._prefix = f"{prefix}/"
+
+    def sizes(self) -> dict[str, int]:
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=BUCKET, Prefix=self._prefix
+        )
+        return {
+            item["Key"].removeprefix(self._prefix): item["Size"]
+            for page in pages
+            for item in page.get("Contents", ())
+        }
+
+    def read(self, object_key: str) -> bytes:
+        reply = self._client.get_object(Bucket=BUCKET, Key=self._prefix + object_key)
+        with reply["Body"] as body:
+            data: bytes = body.read()
+        return data
+
+
+@contextmanager
+def stored_in_s3(server: S3Server) -> Iterator[StoredInS3]:
+    """A prefix of its own, which holds nothing."""
+    prefix = f"houses/{secrets.token_hex(8)}"
+    with s3_client(server) as client:
+        yield StoredInS3(server.store_url(prefix), client, prefix)

@@ -1,0 +1,152 @@
+"""Which of the appends that wait go into a round, and which are answered or wait on."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bottomless.errors import Code, Overloaded, StoreError
+from bottomless.model.chunk import AppendMode
+from bottomless.model.record import Content
+from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.core.producers import Appended
+from bottomless_server.ingest.core.promises import (
+    NOTHING,
+    FromProducer,
+    Promise,
+    WithKey,
+    hash_of,
+)
+from bottomless_server.ingest.core.rows import Rows
+from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.line import Line
+
+BOUNDS = TrackingBounds(producer_count_max=10, append_count_max=5, key_count_max=10, keep_ms=1_000)
+SIZE_MAX = 10_000
+
+
+def an_append(promise: Promise = NOTHING, size: int = 1) -> Append:
+    rows = Rows([b"v" * size], [Content.BYTES])
+    return Append(1, rows.size, 7, rows, promise=promise)
+
+
+def strict(number: int, who: str = "p") -> Append:
+    return an_append(Promise(FromProducer(who, 0, AppendMode.STRICT, number)))
+
+
+def expecting(offset: int) -> Append:
+    return an_append(Promise(None, offset))
+
+
+def keyed(key: bytes) -> Append:
+    return an_append(Promise(WithKey(hash_of(key))))
+
+
+class Standing:
+    """A line, and what is known of producers."""
+
+    def __init__(self) -> None:
+        self.line = Line(SIZE_MAX)
+        self.tracking = Tracking(BOUNDS)
+
+    def add(self, *appends: Append) -> list[asyncio.Future[Appended]]:
+        return [self.line.add(append) for append in appends]
+
+    def choose(self, next_offset: int = 0) -> list[Append]:
+        """What a round takes; all of it is answered at once, with its place in the round."""
+        chosen = self.line.choose(self.tracking, next_offset, 0)
+        for number, one in enumerate(chosen):
+            self.line.settle(one.waiting, Appended(next_offset + number, 0, 0, 1))
+        return [one.append for one in chosen]
+
+
+async def test_what_asks_for_nothing_goes_together_as_far_as_there_is_room() -> None:
+    standing = Standing()
+    appends = [an_append(size=3_000) for _ in range(5)]
+    standing.add(*appends)
+
+    assert standing.choose() == appends[:3]
+    assert standing.choose() == appends[3:]
+    assert not standing.line
+
+
+async def test_of_one_producer_one_append_goes_at_a_time_and_others_do_not_wait_for_it() -> None:
+    standing = Standing()
+    first, second, third = strict(0), strict(1), strict(0)
+    plain, other = an_append(), strict(0, "q")
+    standing.add(first, second, plain, third, other)
+
+    assert standing.choose() == [first, plain, other]
+    assert standing.line
+
+
+async def test_an_append_that_expects_an_offset_is_first_and_alone() -> None:
+    standing = Standing()
+    plain, wanted, later = an_append(), expecting(1), an_append()
+    _, answer, _ = standing.add(plain, wanted, later)
+
+    assert standing.choose(0) == [plain, later]
+    assert not answer.done()
+    standing.choose(2)
+    with pytest.raises(StoreError) as refused:
+        answer.result()
+    assert refused.value.code is Code.OFFSET_MISMATCH
+
+    standing.add(expecting(2), an_append())
+    assert [append.promise.expected_offset for append in standing.choose(2)] == [2]
+    assert len(standing.choose(3)) == 1
+
+
+async def test_what_needs_no_round_is_answered_while_it_is_looked_at() -> None:
+    standing = Standing()
+    _, gap, unknown = standing.add(an_append(), strict(7), strict(3, "q"))
+
+    assert len(standing.choose()) == 1
+    for answer in (gap, unknown):
+        with pytest.raises(StoreError) as refused:
+            answer.result()
+        assert refused.value.code is Code.PRODUCER_UNKNOWN
+
+
+async def test_a_key_is_in_flight_until_its_append_is_answered() -> None:
+    standing = Standing()
+    standing.add(keyed(b"k"), keyed(b"other"))
+    with pytest.raises(Overloaded) as busy:
+        standing.add(keyed(b"k"))
+    assert busy.value.code is Code.IDEMPOTENCY_IN_FLIGHT
+    chosen = standing.line.choose(standing.tracking, 0, 0)
+    with pytest.raises(Overloaded):
+        standing.add(keyed(b"k"))
+
+    for one in chosen:
+        standing.line.settle(one.waiting, Overloaded("for a test"))
+        with pytest.raises(Overloaded):
+            one.waiting.answer.result()
+    standing.add(keyed(b"k"))
+
+
+async def test_a_round_does_not_look_through_a_line_without_end() -> None:
+    standing = Standing()
+    standing.add(*(strict(number) for number in range(200)), an_append())
+
+    assert len(standing.choose()) == 1, "the plain one at the end waits too"
+    assert len(standing.line._waiting) == 200
+
+
+async def test_a_bug_leaves_everybody_in_line_to_be_refused() -> None:
+    standing = Standing()
+    broken: Any = an_append(Promise("nonsense", None))  # type: ignore[arg-type]
+    answers = standing.add(an_append(), broken, an_append())
+
+    with pytest.raises(AttributeError):
+        standing.choose()
+    standing.line.refuse_all(StoreError("a bug"))
+    for answer in answers:
+        assert isinstance(answer.exception(), StoreError)
+
+
+async def test_who_left_is_not_answered() -> None:
+    standing = Standing()
+    [answer] = standing.add(an_append())
+    answer.cancel()
+    assert len(standing.choose()) == 1

@@ -1,0 +1,303 @@
+"""Deletion step by step: the tombstone, the owner, leases, pages, and what fails in between."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from support.manifest import OWNER, Fault, World, a_fragment
+
+from bottomless.coordination.base import Changes
+from bottomless.errors import Code, Fenced, NotFound, Unavailable, WrongOffset
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import fragment_key, registry_key
+from bottomless.formats.stream_record import decode_registry
+from bottomless.model.config import StreamConfig
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import NodeId, Reference, StreamId, StreamName, Uid
+from bottomless.model.stream import EpochStart, Lease, StreamRecord, StreamState
+from bottomless.stores.consumers import ConsumerOffsets
+from bottomless.stores.operations import Operation
+from bottomless.stores.streams import STREAMS_KEY, name_key, node_key
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.deletion import Deletions
+from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.manifest.operations import Operations
+from bottomless_server.manifest.registry import Registry
+from bottomless_server.manifest.sessions import begin, intend
+
+NAME = StreamName("orders")
+HOME = NodeId("1" * 32)
+GRACE, DEADLINE = 1_000, 5_000
+
+
+class House:
+    def __init__(self, **bounds: int) -> None:
+        self._bounds = bounds
+        self.world = World(
+            manifest_delete_grace_ms=GRACE,
+            manifest_upload_deadline_ms=DEADLINE,
+            manifest_close_ms=0,
+        )
+        self.restart()
+        self.stream_id = StreamId("")
+
+    def restart(self) -> None:
+        """The parts of another process."""
+        self.registry = Registry(self.world.context)
+        self.operations = Operations(self.world.context)
+        self.mutators = Mutators(self.world.context)
+        self.deletions = Deletions(
+            self.world.context, self.registry, self.mutators, self.operations, **self._bounds
+        )
+
+    async def declare(self) -> "House":
+        """A stream that a node owns, with a session begun, an object and a consumer."""
+
+        def claim(record: StreamRecord) -> StreamRecord:
+            return replace(
+                record,
+                epoch=1,
+                epochs=(EpochStart(1, 0),),
+                home=HOME,
+                owner_url=OWNER,
+                dirty=True,
+                reserved_next=1_000_000,
+            )
+
+        record, _ = await self.registry.declare(NAME, StreamConfig())
+        self.stream_id = record.stream_id
+        await self.world.streams.update(self.stream_id, claim)
+        committer = await Committer.open(self.world.context, self.stream_id)
+        await begin(self.world.context, committer, "s1")
+        await self.put(1)
+        offsets = ConsumerOffsets(self.world.coordination)
+        stored = StoredOffset(Reference("c"), 0, 1, 1)
+        await offsets.change(self.stream_id, stored.consumer, lambda _: stored, 1)
+        return self
+
+    async def put(self, number: int) -> None:
+        key = fragment_key(self.stream_id, number, Uid(f"{number:032x}"))
+        await self.world.drive.put(key, [b"x"], crc32c(b"x"))
+
+    async def objects(self) -> list[str]:
+        return [facts.object_key async for facts in self.world.drive.list("default/")]
+
+    async def work(self, ms: int = 0) -> None:
+        self.world.clock.now += ms
+        await self.operations.make_pass()
+        await self.operations.settled()
+
+    async def phase(self, operation: Operation) -> object:
+        found = await self.operations.find(operation.operation_id)
+        return found.state if found.finished else found.progress.get("phase")
+
+    async def record(self) -> StreamRecord:
+        return await self.world.streams.load(self.stream_id)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    made = await House().declare()
+    yield made
+    await made.mutators.aclose()
+
+
+async def test_a_deletion_from_tombstone_to_nothing(house: House) -> None:
+    committed = await Committer.open(house.world.context, house.stream_id)
+    operation = await house.deletions.begin(NAME, None)
+
+    assert house.world.owners.closed == [house.stream_id]
+    record = await house.record()
+    assert (record.state, record.epoch) == (StreamState.DELETING, 2)
+    assert await house.world.coordination.get(name_key(NAME)) is None
+    tombstone = registry_key(house.stream_id, record.registry_version)
+    assert decode_registry(await house.world.drive.get(tombstone)).state is StreamState.DELETING
+    with pytest.raises(NotFound):
+        await intend(house.world.context, committed, "s1", [7])
+
+    await house.work(GRACE - 1)
+    assert await house.phase(operation) == "waiting"
+    assert len(await house.objects()) > 1
+    await house.work(1)
+    assert await house.phase(operation) == "waiting again"
+    assert await house.objects() == [tombstone]
+
+    # A fragment that was under way since before the deletion.
+    await house.put(2)
+    await house.work(DEADLINE - GRACE)
+    assert await house.objects() == []
+    assert await house.world.coordination.members(STREAMS_KEY, b"", 9) == []
+    assert await ConsumerOffsets(house.world.coordination).all(house.stream_id) == ()
+    found = await house.operations.find(operation.operation_id)
+    assert found.state == "succeeded"
+    assert found.result is not None
+    assert found.result["deleted_objects"] == 3
+
+
+async def test_without_the_second_sweep_a_late_upload_would_stay(house: House) -> None:
+    """The twin: what the second sweep is for."""
+    await house.deletions.begin(NAME, None)
+    await house.work(GRACE)
+    await house.put(2)
+    assert any(key.endswith("fragment") for key in await house.objects())
+
+
+async def test_nothing_goes_before_a_lease_has_ended(house: House) -> None:
+    until = house.world.clock.now + 10 * GRACE
+    lease = Lease("ls_1", 0, 10, until, "spark")
+    await house.world.streams.update(
+        house.stream_id, lambda record: replace(record, leases=(lease,))
+    )
+    operation = await house.deletions.begin(NAME, None)
+    await house.work(10 * GRACE - 1)
+    assert await house.phase(operation) == "waiting"
+    assert any(key.endswith("fragment") for key in await house.objects())
+    await house.work(1)
+    assert not any(key.endswith("fragment") for key in await house.objects())
+
+
+async def test_an_owner_that_does_not_say_that_it_stopped_is_no_202(house: House) -> None:
+    world = house.world
+    world.owners.closing = False
+    await world.coordination.hold(node_key(HOME), b"lives", 60_000)
+    with pytest.raises(Unavailable) as caught:
+        await house.deletions.begin(NAME, None)
+    assert (caught.value.code, caught.value.outcome) == (Code.PEER_UNAVAILABLE, "committed")
+    operation = await house.operations.find(str(caught.value.facts["operation_id"]))
+
+    await house.work()
+    assert await house.phase(operation) == "closing"
+    await house.work(GRACE)
+    assert await house.phase(operation) == "closing"
+    # Its lease, with the margin in it, runs out.
+    await house.work(60_000)
+    assert await house.phase(operation) == "succeeded"
+    assert await house.objects() == []
+
+
+async def test_an_owner_whose_lease_ran_out_has_stopped(house: House) -> None:
+    house.world.owners.closing = False
+    await house.deletions.begin(NAME, None)
+    assert (await house.record()).state is StreamState.DELETING
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_APPLIED, Fault.LOST_LATE])
+async def test_a_tombstone_whose_reply_was_lost_is_written_once(house: House, fault: Fault) -> None:
+    house.world.coordination.faults = [fault]
+    operation = await house.deletions.begin(NAME, None)
+    assert house.world.coordination.arrive() == 0
+    assert (await house.record()).epoch == 2
+    assert (await house.operations.find(operation.operation_id)).stream_id == house.stream_id
+
+
+async def test_of_two_deletions_at_once_one_finds_nothing(house: House) -> None:
+    results = await asyncio.gather(
+        *(house.deletions.begin(NAME, None) for _ in range(2)), return_exceptions=True
+    )
+    assert sorted(type(result).__name__ for result in results) == ["NotFound", "Operation"]
+
+
+async def test_a_stale_condition_deletes_nothing(house: House) -> None:
+    with pytest.raises(WrongOffset):
+        await house.deletions.begin(NAME, '"other"')
+    assert (await house.record()).state is StreamState.ACTIVE
+
+
+async def test_the_name_of_a_newer_stream_is_not_freed(house: House) -> None:
+    """A deletion that comes late must not take the name from the stream that has it now."""
+    other = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+    house.world.coordination.write(Changes({name_key(NAME): other.encode()}))
+    await house.world.streams.bury(
+        house.stream_id,
+        NAME,
+        lambda record: replace(record, state=StreamState.DELETING),
+        Changes(),
+    )
+    assert await house.world.streams.find(NAME) == other
+
+
+async def test_a_crash_before_the_tombstone_object_is_mended_before_anything_goes(
+    house: House,
+) -> None:
+    house.world.drive.failing = True
+    with pytest.raises(Unavailable) as caught:
+        await house.deletions.begin(NAME, None)
+    assert caught.value.outcome == "committed"
+    before = await house.objects()
+    house.restart()
+    await house.work(2 * GRACE)
+    assert await house.objects() == before
+
+    house.world.drive.failing = False
+    for _ in range(20):
+        await house.work(GRACE)
+    assert await house.objects() == []
+
+
+async def test_objects_that_cannot_be_deleted_are_tried_again(house: House) -> None:
+    operation = await house.deletions.begin(NAME, None)
+    house.world.drive.failing = True
+    await house.work(GRACE)
+    assert await house.phase(operation) == "sweeping"
+    house.world.drive.failing = False
+    for _ in range(20):
+        await house.work(GRACE)
+    assert await house.phase(operation) == "succeeded"
+    assert await house.objects() == []
+
+
+async def test_a_crash_in_each_page_is_gone_on_from() -> None:
+    """M44: of each page one object is deleted when the process dies."""
+    house = await House(page_count=2).declare()
+    for number in range(2, 9):
+        await house.put(number)
+    operation = await house.deletions.begin(NAME, None)
+    await house.work(GRACE - 1)
+    fragments = [key for key in await house.objects() if key.endswith("fragment")]
+    for key in fragments[:-2:2]:
+        await house.world.drive.delete([key])
+        house.world.drive.failing = True
+        await house.work(1)
+        house.restart()
+    house.world.drive.failing = False
+    assert len(await house.objects()) > 3
+    for _ in range(20):
+        await house.work(GRACE)
+    assert await house.phase(operation) == "succeeded"
+    assert await house.objects() == []
+
+
+async def test_after_the_tombstone_no_fragment_is_registered_and_no_epoch_is_live(
+    house: House,
+) -> None:
+    """M43: a late uploader's register fails, also where its process knows the old record."""
+    world = house.world
+    committer = await Committer.open(world.context, house.stream_id)
+    (uid,) = await intend(world.context, committer, "s1", [0])
+    await house.deletions.begin(NAME, None)
+    with pytest.raises((NotFound, Fenced)):
+        await committer.register("s1", [a_fragment(0, 10, uid=uid)])
+    assert (await house.record()).published_next == 0
+
+
+async def test_who_waits_for_the_manifest_of_a_deleted_stream_is_woken(house: House) -> None:
+    mutator = house.mutators.at(house.stream_id)
+
+    async def look(committer: Committer) -> int:
+        return committer.record.epoch
+
+    assert await mutator.ask(look) == 1
+    change = mutator.next_change
+    await house.deletions.begin(NAME, None)
+    assert change.is_set()
+    assert mutator.record is None
+    await house.mutators.aclose()
+
+
+async def test_a_forgotten_record_ends_the_operation(house: House) -> None:
+    """A crash between the record's end and the operation's."""
+    operation = await house.deletions.begin(NAME, None)
+    await house.world.streams.forget(await house.record())
+    await house.work(GRACE)
+    assert await house.phase(operation) == "succeeded"

@@ -1,0 +1,281 @@
+"""Operations: steps that are written down, one process at a time, retried, resumed, forgotten."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.manifest import World
+
+from bottomless.coordination.base import Changes
+from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
+from bottomless.stores.operations import (
+    OPERATIONS_KEY,
+    Operation,
+    OperationState,
+    decode_operation,
+    operation_key,
+    operation_lease_key,
+)
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.operations import Again, Done, Operations
+
+
+class House:
+    """A world, and processes in it that carry out operations of the kind `count`."""
+
+    def __init__(self, **settings: object) -> None:
+        self.world = World(**settings)
+        self.seen: list[int] = []
+        self.meets: list[Exception | Callable[[], Any]] = []
+        """What the next steps meet instead of counting on."""
+
+    def process(self, *, endless: bool = False) -> Operations:
+        operations = Operations(self.world.context)
+        operations.register("count", self.step, endless=endless)
+        return operations
+
+    async def step(self, context: Context, operation: Operation) -> Again | Done:
+        if self.meets:
+            met = self.meets.pop(0)
+            if isinstance(met, Exception):
+                raise met
+            await met()
+        done = int(operation.progress.get("done", 0)) + 1
+        self.seen.append(done)
+        if done == operation.arguments["to"]:
+            return Done({"counted": done})
+        pause = operation.arguments.get("pause", 0)
+        return Again({"done": done, "_next": done}, context.clock() + pause if pause else 0)
+
+
+async def work(operations: Operations) -> None:
+    await operations.make_pass()
+    await operations.settled()
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+async def test_an_operation_is_carried_out_step_by_step(house: House) -> None:
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 3})
+    assert (await process.find(begun.operation_id)).state is OperationState.PENDING
+
+    await work(process)
+
+    found = await process.find(begun.operation_id)
+    assert (found.state, found.result, found.error) == ("succeeded", {"counted": 3}, None)
+    assert house.seen == [1, 2, 3]
+    assert begun.operation_id.startswith("op_")
+
+
+async def test_a_step_for_later_waits_for_its_time(house: House) -> None:
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 2, "pause": 500})
+    await work(process)
+    found = await process.find(begun.operation_id)
+    assert (found.state, found.progress["done"]) == ("running", 1)
+
+    house.world.clock.now += 499
+    await work(process)
+    assert house.seen == [1]
+    house.world.clock.now += 1
+    await work(process)
+    assert house.seen == [1, 2]
+
+
+async def test_what_is_not_available_is_tried_again_with_backoff(house: House) -> None:
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 1})
+    house.meets = [Unavailable("not now"), Overloaded("full"), Unavailable("not now")]
+    for pause in (1_000, 2_000, 4_000):
+        await work(process)
+        found = await process.find(begun.operation_id)
+        assert found.state is OperationState.RUNNING
+        assert found.error is not None
+        house.world.clock.now += pause - 1
+        await work(process)
+        assert house.seen == []
+        house.world.clock.now += 1
+    await work(process)
+    found = await process.find(begun.operation_id)
+    assert (found.state, found.error) == ("succeeded", None)
+
+
+@pytest.mark.parametrize(
+    ("met", "code"), [(Corrupt("damaged"), "data-corrupt"), (RuntimeError("a bug"), "internal")]
+)
+async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
+    house: House, met: Exception, code: str
+) -> None:
+    process, endless = house.process(), house.process(endless=True)
+    begun = await process.begin("count", arguments={"to": 1})
+    house.meets = [met, met]
+    await work(process)
+    found = await process.find(begun.operation_id)
+    assert found.state is OperationState.FAILED
+    assert found.error is not None
+    assert found.error["code"] == code
+    assert "bug" not in found.error["detail"]
+
+    second = await endless.begin("count", arguments={"to": 1})
+    await work(endless)
+    assert (await endless.find(second.operation_id)).state is OperationState.RUNNING
+    house.world.clock.now += 1_000
+    await work(endless)
+    assert (await endless.find(second.operation_id)).state is OperationState.SUCCEEDED
+
+
+async def test_two_processes_never_work_on_one_operation_at_once(house: House) -> None:
+    first, second = house.process(), house.process()
+    await first.begin("count", arguments={"to": 2})
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        entered.set()
+        await leave.wait()
+
+    house.meets = [wait]
+    await first.make_pass()
+    await entered.wait()
+    await work(second)
+    assert house.seen == []
+    leave.set()
+    await first.settled()
+    assert house.seen == [1, 2]
+
+
+async def test_without_the_lease_two_processes_do_work_at_once(house: House) -> None:
+    """The twin: with the guard gone, what it guards against happens."""
+    first, second = house.process(), house.process()
+    begun = await first.begin("count", arguments={"to": 2})
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        entered.set()
+        await leave.wait()
+
+    house.meets = [wait]
+    await first.make_pass()
+    await entered.wait()
+    key = operation_lease_key(begun.operation_id)
+    house.world.coordination.write(Changes({key: None}))
+    await work(second)
+    leave.set()
+    await first.settled()
+    assert house.seen == [1, 2, 1]
+    # What the one that came late did is not written down over the other's.
+    assert (await first.find(begun.operation_id)).result == {"counted": 2}
+
+
+async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(house: House) -> None:
+    dead, next_one = house.process(), house.process()
+    begun = await dead.begin("count", arguments={"to": 3, "pause": 1})
+    await work(dead)
+
+    async def die() -> None:
+        raise asyncio.CancelledError
+
+    house.meets = [die]
+    house.world.clock.now += 1
+    running = asyncio.create_task(dead.run())
+    await until(lambda: not house.meets)
+    # A killed process gives nothing back: its lease is there until it runs out.
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): b"dead"}))
+    await work(next_one)
+    assert house.seen == [1]
+    house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): None}))
+
+    for _ in range(2):
+        await work(next_one)
+        house.world.clock.now += 1
+    assert house.seen == [1, 2, 3]
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not fact():
+            await asyncio.sleep(0)
+
+
+async def test_who_loses_the_lease_stops(house: House) -> None:
+    house = House(manifest_operation_lease_ms=100)
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 1})
+    stopped = asyncio.Event()
+
+    async def wait() -> None:
+        key = operation_lease_key(begun.operation_id)
+        house.world.coordination.write(Changes({key: b"another"}))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    house.meets = [wait]
+    await process.make_pass()
+    async with asyncio.timeout(5):
+        await stopped.wait()
+    await process.settled()
+    assert (await process.find(begun.operation_id)).state is OperationState.PENDING
+
+
+async def test_finished_operations_are_kept_for_a_while_and_then_forgotten() -> None:
+    house = House(manifest_operation_keep_ms=1_000)
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 1})
+    await work(process)
+    house.world.clock.now += 999
+    await work(process)
+    assert (await process.find(begun.operation_id)).finished
+
+    house.world.clock.now += 1
+    await work(process)
+    with pytest.raises(NotFound) as caught:
+        await process.find(begun.operation_id)
+    assert caught.value.code is Code.OPERATION_NOT_FOUND
+    assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0
+
+
+async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> None:
+    house = House(manifest_operation_count_max=2)
+    process = house.process()
+    first = await process.begin("count", arguments={"to": 1})
+    await work(process)
+    second = await process.begin("count", arguments={"to": 9, "pause": 1})
+    third = await process.begin("count", arguments={"to": 9, "pause": 1})
+
+    with pytest.raises(NotFound):
+        await process.find(first.operation_id)
+    with pytest.raises(Overloaded):
+        await process.begin("count", arguments={"to": 1})
+    for kept in (second, third):
+        assert not (await process.find(kept.operation_id)).finished
+
+
+async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: House) -> None:
+    old, new = Operations(house.world.context), house.process()
+    begun = await old.begin("count", arguments={"to": 1})
+    await work(old)
+    assert (await old.find(begun.operation_id)).state is OperationState.PENDING
+    await work(new)
+    assert (await old.find(begun.operation_id)).state is OperationState.SUCCEEDED
+
+
+async def test_a_queue_entry_without_its_operation_goes(house: House) -> None:
+    process = house.process()
+    begun = await process.begin("count", arguments={"to": 1})
+    house.world.coordination.write(Changes({operation_key(begun.operation_id): None}))
+    await work(process)
+    assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b'{"state": "odd"}'])
+def test_what_is_no_operation_is_refused(data: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode_operation(data)

@@ -1,0 +1,53 @@
+"""Page tokens: they go on with the list that they were made for, and nobody else makes them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.manifest import World
+
+from bottomless.errors import InvalidRequest
+from bottomless_server.manifest.core.page_token import decode_page_token, encode_page_token
+from bottomless_server.manifest.paging import Paging
+
+SECRET = b"s" * 32
+SCOPE = ("streams", "default", "active", "a")
+
+
+@given(st.text(), st.lists(st.text()))
+def test_a_token_comes_back(after: str, scope: list[str]) -> None:
+    after = after.encode("utf-8", "replace").decode()
+    scope = [word.encode("utf-8", "replace").decode() for word in scope]
+    assert decode_page_token(encode_page_token(scope, after, SECRET), scope, SECRET) == after
+
+
+@pytest.mark.parametrize(
+    ("scope", "secret"),
+    [
+        (("streams", "other", "active", "a"), SECRET),
+        (("streams", "default", "active", ""), SECRET),
+        (("streams", "default", "activea", ""), SECRET),
+        ((), SECRET),
+        (SCOPE, b"t" * 32),
+    ],
+)
+def test_a_token_of_another_list_or_another_secret_is_refused(
+    scope: tuple[str, ...], secret: bytes
+) -> None:
+    token = encode_page_token(SCOPE, "abc", SECRET)
+    with pytest.raises(InvalidRequest):
+        decode_page_token(token, scope, secret)
+
+
+@given(st.text(max_size=80))
+def test_no_text_is_too_strange_to_be_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_page_token(text, SCOPE, SECRET)
+
+
+async def test_all_processes_of_an_installation_understand_each_others_tokens() -> None:
+    coordination = World().coordination
+    token = await Paging(coordination).token_for("abc", SCOPE)
+    assert await Paging(coordination).start_of(token, SCOPE) == "abc"
+    assert await Paging(coordination).start_of(None, SCOPE) == ""
+    with pytest.raises(InvalidRequest):
+        await Paging(World().coordination).start_of(token, SCOPE)

@@ -1,0 +1,83 @@
+"""The walk that evaluates the retention of all streams."""
+
+from dataclasses import replace
+
+from support.manifest import STREAM, World, a_record
+from unit.manifest.test_edits import tens
+
+from bottomless.model.config import parse_config
+from bottomless.model.names import StreamId, StreamName
+from bottomless.model.stream import StreamState
+from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.manifest.retention_timer import RetentionTimer
+
+
+async def limited(world: World, **retention: object) -> None:
+    config = parse_config({"retention": retention})
+    await world.streams.update(STREAM, lambda record: replace(record, config=config))
+
+
+async def test_a_stream_that_nobody_touches_is_evaluated() -> None:
+    world = World()
+    await tens(world, 5)
+    await limited(world, max_bytes=1)
+    mutators = Mutators(world.context)
+
+    assert await RetentionTimer(world.context, mutators).walk() == 1
+
+    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    await mutators.aclose()
+
+
+async def test_streams_without_a_limit_without_an_object_or_being_deleted_cost_nothing() -> None:
+    world = World()
+    await tens(world, 5)
+    for number, state in enumerate(StreamState):
+        await world.streams.create(
+            a_record(
+                stream_id=StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c{number:02x}"),
+                name=StreamName(f"other-{number}"),
+                config=parse_config({"retention": {"max_bytes": 1}}),
+                state=state,
+            )
+        )
+    mutators = Mutators(world.context)
+
+    assert await RetentionTimer(world.context, mutators).walk() == 0
+
+    await mutators.aclose()
+
+
+async def test_one_process_walks_and_another_after_its_lease() -> None:
+    world = World(manifest_retention_interval_ms=1_000)
+    await tens(world, 5)
+    await limited(world, max_bytes=1)
+    mutators = Mutators(world.context)
+    first, second = (RetentionTimer(world.context, mutators) for _ in range(2))
+    assert await first.walk() == 1
+
+    assert await second.walk() == 0
+    assert await first.walk() == 1
+    world.clock.now += 12_000
+    assert await second.walk() == 1
+
+    await mutators.aclose()
+
+
+async def test_streams_that_pause_are_counted_for_the_alarm() -> None:
+    world = World()
+    await tens(world, 5)
+    await limited(world, max_age="1s")
+    world.drive.clock_skew_ms = 3_600_000
+    mutators = Mutators(world.context)
+    timer = RetentionTimer(world.context, mutators)
+
+    await timer.walk()
+    assert timer.paused_count == 1
+    world.drive.clock_skew_ms = 0
+    world.clock.now += 60_000
+    await timer.walk()
+
+    assert timer.paused_count == 0
+    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    await mutators.aclose()

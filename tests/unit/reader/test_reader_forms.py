@@ -1,0 +1,364 @@
+"""The other forms of records: lines, chunks, one record, resolved offsets, and their tags."""
+
+import json
+
+import pytest
+from unit.reader.open_answers import NDJSON
+from unit.reader.protocol import STREAM_ID
+from unit.reader.world import Sent, World, shown
+
+from bottomless.formats.batch import decode_frames
+from bottomless.formats.chunk import batches_of, split_chunks
+from bottomless.model.record import Content
+
+CHUNKS = "application/vnd.bottomless.chunks"
+OCTETS = "application/octet-stream"
+OTHER = STREAM_ID.replace("0", "1")
+
+
+# Lines
+
+
+async def test_lines_hold_the_records_of_the_page_and_all_that_it_says(hundred: World) -> None:
+    query = "/records?offset=33&limit=9"
+    page = (await hundred.get(query)).json()
+    answer = await hundred.get(query, accept=NDJSON)
+
+    *records, control = [json.loads(line) for line in answer.text.split("\n")[:-1]]
+    assert records == page.pop("records")
+    assert control == {"_control": page}
+    assert answer.headers["content-type"] == NDJSON
+    assert answer.headers["page-next-offset"] == "42"
+
+
+async def test_an_empty_page_of_lines_is_its_control(world: World) -> None:
+    answer = await world.get("/records?offset=next", accept=NDJSON)
+
+    assert answer.text.count("\n") == 1
+    assert answer.json()["_control"]["next_offset"] == 0
+
+
+# Chunks
+
+
+async def test_chunks_are_those_that_are_stored(hundred: World) -> None:
+    stored = {chunk.first_offset: chunk.data for chunk in hundred.chunks}
+    answer = await hundred.get("/records?offset=33&until_offset=51", accept=CHUNKS)
+
+    chunks = list(split_chunks(memoryview(answer.content)))
+    assert [header.first_offset for header, _ in chunks] == [30, 40, 50]
+    for header, chunk in chunks:
+        assert bytes(chunk) == stored.get(header.first_offset, bytes(chunk))
+    values = [
+        value.as_py()
+        for header, chunk in chunks
+        for batch in decode_frames(batches_of(header, chunk))
+        for value in batch.column("value")
+    ]
+    assert values == [value.encode() for _, value in hundred.texts(30, 60)]
+    assert answer.headers["content-type"] == CHUNKS
+    assert answer.headers["page-start-offset"] == "33"
+    assert answer.headers["page-next-offset"] == "60"
+    assert answer.headers["stream-up-to-date"] == "false"
+
+
+async def test_a_page_of_chunks_is_bounded_by_their_bytes(hundred: World) -> None:
+    whole = await hundred.get("/records?offset=0", accept=CHUNKS)
+    sizes = [len(chunk) for _, chunk in split_chunks(memoryview(whole.content))]
+    two = await hundred.get(f"/records?offset=0&max_bytes={sum(sizes[:2])}", accept=CHUNKS)
+    one = await hundred.get("/records?offset=9&max_bytes=1", accept=CHUNKS)
+    counted = await hundred.get("/records?offset=0&limit=15", accept=CHUNKS)
+
+    assert len(sizes) == 10
+    assert two.headers["page-next-offset"] == counted.headers["page-next-offset"] == "20"
+    assert (len(one.content), one.headers["page-next-offset"]) == (sizes[0], "10")
+    assert one.headers["page-start-offset"] == "9"
+
+
+async def test_a_walk_by_chunks_gives_every_byte_once(hundred: World) -> None:
+    whole = await hundred.get("/records?offset=0", accept=CHUNKS)
+    parts, offset = [], "0"
+    while True:
+        answer = await hundred.get(f"/records?offset={offset}&max_bytes=2000", accept=CHUNKS)
+        if not answer.content:
+            break
+        parts.append(answer.content)
+        offset = answer.headers["page-next-offset"]
+
+    assert b"".join(parts) == whole.content
+    assert offset == "100"
+
+
+# One record
+
+
+async def test_one_record_is_that_of_its_page(hundred: World) -> None:
+    (expected,) = (await hundred.read(57, limit=1))["records"]
+    answer = await hundred.get("/records/57")
+
+    assert answer.json() == expected
+    assert answer.headers["record-offset"] == "57"
+    assert answer.headers["record-timestamp"] == expected["timestamp"]
+    assert answer.headers["stream-id"] == STREAM_ID
+    assert (answer.headers["stream-first-offset"], answer.headers["stream-next-offset"]) == (
+        "0",
+        "100",
+    )
+
+
+async def test_a_raw_value_is_bytes_and_never_a_page_that_runs(world: World) -> None:
+    value = b"<script>alert(1)</script>\xff"
+    world.append(Sent(value), Sent(b""), Sent(b'{"a": 1}', content=Content.JSON))
+    raw = [await world.get(f"/records/{offset}", accept=OCTETS) for offset in range(3)]
+
+    assert [answer.content for answer in raw] == [value, b"", b'{"a": 1}']
+    for answer in raw:
+        assert answer.headers["content-type"] == OCTETS
+        assert answer.headers["content-disposition"] == "attachment"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    shaped = await world.get("/records/2?value_encoding=base64")
+    assert shaped.json()["value_base64"] == "eyJhIjogMX0="
+
+
+async def test_a_record_that_is_not_there_is_not_yet_or_not_any_more(world: World) -> None:
+    world.fill(20)
+    await world.upload(1, free=True)
+    await world.trim(10)
+    early, late, far = [await world.get(f"/records/{n}") for n in (9, 20, 2**53 - 1)]
+    await world.upload(1)
+    await world.lose(5)
+    lost = await world.get("/records/22")
+
+    bounds = {"first_offset": 10, "next_offset": 20}
+    assert (early.status_code, early.json()["code"]) == (410, "offset-trimmed")
+    assert early.json() | bounds == early.json()
+    for answer in (late, far):
+        assert (answer.status_code, answer.json()["code"]) == (404, "offset-not-found")
+        assert answer.json() | bounds == answer.json()
+    assert (lost.status_code, lost.json()["next_offset"]) == (410, 25)
+
+
+@pytest.mark.parametrize("offset", ["-1", "01", "1.0", "x", str(2**53), "first", "%D9%A1"])
+async def test_the_offset_in_a_path_is_a_number(world: World, offset: str) -> None:
+    problem = (await world.get(f"/records/{offset}")).json()
+
+    assert (problem["status"], problem["code"]) == (400, "bad-parameter")
+    assert problem["errors"][0]["parameter"] == "offset"
+
+
+async def test_a_record_has_a_strong_tag_for_each_of_its_forms(world: World) -> None:
+    world.append("a")
+    answers = [
+        await world.get("/records/0"),
+        await world.get("/records/0?value_encoding=base64"),
+        await world.get("/records/0", accept=OCTETS),
+    ]
+    tags = [answer.headers["etag"] for answer in answers]
+    again = await world.get("/records/0", if_none_match=tags[0])
+
+    assert len(set(tags)) == 3
+    assert all(tag.startswith(f'"{STREAM_ID}:0:') for tag in tags)
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tags[0])
+    assert (await world.get("/records/0", if_none_match=tags[2])).status_code == 200
+
+
+# Tags of pages
+
+
+@pytest.mark.parametrize(
+    ("query", "immutable"),
+    [
+        ("offset=10&limit=20", True),
+        ("offset=10&until_offset=30", True),
+        ("offset=10&max_bytes=50", True),
+        ("offset=first&limit=20", True),
+        ("offset=90&limit=10", False),
+        ("offset=90&limit=20", False),
+        ("offset=90&until_offset=100", False),
+        ("offset=next", False),
+    ],
+)
+async def test_only_a_full_page_of_the_past_is_tagged(
+    hundred: World, query: str, immutable: bool
+) -> None:
+    answer = await hundred.get(f"/records?{query}")
+    assert ("etag" in answer.headers) == immutable
+    if immutable:
+        tag = answer.headers["etag"]
+        hundred.append("new")
+        again = await hundred.get(f"/records?{query}", if_none_match=tag)
+        assert (again.status_code, again.content) == (304, b"")
+        lines = await hundred.get(f"/records?{query}", if_none_match=tag, accept=NDJSON)
+        assert lines.status_code == 200, "another form has another tag"
+
+
+async def test_a_tag_does_not_outlive_its_records(world: World) -> None:
+    world.fill(30)
+    for _ in range(2):
+        await world.upload(1, free=True)
+    query = "/records?offset=0&limit=10"
+    tag = (await world.get(query)).headers["etag"]
+    await world.trim(10)
+    moved = await world.get(query, if_none_match=tag)
+    strict = await world.get(f"{query}&on_out_of_range=error", if_none_match=tag)
+
+    assert (moved.status_code, moved.json()["clamped"]) == (200, "low")
+    assert strict.status_code == 410
+
+
+# Specs
+
+
+@pytest.mark.parametrize(
+    ("spec", "offset", "clamped"),
+    [
+        ("first", 0, None),
+        ("last", 90, None),
+        ("next", 100, None),
+        ("55", 55, None),
+        ("1000", 100, "high"),
+        ("tail:3", 97, None),
+        ("tail:1000", 0, "low"),
+        ("timestamp:1050", 50, None),
+        ("timestamp:1", 0, "low"),
+        ("interval:99999Y", 0, "low"),
+        ("interval:1s", 100, None),
+    ],
+)
+async def test_a_spec_resolves_to_where_its_page_starts(
+    hundred: World, spec: str, offset: int, clamped: str | None
+) -> None:
+    page = await hundred.read(spec)
+    resolved = await hundred.get(f"/offsets/resolve?spec={spec}")
+
+    timestamp = page["records"][0]["timestamp"] if page["records"] else None
+    assert resolved.json() == {
+        "stream_id": STREAM_ID,
+        "spec": spec,
+        "offset": offset,
+        "clamped": clamped,
+        "timestamp": timestamp,
+    }
+    assert (page["start_offset"], page["clamped"]) == (offset, clamped)
+    assert resolved.headers["stream-next-offset"] == "100"
+
+
+async def test_an_interval_reaches_back_from_now(world: World) -> None:
+    world.service.followers.reader._resolver._now = lambda: 10_000.0
+    for seconds in (1_000, 6_400, 9_000):
+        world.append("x", timestamp=seconds * 1_000)
+    for text, offset in (("1h", 1), ("PT1H", 1), ("2000s", 2), ("100s", 3), ("3D", 0)):
+        assert (await world.read(f"interval:{text}"))["start_offset"] == offset, text
+
+
+@pytest.mark.parametrize("text", ["", "0h", "-1h", "1x", "1.5h", "h", "PT", "1h ", "0000Y"])
+async def test_what_is_no_duration_is_refused(world: World, text: str) -> None:
+    answer = await world.get(f"/records?offset=interval:{text}")
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-offset-spec")
+
+
+async def test_a_stored_offset_is_where_a_consumer_continues(hundred: World) -> None:
+    hundred.stored = {"billing": 57, "ahead": 200}
+    page = await hundred.read("stored", consumer="billing", limit=2)
+    resolved = (await hundred.get("/offsets/resolve?spec=stored&consumer=billing")).json()
+    ahead = await hundred.get("/records?offset=stored&consumer=ahead&on_out_of_range=error")
+
+    assert (page["requested"], shown(page)) == ("stored", hundred.texts(57, 59))
+    assert resolved["offset"] == 57
+    assert (ahead.status_code, ahead.json()["next_offset"]) == (416, 100)
+
+
+async def test_the_link_of_a_stored_page_leads_on(hundred: World) -> None:
+    hundred.stored = {"billing": 57}
+    answer = await hundred.get("/records?offset=stored&consumer=billing&default=first&limit=2")
+
+    assert answer.links["next"]["url"] == "/v1/streams/orders/records?offset=59&limit=2"
+    following = await hundred.http.get(answer.links["next"]["url"])
+    assert shown(following.json()) == hundred.texts(59, 61)
+
+
+async def test_nothing_stored_is_the_default_or_not_found(hundred: World) -> None:
+    missing = await hundred.get("/records?offset=stored&consumer=audit")
+    page = await hundred.read("stored", consumer="audit", default="tail:3")
+
+    assert (missing.status_code, missing.json()["code"]) == (404, "offset-not-found")
+    assert page["start_offset"] == 97
+
+
+async def test_a_stored_offset_that_trim_passed_is_moved_or_gone(world: World) -> None:
+    world.stored = {"billing": 3}
+    world.fill(20)
+    await world.upload(1)
+    await world.trim(10)
+    page = await world.read("stored", consumer="billing")
+    strict = await world.get("/records?offset=stored&consumer=billing&on_out_of_range=error")
+
+    assert (page["start_offset"], page["clamped"]) == (10, "low")
+    assert (strict.status_code, strict.json()["first_offset"]) == (410, 10)
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "parameter"),
+    [
+        ("offset=stored", "bad-parameter", "consumer"),
+        ("offset=first&consumer=a", "bad-parameter", "consumer"),
+        ("offset=first&default=first", "bad-parameter", "default"),
+        ("offset=stored&consumer=a&default=stored", "bad-parameter", "default"),
+        ("offset=stored&consumer=a&default=x", "bad-offset-spec", "default"),
+        ("offset=stored&consumer=a%2Fb", "bad-name", "consumer"),
+        ("offset=stored&consumer=" + "a" * 256, "bad-name", "consumer"),
+    ],
+)
+async def test_stored_and_its_consumer_go_together(
+    world: World, query: str, code: str, parameter: str
+) -> None:
+    for path in (f"/records?{query}", f"/offsets/resolve?{query.replace('offset', 'spec', 1)}"):
+        problem = (await world.get(path)).json()
+        assert (problem["status"], problem["code"]) == (400, code)
+        assert problem["errors"][0]["parameter"] == parameter
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/records?offset=0&",
+        "/records/0?",
+        "/offsets?",
+        "/offsets/resolve?spec=0&",
+        "/fragments?",
+        f"/fragments/{0:020d}-{'a' * 32}?",
+    ],
+)
+async def test_every_read_can_insist_on_its_stream(world: World, path: str) -> None:
+    world.fill(10)
+    answer = await world.get(f"{path}expect_stream_id={OTHER}")
+    same = await world.get(f"{path}expect_stream_id={STREAM_ID}")
+
+    assert (answer.status_code, answer.json()["code"]) == (409, "stream-replaced")
+    assert same.status_code in (200, 404)
+
+
+async def test_what_is_offered_is_listed_where_nothing_fits(world: World) -> None:
+    page = await world.get("/records?offset=0", accept="image/png")
+    follow = await world.get("/records?offset=0&follow=true", accept="application/json")
+    record = await world.get("/records/0", accept="text/plain")
+
+    assert page.json()["offered"] == [
+        "application/json",
+        "application/vnd.apache.arrow.stream",
+        "application/x-ndjson",
+        "text/event-stream",
+        "application/vnd.bottomless.chunks",
+    ]
+    assert follow.json()["offered"] == ["application/x-ndjson", "text/event-stream"]
+    assert record.json()["offered"] == ["application/json", "application/octet-stream"]
+    assert {answer.status_code for answer in (page, follow, record)} == {406}
+
+
+async def test_the_last_page_of_a_bounded_walk_links_to_nothing(hundred: World) -> None:
+    more = await hundred.get("/records?offset=0&limit=10&until_offset=15")
+    last = await hundred.get("/records?offset=10&limit=10&until_offset=15")
+
+    assert "next" in more.links
+    assert "next" not in last.links

@@ -1,0 +1,75 @@
+"""Lines and events that no stored value can break."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.reader.world import Sent, a_batch
+
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.names import StreamId
+from bottomless_server.reader.core.framing import Events, Lines, one_line, parse_event_id
+from bottomless_server.reader.core.page import Rows, as_table
+from bottomless_server.reader.core.rendering import ValueEncoding
+
+STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
+BREAKERS = '\n\r\u0085\u2028\u2029\x0b\x0c\x1c\x1d\x1e:,"{}[] event: x data: aé\u00e2'
+
+
+@given(st.recursive(st.text(BREAKERS), st.lists, max_leaves=5), st.sampled_from([None, 1]))
+def test_json_on_one_line_is_the_same_json(value: object, indent: int | None) -> None:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    line = one_line(text.encode())
+
+    assert len(line.decode().splitlines()) == 1
+    assert json.loads(line) == value
+
+
+@given(st.lists(st.text(BREAKERS), max_size=4))
+def test_frames_hold_what_was_put_in(values: list[str]) -> None:
+    batch = a_batch([Sent(value.encode()) for value in values])
+    table = as_table([Rows(5, 1_000, batch)])
+    members = {"next_offset": 5 + len(values), "up_to_date": True}
+
+    lines = Lines().batch(table, ValueEncoding.TEXT, members).decode()
+    event = Events(STREAM_ID).batch(table, ValueEncoding.TEXT, members).decode()
+
+    assert len(lines.splitlines()) == lines.count("\n") == len(values) + 1
+    *records, control = [json.loads(line) for line in lines.splitlines()]
+    assert [record["value"] for record in records] == values
+    assert control == {"_control": members}
+    name, event_id, data, end = event.split("\n", 3)
+    assert (name, end) == ("event: records", "\n")
+    assert len(event.splitlines()) == 4
+    assert json.loads(data.removeprefix("data: ")) == {"records": records, **members}
+    assert parse_event_id(event_id.removeprefix("id: ")) == (STREAM_ID, 5 + len(values))
+
+
+def test_what_is_no_batch_has_no_id() -> None:
+    events = Events(STREAM_ID)
+    assert events.heartbeat({"next_offset": 1}) == b'event: heartbeat\ndata: {"next_offset":1}\n\n'
+    assert (
+        events.end("rotate", {"next_offset": 1})
+        == b'event: end\ndata: {"reason":"rotate","next_offset":1}\n\n'
+    )
+    assert (
+        Lines().end("rotate", {"next_offset": 1})
+        == b'{"_control":{"end":"rotate","next_offset":1}}\n'
+    )
+
+
+@given(st.text())
+def test_any_text_is_an_event_id_or_refused(text: str) -> None:
+    for whole in (text, f"{STREAM_ID}:{text}", f"{text}:1"):
+        with suppress(InvalidRequest):
+            stream_id, offset = parse_event_id(whole)
+            assert whole == f"{stream_id}:{offset}"
+
+
+def test_an_event_id_is_read() -> None:
+    assert parse_event_id(f"{STREAM_ID}:1043") == (STREAM_ID, 1043)
+    with pytest.raises(InvalidRequest) as caught:
+        parse_event_id(f"{STREAM_ID.upper()}:1043")
+    assert caught.value.code is Code.BAD_HEADER

@@ -1,0 +1,201 @@
+"""Long polls: who waits, for what, at whose cost."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from unit.reader.open_answers import comes_true, served
+from unit.reader.protocol import STREAM_ID
+from unit.reader.world import World, shown
+
+from bottomless.errors import Code
+
+
+def asked_at(world: World, offset: int) -> int:
+    return world.asked.count(f"chunks {offset}")
+
+
+async def polled(world: World, count: int, query: str) -> list[asyncio.Task[Any]]:
+    """Clients that wait, once all of them do."""
+    polls = [asyncio.create_task(world.get(query)) for _ in range(count)]
+    await comes_true(lambda: world.service.waiters.count == count)
+    await comes_true(lambda: world.service.shared.flight_count == 1)
+    return polls
+
+
+async def test_many_wait_with_one_question_to_the_owner(world: World) -> None:
+    world.fill(10)
+    polls = await polled(world, 50, "/records?offset=10&max_wait_ms=20000")
+    waiting = asked_at(world, 10)
+    world.append("new")
+    pages = [(await poll).json() for poll in polls]
+
+    assert [shown(page) for page in pages] == [[(10, "new")]] * 50
+    # Each looks once before it waits, unless it sees that somebody waits already.
+    assert waiting <= 51
+    assert asked_at(world, 10) == waiting
+    assert world.service.shared.flight_count == world.service.waiters.count == 0
+
+
+async def test_who_comes_while_others_wait_asks_nothing(world: World) -> None:
+    world.fill(10)
+    polls = await polled(world, 1, "/records?offset=10&max_wait_ms=20000")
+    before = asked_at(world, 10)
+    polls.append(asyncio.create_task(world.get("/records?offset=10&max_wait_ms=20000")))
+    await comes_true(lambda: world.service.waiters.count == 2)
+    world.append("new")
+    pages = [(await poll).json() for poll in polls]
+
+    assert [shown(page) for page in pages] == [[(10, "new")]] * 2
+    assert asked_at(world, 10) == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "appends"),
+    [("min_records=3", 3), ("min_bytes=12", 2), ("min_records=2&min_bytes=18", 3), ("limit=2", 1)],
+)
+async def test_a_page_waits_until_it_has_enough(world: World, wanted: str, appends: int) -> None:
+    world.fill(10)
+    (poll,) = await polled(world, 1, f"/records?offset=10&max_wait_ms=20000&{wanted}")
+    for number in range(appends):
+        assert not poll.done()
+        world.append(f"value{number}")
+        await comes_true(lambda end=11 + number: poll.done() or asked_at(world, end))
+    page = (await poll).json()
+
+    assert shown(page) == world.texts(10, 10 + appends)
+
+
+async def test_a_full_page_waits_for_nothing_more(world: World) -> None:
+    world.fill(10)
+    page = await world.read(5, limit=5, max_wait_ms=20_000, min_records=100)
+
+    assert shown(page) == world.texts(5, 10)
+
+
+async def test_a_page_without_enough_comes_when_the_time_is_over(world: World) -> None:
+    world.fill(10)
+    page = await world.read(5, max_wait_ms=100, min_records=100)
+    empty = await world.read(10, max_wait_ms=100)
+
+    assert shown(page) == world.texts(5, 10)
+    assert (empty["records"], empty["next_offset"], empty["up_to_date"]) == ([], 10, True)
+
+
+async def test_enough_may_lie_in_both_tiers(world: World) -> None:
+    world.fill(20)
+    await world.upload(1, free=True)
+    (poll,) = await polled(world, 1, "/records?offset=5&max_wait_ms=20000&min_records=16")
+    world.append("new")
+
+    assert shown((await poll).json()) == world.texts(5, 21)
+
+
+async def test_a_client_that_leaves_frees_its_place(world: World) -> None:
+    world.fill(10)
+    async with served(world) as client:
+
+        async def wait() -> None:
+            async with client.get("offset=10&max_wait_ms=20000"):
+                raise AssertionError("nothing was appended")
+
+        waiting = [asyncio.create_task(wait()) for _ in range(3)]
+        await comes_true(lambda: world.service.waiters.count == 3)
+        await comes_true(lambda: world.service.shared.flight_count == 1)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await comes_true(lambda: world.service.waiters.count == 0)
+        await comes_true(lambda: world.service.shared.flight_count == 0)
+
+
+@pytest.mark.parametrize(
+    "query", ["/records?offset=next&max_wait_ms=9000", "/offsets?wait_ms=9000"]
+)
+async def test_there_is_a_bound_on_how_many_wait(query: str) -> None:
+    world = World(reader_waiter_count_max=2)
+    world.fill(10)
+    polls = await polled(world, 2, "/records?offset=next&max_wait_ms=20000")
+    refused = await world.get(query)
+    page = await world.get("/records?offset=next")
+    world.append("new")
+    await asyncio.gather(*polls)
+    await world.aclose()
+
+    assert (refused.status_code, refused.json()["code"]) == (503, Code.OVERLOADED)
+    assert (refused.json()["limit"], refused.headers["retry-after"]) == (2, "1")
+    assert page.status_code == 200, "who does not wait needs no place"
+
+
+async def test_a_deleted_stream_is_told_to_who_waits(world: World) -> None:
+    world.fill(10)
+    (poll,) = await polled(world, 1, "/records?offset=10&max_wait_ms=20000")
+    world.exists = False
+    world.appended.set()
+    answer = await poll
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "stream-not-found")
+
+
+async def test_bounds_are_waited_for(world: World) -> None:
+    world.fill(10)
+    at_once = (await world.get("/offsets?wait_ms=20000&after=9")).json()
+    (poll,) = await polled(world, 1, "/offsets?wait_ms=20000")
+    world.append("a")
+    grown = (await poll).json()
+    (poll,) = await polled(world, 1, "/offsets?wait_ms=20000&after=12")
+    for _ in range(2):
+        assert not poll.done()
+        world.append("b")
+        await comes_true(lambda: poll.done() or asked_at(world, world.committed_next))
+    late = (await poll).json()
+    in_vain = (await world.get("/offsets?wait_ms=50&after=13")).json()
+
+    assert [each["next_offset"] for each in (at_once, grown, late, in_vain)] == [10, 11, 13, 13]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "/offsets?after=3",
+        "/offsets?wait_ms=30001",
+        "/records?offset=0&min_records=2",
+        "/records?offset=0&min_bytes=2",
+        "/records?offset=0&max_wait_ms=1&min_records=0",
+        "/records?offset=0&max_wait_ms=1&min_bytes=16777217",
+        "/records?offset=0&max_wait_ms=1&follow=true",
+        "/records?offset=0&follow=yes",
+    ],
+)
+async def test_what_means_nothing_is_refused(world: World, query: str) -> None:
+    problem = (await world.get(query)).json()
+
+    assert (problem["status"], problem["code"]) == (400, "bad-parameter")
+    assert problem["errors"][0]["parameter"] in query
+
+
+async def test_what_followers_leave_is_kept_within_its_budget() -> None:
+    world = World(reader_tail_bytes=8_192)
+    for _ in range(20):
+        (poll,) = await polled(world, 1, f"/records?offset={world.committed_next}&max_wait_ms=9000")
+        world.append("x" * 1_000)
+        await poll
+        assert world.service.shared.kept_size <= 8_192
+    assert world.service.shared.kept_size > 4_096
+    await world.aclose()
+
+
+async def test_streams_that_are_waited_for_are_bounded() -> None:
+    world = World(reader_waiting_stream_count_max=1)
+    world.fill(10)
+    polls = await polled(world, 1, "/records?offset=10&max_wait_ms=20000")
+    shared = world.service.shared
+    assert shared.flight_count == 1
+    stream = await world.service.followers.reader._streams.find("orders")  # type: ignore[arg-type]
+    other = await asyncio.gather(shared.wait(stream.stream, 7, 1), return_exceptions=True)
+    world.append("new")
+    await asyncio.gather(*polls)
+    await world.aclose()
+
+    assert getattr(other[0], "code", None) == Code.OVERLOADED
+    assert stream.stream.stream_id == STREAM_ID

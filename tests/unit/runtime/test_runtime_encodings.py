@@ -1,0 +1,68 @@
+"""Compressed bodies: undone whole, or refused early."""
+
+import gzip
+import tracemalloc
+import zlib
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bottomless.errors import Code, InvalidRequest
+from bottomless_server.runtime.encodings import ENCODINGS, decode_body
+
+MIB = 1024 * 1024
+TEXT = b"stream " * 10_000
+
+
+def packed(data: bytes, encoding: Any) -> bytes:
+    if encoding == "gzip":
+        return gzip.compress(data)
+    return bytes(pa.compress(data, codec=encoding, asbytes=True))
+
+
+def refused(body: bytes, encoding: str, limit: int = MIB) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as error:
+        decode_body(body, encoding, limit)
+    return error.value
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("data", [b"", b"a", TEXT, b"\0" * MIB])
+def test_a_body_comes_back(encoding: str, data: bytes) -> None:
+    assert decode_body(packed(data, encoding), encoding, MIB) == data
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_one_byte_too_many_is_too_large(encoding: str) -> None:
+    assert decode_body(packed(TEXT, encoding), encoding, len(TEXT)) == TEXT
+    error = refused(packed(TEXT, encoding), encoding, len(TEXT) - 1)
+    assert error.code is Code.DECOMPRESSED_TOO_LARGE
+    assert error.facts == {"limit_bytes": len(TEXT) - 1}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_cut_short_or_goes_on_or_is_none_is_refused(encoding: str) -> None:
+    whole = packed(TEXT, encoding)
+    for body in (b"", b"x", whole[:-1], whole[: len(whole) // 2], whole + b"x", TEXT):
+        error = refused(body, encoding)
+        assert error.code is Code.BAD_HEADER
+        assert error.faults[0].header == "content-encoding"
+
+
+def test_gzip_is_one_member_and_not_zlib() -> None:
+    assert refused(gzip.compress(b"a") * 2, "gzip").code is Code.BAD_HEADER
+    assert refused(zlib.compress(b"a"), "gzip").code is Code.BAD_HEADER
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_bomb_costs_what_the_bound_costs(encoding: str) -> None:
+    bomb = packed(bytes(256 * MIB), encoding)
+    pool = pa.default_memory_pool()
+    tracemalloc.start()
+    try:
+        assert refused(bomb, encoding, 4 * MIB).code is Code.DECOMPRESSED_TOO_LARGE
+        assert tracemalloc.get_traced_memory()[1] < 16 * MIB
+    finally:
+        tracemalloc.stop()
+    assert pool.bytes_allocated() < 64 * MIB

@@ -1,0 +1,56 @@
+"""How an S3 store is waited for: settings that reach the drive, within bounds that are said."""
+
+import pytest
+from pydantic import ValidationError
+
+from bottomless.drives.s3_client import MIB, S3Options
+from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.store_url import parse_s3_url
+
+
+def test_what_nobody_sets_is_as_the_drive_has_it() -> None:
+    assert parse_s3_url("s3://bucket", CommonSettings()) == S3Options("bucket")
+
+
+def test_every_setting_reaches_the_drive(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = S3Options(
+        "bucket",
+        connection_count_max=7,
+        connect_seconds=0.5,
+        read_seconds=2,
+        call_seconds=9.5,
+        multipart_bytes=6 * MIB,
+        part_bytes=5 * MIB,
+        part_count_max=2,
+    )
+    for name in (
+        *("connection_count_max", "connect_seconds", "read_seconds", "call_seconds"),
+        *("multipart_bytes", "part_bytes", "part_count_max"),
+    ):
+        monkeypatch.setenv(f"BOTTOMLESS_STORE_{name.upper()}", str(getattr(wanted, name)))
+
+    assert parse_s3_url("s3://bucket", CommonSettings()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("store_connect_seconds", "0"),
+        ("store_connect_seconds", "nan"),
+        ("store_read_seconds", "601"),
+        ("store_call_seconds", "-1"),
+        ("store_call_seconds", "inf"),
+        ("store_connection_count_max", "0"),
+        ("store_connection_count_max", "1.5"),
+        ("store_multipart_bytes", str(5 * MIB - 1)),
+        ("store_multipart_bytes", str(5 * 1024 * MIB + 1)),
+        ("store_part_bytes", str(5 * MIB - 1)),
+        ("store_part_count_max", "65"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"BOTTOMLESS_{name.upper()}", text)
+    with pytest.raises(ValidationError, match=name):
+        CommonSettings()
