@@ -56,7 +56,8 @@ assert HEADER_SIZE == 128  # docs/formats.md, "Manifest node"
 
 def encode_node(node: Node) -> bytes:
     _check_node(node)
-    entries = node.entries.tobytes()
+    # Bytes as they lie in memory: a root is copied once, into the object.
+    entries = np.ascontiguousarray(node.entries).view(np.uint8).data
     raw = _HEADER.pack(
         MAGIC,
         VERSION,
@@ -75,7 +76,7 @@ def encode_node(node: Node) -> bytes:
         crc32c(entries),
         0,
     )[:-4]
-    return raw + crc32c(raw).to_bytes(4, "little") + entries
+    return b"".join((raw, crc32c(raw).to_bytes(4, "little"), entries))
 
 
 def decode_node(data: bytes | memoryview) -> Node:

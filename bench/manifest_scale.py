@@ -1,0 +1,344 @@
+"""What a manifest of more than a million fragments costs, beside one of a thousand.
+
+    .venv/bin/python bench/manifest_scale.py [--large 1050000] [--small 1000]
+
+The parts of the product that change and search a manifest run on stores in memory, so what
+is counted is their own CPU time and the requests that they make; a real store adds the same
+time per request to both sides. The two manifests take turns in every round.
+
+Most fragments have entries and no objects, since nothing reads them; those that a seek leads
+to are whole. A seek is what a reader with empty caches does until it has the first record:
+root, a group where there is one, the fragment's index, its chunk.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import platform
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from bottomless.coordination.memory import MemoryCoordination
+from bottomless.drives.memory import MemoryDrive
+from bottomless.errors import StoreError
+from bottomless.formats.batch import encode_frame, schema_of
+from bottomless.formats.chunk import seal_chunk
+from bottomless.formats.fragment import pack_fragment
+from bottomless.formats.keys import fragment_key
+from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags
+from bottomless.model.config import StreamConfig
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import fragment_info
+from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.model.record import Columns
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless.stores.streams import Streams
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.resolver import load_root
+from bottomless_server.manifest.retention import trim
+from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.fragments import Fragments, Wanted
+from bottomless_server.reader.roots import Roots, RootState, Tree
+
+STREAM: Final = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+RECORDS: Final = 1_000
+"""Of each fragment."""
+SIZE: Final = 64 * 1024 * 1024
+RUN: Final = 256
+"""Fragments registered at once while a manifest is built."""
+ROUNDS: Final = 40
+CHUNKS: Final = 10
+VALUE_SIZE: Final = 4_096
+BLOCK_SIZE: Final = 1024 * 1024
+
+
+class CountingDrive(MemoryDrive):
+    """A drive that counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+        self.requests: Counter[str] = Counter()
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        self.requests["put"] += 1
+        await super().put(object_key, parts, crc)
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        self.requests["get"] += 1
+        return await super().get(object_key, start, size)
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        self.requests["delete"] += 1
+        return await super().delete(object_keys)
+
+
+class NobodyElse:
+    """There is no owner to ask or to tell."""
+
+    async def committed_next(
+        self, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
+        del url, stream_id, timeout_seconds
+        return None
+
+    async def published(
+        self, url: str, stream_id: StreamId, next_offset: int, version: int
+    ) -> bool:
+        del url, stream_id, next_offset, version
+        return True
+
+    async def close(self, url: str, stream_id: StreamId) -> bool:
+        del url, stream_id
+        return True
+
+    async def aclose(self) -> None:
+        pass
+
+
+class NoManifest:
+    """The reader's trees are made here and never asked for."""
+
+    async def call(self, *_: object, **__: object) -> Any:
+        raise AssertionError("nobody is asked")
+
+
+class Side:
+    """One stream with so many fragments, and what is done to it."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        chance = random.Random(count)
+        self.targets = chance.sample(range(100, count), ROUNDS)
+        """Numbers of the fragments that seeks lead to; trims do not come so far."""
+        self._whole = set(self.targets)
+        self._seeks = 0
+        self.drive = CountingDrive()
+        coordination = MemoryCoordination(lambda: 0)
+        numbers = itertools.count(1)
+        self.context = Context(
+            settings=ManifestSettings(),
+            drive=self.drive,
+            coordination=coordination,
+            streams=Streams(coordination),
+            owners=NobodyElse(),  # type: ignore[arg-type]
+            clock=lambda: 1_000_000,
+            new_uid=lambda: Uid(f"{next(numbers):032x}"),
+        )
+        self.committer: Committer
+        self.next = 0
+
+    async def build(self) -> None:
+        record = StreamRecord(
+            stream_id=STREAM,
+            name=StreamName("scale"),
+            tenant="default",
+            state=StreamState.ACTIVE,
+            created_at=0,
+            config=StreamConfig(),
+            epoch=1,
+            epochs=(EpochStart(1, 0),),
+            dirty=True,
+            reserved_next=1 << 50,
+        )
+        await self.context.streams.create(record)
+        self.committer = await Committer.open(self.context, STREAM)
+        await begin(self.context, self.committer, "bench")
+        for start in range(0, self.count, RUN):
+            await self.append(min(RUN, self.count - start))
+
+    async def append(self, count: int = 1) -> None:
+        """Ask for uids, register, publish: a root, and a group when one is full."""
+        firsts = [self.next + number * RECORDS for number in range(count)]
+        uids = await intend(self.context, self.committer, "bench", firsts)
+        fragments = [
+            await self._fragment(uid, first) for uid, first in zip(uids, firsts, strict=True)
+        ]
+        refused = await self.committer.register("bench", fragments)
+        await self.committer.flush()
+        self.next += count * RECORDS
+        assert not refused
+        assert self.committer.record.published_next == self.next
+
+    async def open(self) -> None:
+        """What a process does at the first touch of a stream."""
+        await Committer.open(self.context, STREAM)
+
+    async def _fragment(self, uid: Uid, first: int) -> FragmentInfo:
+        if first // RECORDS not in self._whole:
+            return _fragment(uid, first)
+        packed = pack_fragment(STREAM, uid, _chunks(first))
+        key = fragment_key(STREAM, first, uid)
+        await self.drive.put(key, packed.parts, packed.info.crc)
+        return packed.info
+
+    async def read(self, offset: int, timestamp: int | None = None) -> None:
+        """Find and read the record at an offset, or the first one since a time, caches empty."""
+        record = await self.context.streams.load(STREAM)
+        cache = SharedCache(64 * 1024 * 1024)
+        roots = Roots(NoManifest(), self.drive, cache, 1_000)  # type: ignore[arg-type]
+        state = RootState(
+            version=record.version,
+            epoch=record.epoch,
+            published_next=record.published_next,
+            first_offset=self.committer.keeper.root.first_offset,
+            last_timestamp=record.last_timestamp,
+            root=record.root,
+        )
+        tree: Tree = await roots.tree(STREAM, state)
+        if timestamp is None:
+            leaf: np.void | None = await anext(roots.leaves(tree, offset))
+        else:
+            leaf = await roots.leaf_since(tree, timestamp)
+        assert leaf is not None
+        info = fragment_info(leaf)
+        fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
+        part = await fragments.read(STREAM, Wanted(info, offset, offset + 1, 1))
+        header, _ = part.chunks[0]
+        assert header.first_offset <= offset < header.next_offset
+
+    def _target(self) -> int:
+        self._seeks += 1
+        return self.targets[self._seeks % ROUNDS] * RECORDS + RECORDS // 2
+
+    async def seek_offset(self) -> None:
+        await self.read(self._target())
+
+    async def seek_time(self) -> None:
+        target = self._target()
+        await self.read(target, timestamp=target)
+
+    async def trim(self, count: int) -> None:
+        """Remove the oldest fragments; the objects themselves go later."""
+        floor = self.committer.keeper.root.first_offset
+        found = await trim(self.context, self.committer, floor + count * RECORDS, allow_empty=False)
+        assert found == floor + count * RECORDS
+
+
+def _fragment(uid: Uid, first: int) -> FragmentInfo:
+    return FragmentInfo(
+        uid=uid,
+        first_offset=first,
+        next_offset=first + RECORDS,
+        first_timestamp=first,
+        last_timestamp=first + RECORDS - 1,
+        epoch=1,
+        record_count=RECORDS,
+        size=SIZE,
+        index_size=200,
+        crc=first & 0xFFFFFFFF,
+    )
+
+
+def _chunks(first: int) -> list[bytes]:
+    """The chunks of one whole fragment; the time of each is its first offset."""
+    count = RECORDS // CHUNKS
+    sealed = []
+    for start in range(first, first + RECORDS, count):
+        values = [b"%d" % (start + number) for number in range(count)]
+        padded = pa.array([value.rjust(VALUE_SIZE) for value in values], pa.binary())
+        batch = pa.record_batch([padded], schema=schema_of(Columns.VALUE))
+        parts = seal_chunk(
+            [encode_frame(batch)],
+            [AppendEntry(AppendMode.PLAIN, 0, count, body_crc=0)],
+            record_count=count,
+            first_offset=start,
+            timestamp=start,
+            epoch=1,
+            flags=ChunkFlags.NONE,
+        )
+        sealed.append(b"".join(parts))
+    return sealed
+
+
+@dataclass(frozen=True)
+class Cost:
+    cpu_us: float
+    requests: float
+
+
+async def measure(side: Side, work: Callable[[Side], Awaitable[None]]) -> Cost:
+    before, started = side.drive.requests.total(), time.process_time_ns()
+    await work(side)
+    spent = (time.process_time_ns() - started) / 1_000
+    return Cost(spent, side.drive.requests.total() - before)
+
+
+async def compare(
+    name: str,
+    sides: Sequence[Side],
+    work: Callable[[Side], Awaitable[None]],
+    rounds: int = ROUNDS,
+) -> dict[str, Any]:
+    """Both sides in turns; medians of CPU time, means of requests, and their ratios."""
+    costs: list[list[Cost]] = [[] for _ in sides]
+    for _ in range(rounds):
+        for side, found in zip(sides, costs, strict=True):
+            found.append(await measure(side, work))
+    small, large = ([cost.cpu_us for cost in found] for found in costs)
+    low, high = statistics.median(small), statistics.median(large)
+    requests = [statistics.fmean(cost.requests for cost in found) for found in costs]
+    print(
+        f"{name:<28}{low:>10.0f} µs{high:>10.0f} µs   x {high / low:4.2f}"
+        f"{requests[0]:>10.1f}{requests[1]:>8.1f} requests"
+    )
+    return {"name": name, "cpu_us": [low, high], "requests": requests, "rounds": rounds}
+
+
+async def run(small: int, large: int) -> list[dict[str, Any]]:
+    sides = [Side(small), Side(large)]
+    for side in sides:
+        started = time.monotonic()
+        await side.build()
+        _, root = await load_root(side.context, side.committer.record)
+        heights = Counter(int(height) for height in root.entries["height"])
+        shape = ", ".join(f"{count} of height {height}" for height, count in heights.items())
+        seconds = time.monotonic() - started
+        print(f"{side.count:,} fragments: {seconds:.1f} s to build; entries of the root: {shape}")
+    print(f"\n{'':<28}{small:>13,}{large:>13,}   ratio")
+    results = [
+        await compare("open a stream", sides, Side.open),
+        await compare("append one fragment", sides, Side.append),
+        await compare("append a run of 64", sides, lambda side: side.append(64), 10),
+        await compare("seek by offset, cold", sides, Side.seek_offset),
+        await compare("seek by time, cold", sides, Side.seek_time),
+        await compare("trim one fragment", sides, lambda side: side.trim(1)),
+    ]
+    many = min(1000, max(1, large // 1024 - 3)) * 1024
+    cost = await measure(sides[1], lambda side: side.trim(many))
+    print(f"trim {many // 1024} groups at once: {cost.cpu_us:.0f} µs, {cost.requests} requests")
+    results.append({"name": f"trim {many // 1024} groups", "cpu_us": [cost.cpu_us]})
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--small", type=int, default=1_000)
+    parser.add_argument("--large", type=int, default=1_050_000)
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    given = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    print(f"Python {platform.python_version()}, {platform.machine()}")
+    results = asyncio.run(run(given.small, given.large))
+    if given.json is not None:
+        given.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
