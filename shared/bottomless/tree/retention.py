@@ -131,7 +131,8 @@ def _verdict(
             partly = entries["first_offset"] < np.uint64(offset)
     fragments = entries["fragment_count"].astype(np.int64)
     through = np.cumsum(fragments)
-    return whole & (through <= spare), groups & partly & (through - fragments < spare)
+    # Where no fragment may go any more, a gap at the front of a group still may.
+    return whole & (through <= spare), groups & partly & (through - fragments <= spare)
 
 
 def _cut_of(gone: Entries, floor: int) -> Cut:
