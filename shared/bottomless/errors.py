@@ -54,6 +54,7 @@ class Code(StrEnum):
     IDEMPOTENCY_IN_FLIGHT = "idempotency-in-flight"
     OFFSET_REGRESSION = "offset-regression"
     HOME_LIVE = "home-live"
+    COORDINATION_INTACT = "coordination-intact"
     OFFSET_TRIMMED = "offset-trimmed"
     RANGE_CONDEMNED = "range-condemned"
     OFFSET_MISMATCH = "offset-mismatch"

@@ -8,22 +8,34 @@ from support.faults import (
     EXISTS,
     FRAGMENT,
     GROUP,
+    MISSING,
     ROOT,
     SLOW_DOWN,
     UNAVAILABLE,
     Answer,
     Fault,
     Rule,
+    named,
 )
 
-KINDS = (FRAGMENT, ROOT, GROUP)
+COUNTS = {FRAGMENT: 1, ROOT: 3, GROUP: 1}
+"""Of roots more, so that one is among them whose groups are in the store already."""
+WAITING = (Fault.STALL, Fault.LATE_REQUEST)
+"""These cost the whole time that a reply is waited for."""
 
 
-def on_puts(load: Load, fault: Fault, answer: Answer = BROKEN, times: int = 2) -> list[Rule]:
+def on_puts(load: Load, fault: Fault, answer: Answer = BROKEN) -> list[Rule]:
     """One rule for each kind of object of this stream."""
     return [
-        Rule(fault, "PUT", f"/{load.stream_id}/.*{kind}", answer, after=1, times=times)
-        for kind in KINDS
+        Rule(
+            fault,
+            "PUT",
+            f"/{load.stream_id}/.*{kind}",
+            answer,
+            after=1,
+            times=1 if fault in WAITING else count,
+        )
+        for kind, count in COUNTS.items()
     ]
 
 
@@ -34,6 +46,7 @@ def on_puts(load: Load, fault: Fault, answer: Answer = BROKEN, times: int = 2) -
         (Fault.LOSE_REQUEST, BROKEN),
         (Fault.LATE_REQUEST, BROKEN),
         (Fault.CUT_REQUEST, BROKEN),
+        (Fault.FLIP_REQUEST, BROKEN),
         (Fault.STALL, BROKEN),
         (Fault.DRIP, BROKEN),
         *((Fault.REFUSE, answer) for answer in (CONFLICT, EXISTS, BROKEN, SLOW_DOWN, UNAVAILABLE)),
@@ -42,7 +55,7 @@ def on_puts(load: Load, fault: Fault, answer: Answer = BROKEN, times: int = 2) -
             for answer in (CONFLICT, EXISTS, BROKEN, SLOW_DOWN, UNAVAILABLE)
         ),
     ],
-    ids=lambda value: f"{value.status}-{value.code}" if isinstance(value, Answer) else value.name,
+    ids=named,
 )
 def test_a_put_that_fails_leaves_every_record_in_one_fragment(
     house: FaultHouse, load: Load, fault: Fault, answer: Answer
@@ -55,3 +68,30 @@ def test_a_put_that_fails_leaves_every_record_in_one_fragment(
 
     assert len(found.fragments) > 2
     assert found.group_count > 1
+    # Under the same uid until it is there: no attempt costs a second object.
+    assert not [key for key in found.unreachable if key.endswith(".fragment")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer"),
+    [
+        (Fault.LOSE_REPLY, BROKEN),
+        (Fault.STALL, BROKEN),
+        (Fault.REFUSE, MISSING),
+        (Fault.REFUSE, BROKEN),
+        (Fault.REFUSE, SLOW_DOWN),
+    ],
+    ids=named,
+)
+def test_an_object_of_ours_that_cannot_be_looked_at_is_put_once(
+    house: FaultHouse, load: Load, fault: Fault, answer: Answer
+) -> None:
+    """Its put was done and reported as failed; the next one hears 412, and HEAD fails."""
+    path = f"/{load.stream_id}/.*{FRAGMENT}"
+    done = Rule(Fault.MISREPORT, "PUT", path, BROKEN, times=2)
+    unseen = Rule(fault, "HEAD", path, answer, times=2)
+    with house.proxy.disturbing(done, unseen):
+        load.append_until_it_happened(lambda: house.proxy.exhausted(done, unseen))
+    found = load.check(f"{fault} {answer} of HEAD")
+
+    assert not [key for key in found.unreachable if key.endswith(".fragment")]

@@ -92,6 +92,12 @@ def test_after_an_accepted_loss_the_stream_goes_on_behind_a_gap(tmp_path: Path) 
             assert first == gap["next_offset"]
             assert page(client, first) == [(first, "after")]
             assert page(client, 0)[:end] == list(enumerate(PREFIX[:end]))
+            across = client.get(f"{PATH}/records", params={"offset": 0, "limit": 1_000}).json()
+            assert across["gaps"] == [gap]
+            assert across["records"][-1]["offset"] == first
+            inside = f"{PATH}/records?offset={end + 1}&on_out_of_range=error"
+            problem = problem_of(client.get(inside), 410, "offset-trimmed")
+            assert problem["readable_offset"] == first
             listed = client.get(f"{PATH}/fragments").json()["fragments"]
             (shown,) = [item for item in listed if item.get("gap") == "takeover"]
             assert (shown["first_offset"], shown["last_offset"] + 1) == (end, first)

@@ -11,7 +11,7 @@ import pytest
 
 from bottomless.model.manifest import Node
 from bottomless.tree.retention import Cut, Edited, cut_front
-from bottomless_server.manifest import condemning, deleter
+from bottomless_server.manifest import condemning, deleter, garbage
 from bottomless_server.manifest.core import planning, publication
 
 Removal = Callable[[pytest.MonkeyPatch], None]
@@ -64,6 +64,13 @@ def _without_condemning(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deleter.Deleter, "_condemned", condemned)
 
 
+def _without_second_look(patch: pytest.MonkeyPatch) -> None:
+    async def still(_: Any, __: Any, found: Any) -> Any:
+        return found
+
+    patch.setattr(garbage._Step, "_still", still)
+
+
 GUARDS: Final[dict[str, Removal]] = {
     "the version in the EXEC": _without_version,
     "the epoch in the EXEC": _without_epoch,
@@ -72,4 +79,5 @@ GUARDS: Final[dict[str, Removal]] = {
     "reachability before a delete": _without_reachability,
     "leases before condemning": _without_leases,
     "condemning before a delete": _without_condemning,
+    "the second look of a garbage collection": _without_second_look,
 }

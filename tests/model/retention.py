@@ -5,21 +5,26 @@ that every fragment that was ever published exists until it is condemned (archit
 section 7: 4, 5 and 6).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
-from support.manifest import NODE, STREAM, GapRange
+from support.manifest import NODE, STREAM, Crash, Fault, GapRange
 
 from bottomless.coordination.base import Changes
-from bottomless.errors import OffsetGone, StoreError
+from bottomless.errors import OffsetGone, StoreError, Unavailable
 from bottomless.formats.keys import fragment_key
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Lease
+from bottomless.stores.operations import Operation
 from bottomless.stores.streams import delete_later
 from bottomless_server.manifest.condemning import give_back, grant, renew
 from bottomless_server.manifest.core.verdict import Verdict
+from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.operations import Done
 from bottomless_server.manifest.retention import evaluate, preview, trim
 from bottomless_server.manifest.takeover import take_over
 from model.publishing import HOUR, Publishing
@@ -201,6 +206,47 @@ class ManifestBesideAList(Publishing):
             self.world.coordination.write(Changes(queued=[delete_later(object_key, 0)]))
             self.quietly(self.deleter.make_pass())
             self.refusals += 1
+
+    @rule(page_count=st.integers(2, 40), dry=st.booleans())
+    def garbage_is_collected(self, page_count: int, dry: bool) -> None:
+        """However young it is, in whatever state everything else is."""
+        result = self.collect(page_count, dry)
+        if result is not None:
+            self.events["garbage was collected"] += bool(result["queued"])
+            assert result["skipped"] == []
+            assert not (dry and result["queued"])
+
+    @rule(which=st.integers(0, 1), count=st.integers(1, 2), between=st.booleans())
+    def garbage_is_collected_around_a_publish(self, which: int, count: int, between: bool) -> None:
+        """An EXEC is on its way. It arrives between the two looks, or after both."""
+        self.all_is_well_for_a_while()
+        self.upload(count, which, register=True)
+        self.world.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE]
+        self.time_comes(which)
+        self.world.coordination.faults = []
+
+        async def arrive() -> None:
+            arrived = self.world.coordination.arrive()
+            self.events["a publish came between the looks"] += arrived
+
+        self.world.coordination.after_due_at = arrive if between else None
+        self.garbage_is_collected(1_000, dry=False)
+        self.world.coordination.after_due_at = None
+        self.late_exec_arrives()
+        self.hours_pass(0)
+
+    def collect(self, page_count: int, dry: bool) -> Mapping[str, Any] | None:
+        """The whole operation, without the one who would do failed steps again."""
+        arguments = gc_arguments(dry_run=dry, minimum_age_ms=0)
+        operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
+        while True:
+            try:
+                outcome = self.run(collect_step(self.world.context, operation, page_count))
+            except (Unavailable, Crash):
+                return None
+            if isinstance(outcome, Done):
+                return outcome.result
+            operation = replace(operation, progress=outcome.progress)
 
     @rule()
     def everything_comes_to_rest(self) -> None:

@@ -35,6 +35,8 @@ WAYS = {
     "objects were deleted",
     "a group was cut in part",
     "a lease held what was removed",
+    "garbage was collected",
+    "a publish came between the looks",
 }
 """A model that never comes there proves nothing."""
 EXAMPLE_COUNT = 50

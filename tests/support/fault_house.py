@@ -7,7 +7,7 @@ frees at once, so that reads come from the store.
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,23 +23,24 @@ from support.stored_stream import Found, StoredStream
 from support.valkey import running_valkey
 from support.waiting import until
 
-READ_SECONDS = 0.6
+READ_SECONDS = 1.5
 """Silence of the store for so long is a lost reply."""
 SETTINGS = {
     "BOTTOMLESS_STORE_CONNECT_SECONDS": "2",
     "BOTTOMLESS_STORE_READ_SECONDS": str(READ_SECONDS),
-    "BOTTOMLESS_STORE_CALL_SECONDS": "2",
+    "BOTTOMLESS_STORE_CALL_SECONDS": "4",
     "BOTTOMLESS_MANIFEST_FANOUT": "2",
     "BOTTOMLESS_MANIFEST_DEBOUNCE_MS": "10",
-    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "3000",
+    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "6000",
     "BOTTOMLESS_MANIFEST_ROOT_GRACE_MS": "1000",
     "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "100",
-    "BOTTOMLESS_UPLOADER_UPLOAD_DEADLINE_SECONDS": "2.5",
+    "BOTTOMLESS_UPLOADER_UPLOAD_DEADLINE_SECONDS": "5",
     "BOTTOMLESS_UPLOADER_RETRY_INITIAL_SECONDS": "0.02",
     "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "0.3",
     "BOTTOMLESS_UPLOADER_RETRY_JITTER_SECONDS": "0.05",
     "BOTTOMLESS_UPLOADER_DAMAGE_RETRY_SECONDS": "0.2",
     "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": "65536",
+    "BOTTOMLESS_INGEST_RENEW_MS": "500",
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "0",
     "BOTTOMLESS_READER_CACHE_BYTES": "0",
     "BOTTOMLESS_READER_BLOCK_BYTES": "16384",
@@ -48,6 +49,10 @@ CONFIG = {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}}
 VALUE_SIZE = 3_000
 RECORD_COUNT = 8
 """Of one append: three appends fill a fragment."""
+APPEND_PAUSE_SECONDS = 0.03
+"""Some ten fragments a second: what counts is what befalls them, not how many there are."""
+PAGE_COUNT = 48
+"""Records of a page: few enough that most pages meet no fault, however many there are."""
 REFUSED = {
     httpx.codes.BAD_GATEWAY,
     httpx.codes.SERVICE_UNAVAILABLE,
@@ -98,7 +103,7 @@ class Load:
 
         def happened() -> bool:
             self.append()
-            clock.wait(0.01)
+            clock.wait(APPEND_PAUSE_SECONDS)
             return all(fact() for fact in facts)
 
         until(happened, seconds, f"faults to happen; so far: {self._house.told()}")
@@ -112,7 +117,7 @@ class Load:
             nonlocal offset
             page = self._client.get(
                 f"{self.path}/records",
-                params={"offset": offset, "limit": 100, "on_out_of_range": "error"},
+                params={"offset": offset, "limit": PAGE_COUNT, "on_out_of_range": "error"},
             )
             if page.status_code in REFUSED:
                 problems.append((page.status_code, page.json()["code"]))
@@ -128,6 +133,12 @@ class Load:
 
         until(to_the_end, 60, "all records to be read")
         return Read(offset - first, problems)
+
+    def refusal(self, *, offset: int) -> tuple[int, str]:
+        """Status and code of the answer to one read, which must not be a page."""
+        page = self._client.get(f"{self.path}/records", params={"offset": offset, "limit": 100})
+        assert page.status_code in REFUSED, page.text
+        return page.status_code, page.json()["code"]
 
     def is_stored(self) -> bool:
         bounds = self._client.get(f"{self.path}/offsets").json()
@@ -145,12 +156,17 @@ class Load:
         listed: list[dict[str, Any]] = answer.json()["fragments"]
         return listed
 
-    def check(self, fault: str) -> Found:
-        """Everything acknowledged is there once, whoever looks, and nothing that nobody knows of."""
+    def check(self, fault: str, *, strays: bool = False) -> Found:
+        """Everything acknowledged is there once, whoever looks, and nothing that nobody knows of.
+
+        With `strays`, roots and groups may be left of attempts that the manifest forgot, as a
+        crash leaves them: garbage collection is for those. A fragment never may.
+        """
         until(self.is_stored, 30, f"the tail to be uploaded after: {fault}")
         stream = self._house.stream(self.stream_id)
         found = stream.look()
-        assert found.strangers == frozenset(), f"objects that nobody knows of, after: {fault}"
+        left = {key for key in found.strangers if not strays or key.endswith(".fragment")}
+        assert not left, f"nobody knows of, after: {fault}\n{self._house.told(left)}"
         for offset, value in enumerate(found.values):
             self._check(offset, value)
         assert len(found.values) == len(self.acknowledged), f"records are missing after: {fault}"
@@ -158,7 +174,7 @@ class Load:
         there = [(one.fragment_id, one.first_offset, one.next_offset) for one in found.fragments]
         assert listed == there, f"the list of fragments is wrong after: {fault}"
         assert self.read().record_count == len(self.acknowledged)
-        self._house.checked[self.stream_id] = fault
+        self._house.checked[self.stream_id] = found.strangers
         return found
 
     def close(self) -> None:
@@ -179,16 +195,20 @@ class FaultHouse:
     ) -> None:
         self.server = server
         self.proxy = proxy
-        self.checked: dict[StreamId, str] = {}
-        """Streams that are at rest, and what they went through."""
+        self.checked: dict[StreamId, frozenset[str]] = {}
+        """Streams that are at rest, and the strays that they have."""
         self._stored = stored
         self._coordination_url = coordination_url
 
     def check_cleaned(self) -> None:
         """What was put in vain is gone, after the upload deadline and the grace of old roots."""
-        for stream_id, fault in self.checked.items():
+        for stream_id, strays in self.checked.items():
             stream = self.stream(stream_id)
-            until(lambda at=stream: not at.look().unreachable, 15, f"garbage of: {fault}")  # type: ignore[misc]
+
+            def cleaned(stream: StoredStream = stream, strays: frozenset[str] = strays) -> bool:
+                return stream.look().unreachable <= strays
+
+            until(cleaned, 15, f"all that nothing names to be deleted of {stream_id}")
 
     def stream(self, stream_id: StreamId) -> StoredStream:
         return StoredStream(self._stored, self._coordination_url, stream_id)
@@ -202,17 +222,28 @@ class FaultHouse:
         finally:
             load.close()
 
-    def told(self) -> str:
-        """The last of what the proxy did."""
-        deeds = [
-            f"{deed.rule.fault}: {deed.method} {deed.path[-60:]} ({deed.stored_status})"
-            for deed in self.proxy.story[-20:]
+    def told(self, object_keys: Collection[str] = ()) -> str:
+        """What the proxy did to these objects, or the last of what it did to any."""
+        story = [
+            deed
+            for deed in self.proxy.story
+            if not object_keys or any(key in deed.path for key in object_keys)
         ]
-        return "\n".join(deeds)
+        deeds = [
+            f"{deed.rule.fault}: {deed.method} {deed.path} ({deed.stored_status})"
+            for deed in story[-20:]
+        ]
+        return "\n".join([*sorted(object_keys), *deeds])
 
 
 @contextmanager
-def fault_house(directory: Path, seaweed: S3Server, seed: int = 0) -> Iterator[FaultHouse]:
+def fault_house(
+    directory: Path,
+    seaweed: S3Server,
+    settings: Mapping[str, str] | None = None,
+    *,
+    seed: int = 0,
+) -> Iterator[FaultHouse]:
     """Start one on an empty directory and a prefix of its own."""
     prefix = f"faults/{secrets.token_hex(8)}"
     with ExitStack() as running:
@@ -220,14 +251,15 @@ def fault_house(directory: Path, seaweed: S3Server, seed: int = 0) -> Iterator[F
         proxy = running.enter_context(running_fault_proxy(seaweed.endpoint, seed))
         client = running.enter_context(s3_client(seaweed))
         # The server's very first put makes volumes, which takes longer than is waited for here.
-        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=b"")
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
         url = ACCOUNT.store_url(proxy.endpoint, prefix)
-        settings = {
+        environment = {
             **SETTINGS,
             **CREDENTIALS,
             "BOTTOMLESS_STORE_URL": url,
             "BOTTOMLESS_COORDINATION_URL": valkey.url,
+            **(settings or {}),
         }
-        server = running.enter_context(AllInOne(directory / "data", settings))
+        server = running.enter_context(AllInOne(directory / "data", environment))
         stored = StoredInS3(url, client, prefix)
         yield FaultHouse(server, proxy, stored, valkey.url)

@@ -159,6 +159,8 @@ class FaultProxy:
             await exchange.client.read(1)
         if fault is Fault.CUT_REQUEST:
             exchange.body = exchange.body[: len(exchange.body) // 2]
+        if fault is Fault.FLIP_REQUEST:
+            exchange.body = self._flipped(exchange.body)
         if fault.reaches_the_server:
             await _ask(exchange, behind)
         if fault is not Fault.LATE_REQUEST:
@@ -171,7 +173,13 @@ class FaultProxy:
                 # Until the caller has had enough, however long that is.
                 await exchange.client.read(1)
                 raise _Over
-            case Fault.DRIP | Fault.FLIP | Fault.TRUNCATE | Fault.TRUNCATE_AND_RESET:
+            case (
+                Fault.FLIP_REQUEST
+                | Fault.DRIP
+                | Fault.FLIP
+                | Fault.TRUNCATE
+                | Fault.TRUNCATE_AND_RESET
+            ):
                 await self._spoil(exchange)
             case _:
                 raise _Over
@@ -182,10 +190,8 @@ class FaultProxy:
         if reply is None:
             raise _Over
         fault = exchange.rule.fault
-        if fault is Fault.FLIP and body:
-            with self._lock:
-                place = self._chance.randrange(len(body))
-            body = body[:place] + bytes([body[place] ^ 0x10]) + body[place + 1 :]
+        if fault is Fault.FLIP:
+            body = self._flipped(body)
         if fault is Fault.DRIP:
             whole = reply.raw + body
             size = max(1, len(whole) // DRIP_COUNT)
@@ -194,14 +200,23 @@ class FaultProxy:
                 await writer.drain()
                 await asyncio.sleep(exchange.rule.pause_seconds)
             return
-        if fault is not Fault.FLIP:
+        if fault in (Fault.TRUNCATE, Fault.TRUNCATE_AND_RESET):
             body = body[: len(body) // 2]
         writer.write(reply.raw + body)
         await writer.drain()
         if fault is Fault.TRUNCATE_AND_RESET:
             _reset(writer)
-        if fault is not Fault.FLIP:
+        if fault in (Fault.TRUNCATE, Fault.TRUNCATE_AND_RESET):
             raise _Over
+
+    def _flipped(self, data: bytes) -> bytes:
+        with self._lock:
+            place = self._chance.randrange(len(data)) if data else 0
+        return (
+            data[:place]
+            + bytes([byte ^ 0x10 for byte in data[place : place + 1]])
+            + data[place + 1 :]
+        )
 
     def _tell(self, exchange: _Exchange) -> None:
         with self._lock:

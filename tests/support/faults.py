@@ -10,6 +10,7 @@ class Fault(StrEnum):
     LOSE_REQUEST = "the request is lost"
     LATE_REQUEST = "the request arrives after its caller has given up"
     CUT_REQUEST = "the request is cut in the middle of its body"
+    FLIP_REQUEST = "a bit of the request is flipped on its way"
     LOSE_REPLY = "the reply is lost"
     REFUSE = "the request is refused before it is done"
     MISREPORT = "the request is done, and reported as refused"
@@ -63,3 +64,9 @@ FRAGMENT = r"\.fragment(\?|$)"
 ROOT = r"/root\.[^/]*\.manifest(\?|$)"
 GROUP = r"\.g[0-9]+(\?|$)"
 """Paths of the three kinds of object that carry a stream."""
+
+
+def named(value: object) -> str:
+    """What a test is called that is made for this fault or this answer."""
+    assert isinstance(value, Answer | Fault)
+    return f"{value.status}-{value.code}" if isinstance(value, Answer) else value.name

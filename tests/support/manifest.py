@@ -92,6 +92,8 @@ class FaultyCoordination(MemoryCoordination):
         super().__init__(clock)
         self.faults: list[Fault] = []
         self.fuse = Fuse()
+        self.after_due_at: Callable[[], Awaitable[None]] | None = None
+        """Happens once, after somebody asked when keys are due."""
         self._late: list[tuple[Sequence[str], list[int], Changes]] = []
 
     async def transact(
@@ -116,6 +118,17 @@ class FaultyCoordination(MemoryCoordination):
         self.fuse.burn()
         await super().settle(dues)
         self.fuse.burn()
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        found = await super().due_at(redis_key, members)
+        if self.after_due_at is not None:
+            happen, self.after_due_at = self.after_due_at, None
+            await happen()
+        return found
+
+    def lose(self) -> None:
+        """Everything is gone, as after FLUSHALL."""
+        self._stored = type(self._stored)()
 
     def arrive(self) -> int:
         """Let what is on its way arrive; returns how many of them changed anything."""

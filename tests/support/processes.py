@@ -98,6 +98,15 @@ class Process:
         self._process.send_signal(with_signal)
         return self._finish()
 
+    def wait_dead(self) -> int:
+        """Wait until it has ended by itself; returns the exit code."""
+        return self._finish()
+
+    @property
+    def is_dead(self) -> bool:
+        """It was started, and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def _finish(self) -> int:
         assert self._process is not None
         assert self._process.stdout is not None
@@ -144,6 +153,7 @@ class FourProcesses:
         stored: Stored | None = None,
     ) -> None:
         self.url = ""
+        self.coordination_url = coordination_url
         self.ingest_dir = directory / "data" / "ingest"
         self.stored = stored or StoredFiles(directory / "objects")
         sockets = {name: f"unix://{directory}/{name}.sock" for name in self.names}

@@ -35,8 +35,10 @@ class Found:
     """A manifest that verified from its root down, and what else there is of the stream."""
 
     record: StreamRecord
+    first_offset: int
+    """The floor: what lies below it in a group whose front was cut is no part of the stream."""
     values: list[str]
-    """Of the records in the fragments, by offset: the list begins at offset 0 and has no hole."""
+    """Of the records in the fragments, in order: the list begins at the floor and has no hole."""
     fragments: list[FragmentInfo]
     group_count: int
     queued: frozenset[str]
@@ -66,16 +68,20 @@ class StoredStream:
         record, queued = self._coordinated()
         named: set[str] = {registry_key(self._stream_id, record.registry_version, record.tenant)}
         fragments: list[FragmentInfo] = []
+        floor = 0
         if record.root is not None:
-            self._walk(self._root(record, named), named, fragments)
+            root = self._root(record, named)
+            floor = root.first_offset
+            self._walk(root, floor, named, fragments)
         values: list[str] = []
         for info in fragments:
-            assert info.first_offset == len(values), (
-                f"{info.fragment_id} does not follow at offset {len(values)}"
-            )
+            end = floor + len(values)
+            assert info.first_offset == end, f"{info.fragment_id} does not follow at offset {end}"
             values += self._values_of(info)
-            assert len(values) == info.next_offset, f"{info.fragment_id} lacks records"
-        assert record.published_next == len(values), "the record says another end than the root"
+            assert floor + len(values) == info.next_offset, f"{info.fragment_id} lacks records"
+        assert record.published_next == floor + len(values), (
+            "the record says another end than the root"
+        )
         named |= {self._fragment_key(info) for info in fragments}
         pending = {self._intent_key(one) for one in (*record.intents, *record.quarantine)}
         there = {
@@ -84,6 +90,7 @@ class StoredStream:
         assert not named - there, f"named, but not in the store: {sorted(named - there)}"
         return Found(
             record,
+            floor,
             values,
             fragments,
             group_count=sum(".g" in key for key in named),
@@ -112,8 +119,10 @@ class StoredStream:
         named.add(key)
         return decode_node(self._read(key, root.size, root.crc))
 
-    def _walk(self, node: Node, named: set[str], fragments: list[FragmentInfo]) -> None:
+    def _walk(self, node: Node, floor: int, named: set[str], fragments: list[FragmentInfo]) -> None:
         for entry in node.entries:
+            if int(entry["next_offset"]) <= floor:
+                continue
             if entry["kind"] == EntryKind.FRAGMENT:
                 fragments.append(fragment_info(entry))
                 continue
@@ -122,7 +131,7 @@ class StoredStream:
             key = group_key(self._stream_id, int(entry["first_offset"]), uid, int(entry["height"]))
             named.add(key)
             data = self._read(key, int(entry["object_size"]), int(entry["object_crc"]))
-            self._walk(decode_node(data), named, fragments)
+            self._walk(decode_node(data), floor, named, fragments)
 
     def _values_of(self, info: FragmentInfo) -> list[str]:
         data = self._read(self._fragment_key(info), info.size, info.crc)

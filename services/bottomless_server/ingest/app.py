@@ -1,5 +1,6 @@
 """Ingest, put together: settings and coordination in, two applications and a lifecycle out."""
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls, RealFileCalls
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
+from bottomless_server.ingest.leftovers import Leftovers
 from bottomless_server.ingest.names import ManifestCalls, StreamNames
 from bottomless_server.ingest.node import DirectoryLock, load_node_id
 from bottomless_server.ingest.owner import Clocks, LeaseBounds, NodeLease, Owner
@@ -59,6 +61,7 @@ class IngestService:
         self._executor: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
         self._tails: Tails | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self._internal: FastAPI | None = None
         self.public: ASGIApp = AppendRoute(self._appends, _create_public_api(self._appends))
 
@@ -100,6 +103,8 @@ class IngestService:
         self._tails = Tails(streams, self._feed, lease, self._files, self._executor)
         self._internal = create_internal_api(self._tails)
         await streams.start(settings.ingest_open_count)
+        leftovers = Leftovers(self._files, data_dir, self._executor, streams, self._names.state_of)
+        self._sweeping = asyncio.create_task(leftovers.run(), name="ingest-leftovers")
         self._appends.open(streams)
 
     async def drain(self) -> None:
@@ -108,6 +113,9 @@ class IngestService:
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
         if self._tails is not None:
             self._feed.wake()
             await self._tails.streams.stop()

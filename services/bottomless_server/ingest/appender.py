@@ -140,6 +140,11 @@ class Appender:
         if self._upkeep.is_due():
             self._wake.set()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it touches no file any more."""
+        return self.stopped is not None and self._task is None
+
     async def close(self, why: StoreError, *, leave: bool) -> None:
         """Finish what waits, note what is durable, and stop; with `leave`, leave it clean."""
         if self.stopped is None:

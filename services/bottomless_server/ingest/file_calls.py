@@ -43,6 +43,10 @@ class FileCalls(Protocol):
         """Make a directory unless it is there."""
         ...
 
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        ...
+
     def names(self, path: Path) -> list[str]:
         """Names in a directory; none if it does not exist."""
         ...
@@ -88,6 +92,9 @@ class RealFileCalls:
 
     def make_dir(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
+
+    def remove_dir(self, path: Path) -> None:
+        path.rmdir()
 
     def names(self, path: Path) -> list[str]:
         return [entry.name for entry in path.iterdir()] if path.is_dir() else []

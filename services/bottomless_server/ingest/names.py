@@ -7,7 +7,7 @@ for longer than the old owner's lease would last.
 import asyncio
 from typing import Any, Protocol
 
-from bottomless.errors import Unavailable
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.model.names import StreamId, StreamName, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
@@ -79,6 +79,23 @@ class StreamNames:
             await self._manifest.call("PUT", f"/internal/v1/streams/{stream_id}/registry")
         except Unavailable as error:
             raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+
+    async def state_of(self, stream_id: StreamId) -> StreamState | None:
+        """What became of a stream; None if there is none of this id.
+
+        Raises:
+            Unavailable: that cannot be told, also where coordination shows less than it did.
+        """
+        path = f"/internal/v1/streams/{stream_id}"
+        try:
+            answer: Any = (await self._manifest.call("GET", path)).body
+        except NotFound as error:
+            if error.code is not Code.STREAM_NOT_FOUND:
+                raise Unavailable("manifest does not know this question") from error
+            return None
+        if answer["stream_id"] != stream_id:
+            raise Unavailable("manifest gave an answer to another question")
+        return StreamState(answer["state"])
 
     def _ask(self, name: StreamName) -> asyncio.Task[StreamId]:
         asking = self._asking.get(name)

@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 import structlog
 
 from bottomless.coordination.base import Coordination
-from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
+from bottomless.stores.generation import held_generation
 from bottomless.stores.streams import Streams, node_key
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.ownership import LocalView
@@ -65,15 +66,21 @@ class NodeLease:
         self._believed_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self.term = 0
-        """Grows with every lapse."""
+        """Grows with every lapse, and with every rebuild of coordination."""
+        self.generation: int | None = None
+        """The last that coordination showed; None before there was one."""
+        self.regressed = False
+        """Whether coordination shows less than that: nothing it says is to be believed."""
 
     def is_live(self) -> bool:
         return self._clocks.monotonic() < self._believed_until
 
     def require(self, outcome: Outcome = Outcome.NONE) -> None:
         """Raises:
-        Unavailable: `not-owner`: the lease may have run out.
+        Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
         """
+        if self.regressed and outcome is Outcome.NONE:
+            raise ownership.coordination_lost()
         if not self.is_live():
             raise ownership.not_owner(outcome=outcome)
 
@@ -103,6 +110,9 @@ class NodeLease:
         ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
         try:
             async with asyncio.timeout(self._bounds.lease_ms / 1000):
+                shown = await held_generation(self._coordination)
+                if self._is_regressed(shown):
+                    return
                 held = await self._coordination.hold(self._redis_key, self._value, ttl_ms)
         except (StoreError, TimeoutError) as error:
             log.warning("the lease was not renewed", error=str(error))
@@ -110,9 +120,19 @@ class NodeLease:
         if not held:
             log.error("the lease of this node is held with another value")
             return
-        if begun >= self._believed_until:
+        if begun >= self._believed_until or shown != self.generation:
             self.term += 1
+        self.generation = shown
         self._believed_until = begun + (self._bounds.lease_ms - self._bounds.margin_ms) / 1000
+
+    def _is_regressed(self, shown: int | None) -> bool:
+        """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
+        self.regressed = self.generation is not None and (shown is None or shown < self.generation)
+        if self.regressed:
+            log.critical("coordination was lost or went back; nothing is accepted")
+            # Whatever was claimed is confirmed before it is used again.
+            self._believed_until = float("-inf")
+        return self.regressed
 
 
 class Claim:
@@ -143,7 +163,7 @@ class Claim:
         term = self._owner.lease.term
         if term == self._term:
             return
-        record = await self._owner.streams.load(self.stream_id)
+        record = await self._owner.load(self.stream_id)
         if record.epoch != self.epoch:
             raise Fenced("the stream is owned by a newer epoch")
         self._term = term
@@ -198,6 +218,9 @@ class Claim:
                 self.stream_id,
                 lambda record: ownership.reserve(record, self.epoch, next_offset),
             )
+        except NotFound:
+            await self._owner.check_not_lost()
+            raise
         except Unavailable as error:
             # Whether this EXEC lands does not matter: it only raises a bound.
             raise coordination_unavailable() from error
@@ -216,6 +239,7 @@ class Owner:
         lease: NodeLease,
         note_home: Callable[[StreamId], Awaitable[None]],
     ) -> None:
+        self._coordination = coordination
         self.streams = Streams(coordination)
         self.lease = lease
         self.node_id = node_id
@@ -233,8 +257,22 @@ class Owner:
         """
         try:
             return await self.streams.load(stream_id)
+        except NotFound:
+            await self.check_not_lost()
+            raise
         except Unavailable as error:
             raise coordination_unavailable() from error
+
+    async def check_not_lost(self) -> None:
+        """A stream that is missing where all are missing was not deleted.
+
+        Raises:
+            Unavailable: `coordination-regressed`
+        """
+        shown = await held_generation(self._coordination)
+        known = self.lease.generation
+        if shown is None or (known is not None and shown < known):
+            raise ownership.coordination_lost()
 
     async def claim(self, stream_id: StreamId, local: LocalView) -> tuple[StreamRecord, Claim]:
         """Claim a stream with the next epoch.
@@ -269,6 +307,9 @@ class Owner:
         self, stream_id: StreamId, home: NodeId | None, local: LocalView
     ) -> StreamRecord:
         def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
+            if record.generation > (self.lease.generation or 0):
+                # A rebuild has written it and is not finished; it may write it once more.
+                raise ownership.coordination_lost()
             if record.home != home:
                 raise _HomeChanged
             return ownership.claim(
@@ -279,6 +320,9 @@ class Owner:
             if home is None or home == self.node_id:
                 return await self.streams.update(stream_id, decide)
             return await self.streams.update_unless_held(stream_id, home, decide)
+        except NotFound:
+            await self.check_not_lost()
+            raise
         except Unavailable as error:
             if error.code is Code.COORDINATION_UNAVAILABLE:
                 raise coordination_unavailable() from error

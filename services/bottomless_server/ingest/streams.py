@@ -18,17 +18,18 @@ from bottomless.errors import (
     Code,
     Corrupt,
     Fenced,
-    InvalidRequest,
+    NotFound,
     Outcome,
     StoreError,
     Unavailable,
 )
-from bottomless.model.names import StreamId, parse_stream_id
+from bottomless.model.names import StreamId
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.ownership import LocalView, is_outdated, not_owner
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.ingest.leftovers import local_ids
 from bottomless_server.ingest.owner import Owner
 from bottomless_server.ingest.producer_log import read_tracking
 from bottomless_server.ingest.recovery import Recovered, recover
@@ -38,6 +39,7 @@ from bottomless_server.ingest.surroundings import Surroundings, restated
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
+_CLAIM_AGAIN_COUNT: Final = 60
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
@@ -64,6 +66,10 @@ class OwnedStreams:
         self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
         self._damaged: dict[StreamId, Corrupt] = {}
         self._stopping = False
+        self._generation: int | None = None
+        """Of coordination when these streams were claimed."""
+        self._to_claim: dict[StreamId, int] = {}
+        """Streams to be claimed again, and how often that is still tried."""
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, open_count: int) -> None:
@@ -78,10 +84,13 @@ class OwnedStreams:
             async with room:
                 try:
                     await self.get(stream_id)
+                except NotFound:
+                    pass  # leftovers.py says what becomes of it.
                 except StoreError as error:
                     log.warning("a stream is not open", stream_id=stream_id, error=str(error))
 
         await asyncio.gather(*(open_one(stream_id) for stream_id in self._local_ids()))
+        self._generation = self._owner.lease.generation
         self._ticking = asyncio.create_task(self._tick(), name="ingest-files")
 
     async def stop(self) -> None:
@@ -228,17 +237,51 @@ class OwnedStreams:
         log.warning("an older local log was set aside", stream_id=stream_id, epoch=epoch)
 
     def _local_ids(self) -> list[StreamId]:
-        ids = []
-        for name in sorted(self._files.names(streams_dir(self._data_dir))):
-            with suppress(InvalidRequest):
-                ids.append(parse_stream_id(name))
-        return ids
+        return local_ids(self._files, self._data_dir)
+
+    def in_use(self, stream_id: StreamId) -> bool:
+        """Whether anything here reads or writes its files."""
+        appender = self._open.get(stream_id)
+        return stream_id in self._opening or (appender is not None and not appender.closed)
+
+    def forget(self, stream_id: StreamId) -> None:
+        """Its files are not here any more."""
+        self._open.pop(stream_id, None)
+        self._damaged.pop(stream_id, None)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             for appender in self.opened():
                 appender.tick()
+            try:
+                await self._claim_again()
+            except Exception:
+                log.exception("claiming streams after a rebuild met a bug")
+
+    async def _claim_again(self) -> None:
+        """Claim what lies here after coordination was rebuilt: nobody may ever touch it again.
+
+        It is tried some times, since the manifest takes up its work a moment later.
+        """
+        lease = self._owner.lease
+        if lease.generation != self._generation and not lease.regressed:
+            if self._generation is not None:
+                local = await self._in_thread(self._local_ids)
+                self._to_claim = dict.fromkeys(local, _CLAIM_AGAIN_COUNT)
+            self._generation = lease.generation
+        for stream_id, left in list(self._to_claim.items()):
+            try:
+                await self.get(stream_id)
+            except Unavailable:
+                self._to_claim[stream_id] = left - 1
+            except StoreError as error:
+                log.warning("a stream is not open", stream_id=stream_id, error=str(error))
+                self._to_claim[stream_id] = 0
+            else:
+                self._to_claim[stream_id] = 0
+            if self._to_claim[stream_id] == 0:
+                del self._to_claim[stream_id]
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         loop = asyncio.get_running_loop()

@@ -2,30 +2,42 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+import structlog
 from starlette.types import ASGIApp
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
 from bottomless.drives.probe import probe
-from bottomless.stores.generation import check_generation
+from bottomless.errors import StoreError
 from bottomless.stores.streams import Streams
 from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deleter import Deleter
 from bottomless_server.manifest.deletion import Deletions
+from bottomless_server.manifest.garbage import register_gc
+from bottomless_server.manifest.garbage_timer import GarbageTimer
 from bottomless_server.manifest.internal_routes import internal_api
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.owners import Owners, PeerOwners
+from bottomless_server.manifest.rebuild import KIND as REBUILD
+from bottomless_server.manifest.rebuild import Rebuild
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.manifest.regression import Regression
 from bottomless_server.manifest.retention_operations import register_retention
 from bottomless_server.manifest.retention_timer import RetentionTimer
 from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
+from bottomless_server.manifest.verify import register_verify
 from bottomless_server.runtime.peers import Peers
+
+log = structlog.get_logger(__name__)
+
+_FORGET_SECONDS: Final = 5.0
+"""How long is waited for work on what was lost to end."""
 
 
 class ManifestService:
@@ -43,17 +55,27 @@ class ManifestService:
         self._snapshots = ConsumerSnapshots(context)
         self._retention = RetentionTimer(context, self._mutators)
         register_retention(self._operations, self._mutators)
+        self._garbage = GarbageTimer(context, self._operations)
         register_takeover(self._operations, self._mutators)
+        register_gc(self._operations)
+        register_verify(self._operations)
+        self._regression = Regression(context, self._take_up)
+        self._rebuild = Rebuild(context, self._operations, self._regression.look_again)
         self._tasks: list[asyncio.Task[None]] = []
-        self.public: ASGIApp = public_api(
+        self._lasting: list[asyncio.Task[None]] = []
+        """Tasks that go on while coordination is not to be believed."""
+        public = public_api(
             context,
             self._registry,
             self._mutators,
             self._operations,
             self._deletions,
             self._snapshots,
+            self._rebuild,
         )
-        self.internal: ASGIApp = internal_api(context, self._registry, self._mutators)
+        self.public: ASGIApp = self._regression.around(public)
+        internal = internal_api(context, self._registry, self._mutators)
+        self.internal: ASGIApp = self._regression.around(internal)
 
     async def start(self) -> None:
         """Refuse stores that do not belong together or lose writes, before serving from them.
@@ -63,15 +85,34 @@ class ManifestService:
         """
         await self._context.coordination.check()
         await probe(self._context.drive)
-        self._registry.generation = await check_generation(
-            self._context.drive, self._context.coordination
-        )
-        self._context.streams.generation = self._registry.generation
+        await self._regression.look()
+        await self._take_up()
+        self._lasting = [
+            asyncio.create_task(self._operations.run(), name="manifest operations"),
+            asyncio.create_task(self._regression.watch(), name="manifest generation"),
+        ]
+
+    async def _take_up(self) -> None:
+        """Begin to work on what coordination says, or stop all that does."""
+        self._registry.generation = self._regression.generation
+        for task in self._tasks:
+            task.cancel()
+        # What was known is of another generation, or will be.
+        forgetting = asyncio.create_task(self._mutators.forget(), name="manifest forgets")
+        _, stuck = await asyncio.wait({*self._tasks, forgetting}, timeout=_FORGET_SECONDS)
+        if stuck:
+            # What they still write is refused: versions and generations are others by now.
+            log.critical("work does not end", tasks=sorted(task.get_name() for task in stuck))
+        self._tasks = []
+        self._snapshots.forget()
+        self._operations.only = REBUILD if self._regression.regressed else None
+        if self._regression.regressed:
+            return
         self._tasks = [
             asyncio.create_task(self._deleter.run(), name="manifest deleter"),
-            asyncio.create_task(self._operations.run(), name="manifest operations"),
             asyncio.create_task(self._snapshots.run(), name="manifest consumer snapshots"),
             asyncio.create_task(self._retention.run(), name="manifest retention"),
+            asyncio.create_task(self._garbage.run(), name="manifest garbage"),
         ]
 
     async def drain(self) -> None:
@@ -80,16 +121,21 @@ class ManifestService:
 
     async def stop(self) -> None:
         """End all tasks. Drive and coordination belong to whoever opened them."""
-        for task in self._tasks:
+        tasks = [*self._lasting, *self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._mutators.aclose()
         await self._context.owners.aclose()
+
+    def not_ready(self) -> StoreError | None:
+        """Why this service serves nothing, if it does not."""
+        return self._regression.problem()
 
     async def report(self) -> Mapping[str, Any]:
         await self._context.coordination.check()
         return {
-            "status": "running",
+            "status": "regressed" if self._regression.regressed else "running",
             "generation": self._registry.generation,
             "deleted_count": self._deleter.deleted_count,
             "refused_delete_count": self._deleter.refused_count,

@@ -60,6 +60,10 @@ class ConsumerSnapshots:
                 log.exception("a pass over consumer offsets met a bug")
             await asyncio.sleep(self._context.settings.manifest_consumer_snapshot_ms / 2000)
 
+    def forget(self) -> None:
+        """Know nothing of what snapshots hold."""
+        self._known.clear()
+
     async def make_pass(self) -> None:
         """Write what is behind now, some streams at once.
 

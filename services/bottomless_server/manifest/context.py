@@ -10,6 +10,7 @@ from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless.stores.streams import Streams
 from bottomless_server.manifest.clock_skew import ClockSkew
+from bottomless_server.manifest.groups import Groups
 from bottomless_server.manifest.owners import Owners
 from bottomless_server.manifest.settings import ManifestSettings
 
@@ -33,6 +34,8 @@ class Context:
     """Milliseconds since 1970."""
     new_uid: Callable[[], Uid] = random_uid
     skew: ClockSkew = field(init=False)
+    groups: Groups = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "skew", ClockSkew(self.drive, self.clock))
+        object.__setattr__(self, "groups", Groups(self.drive))

@@ -34,6 +34,7 @@ from bottomless_server.manifest.core.doomed import Doomed, parse_doomed
 from bottomless_server.manifest.expansion import Expansion, expand
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.resolver import load_root
+from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +91,8 @@ class Deleter:
                 settled += await self._settle(stream_id, members)
             except StoreError as error:
                 log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
+        if settled:
+            await reach("manifest.deleter.before-settle")
         await context.coordination.settle(settled)
         return len(settled)
 
@@ -153,6 +156,7 @@ class Deleter:
             record = await condemn(
                 self._context.streams, record.stream_id, max(ends.values()), self._context.clock
             )
+            await reach("manifest.deleter.after-condemn")
         held = {due: end for due, end in ends.items() if end > record.condemned_next}
         now = self._context.clock()
         # A lease may be given back before it runs out, so it is looked at again earlier.
@@ -201,6 +205,7 @@ class Deleter:
             errors = sorted({str(error) for error in failed.values()})
             log.warning("objects were not deleted", count=len(failed), errors=errors)
         self.deleted_count += len(object_keys) - len(failed)
+        await reach("manifest.deleter.after-delete")
         return set(failed)
 
     async def _queue(self, dues: Sequence[Due]) -> None:

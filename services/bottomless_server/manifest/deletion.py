@@ -43,6 +43,7 @@ from bottomless_server.manifest.operations import Again, Done, Operations
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.view import etag
 from bottomless_server.manifest.waiting import wait_until
+from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 
@@ -91,11 +92,13 @@ class Deletions:
             KIND, stream_id=stream_id, arguments={"name": name, "deleted_at": self._context.clock()}
         )
         record = await self._bury(stream_id, name, if_match, operation)
+        await reach("manifest.deletion.after-exec")
         log.info("a stream is deleted", stream_id=stream_id, operation=operation.operation_id)
         with suppress(StoreError):
             # It finds the tombstone and forgets what it knew, so that nobody waits for it.
             await self._mutators.at(stream_id).ask(_refresh)
         record = await self._registry.ensure_object(record, committed=True)
+        await reach("manifest.deletion.after-object")
         await self._wait_stopped(record, operation)
         self._operations.wake()
         return operation
@@ -198,6 +201,7 @@ class Deletions:
         if not page:
             return None
         failed = await self._context.drive.delete([facts.object_key for facts in page])
+        await reach("manifest.deletion.mid-sweep")
         gone = [facts for facts in page if facts.object_key not in failed]
         counts = _counts(progress)
         after = {

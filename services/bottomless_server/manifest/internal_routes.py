@@ -25,6 +25,7 @@ from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.events import Why
 from bottomless_server.manifest.fates import Fate
+from bottomless_server.manifest.fault_routes import add_fault_routes
 from bottomless_server.manifest.internal_registry_routes import add_internal_registry_routes
 from bottomless_server.manifest.mutator import Mutator, Mutators
 from bottomless_server.manifest.registry import Registry
@@ -93,6 +94,7 @@ def internal_api(context: Context, registry: Registry, mutators: Mutators) -> Fa
     api.add_api_route(base + "/{stream_id}/fragments", routes.fragments, methods=["POST"])
     api.add_api_route(base + "/{stream_id}/abandon", routes.abandon, methods=["POST"])
     add_internal_registry_routes(api, context, registry)
+    add_fault_routes(api, enabled=context.settings.fault_points)
     return api
 
 

@@ -252,6 +252,10 @@ class Mutators:
 
     async def aclose(self) -> None:
         self._closed = True
+        await self.forget()
+
+    async def forget(self) -> None:
+        """End all that is under way, and know nothing of any stream."""
         mutators = list(self._mutators.values())
         self._mutators.clear()
         await asyncio.gather(*(mutator.aclose() for mutator in mutators), *self._closing)

@@ -77,6 +77,8 @@ class Operations:
         self._failures: dict[str, int] = {}
         """Steps that failed in a row, by operation under retry."""
         self._news = asyncio.Event()
+        self.only: str | None = None
+        """The one kind that may go on while coordination is not to be believed."""
         # Of this run and not of the node: an earlier run of it may still be working.
         self._holder = context.new_uid().encode("ascii")
 
@@ -187,6 +189,8 @@ class Operations:
                 operation = await self._load(due)
             except NotFound:
                 await context.coordination.settle([due])
+                continue
+            if self.only is not None and operation.kind != self.only:
                 continue
             if operation.finished:
                 await self._store.forget(due)

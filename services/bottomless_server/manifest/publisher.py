@@ -29,6 +29,7 @@ from bottomless_server.manifest.core import publication
 from bottomless_server.manifest.core.doomed import doom
 from bottomless_server.manifest.core.events import Publish, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.resolver import root_object_key
+from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 
@@ -68,12 +69,16 @@ class Publisher:
         assert self.undecided is None, "one thing at a time"
         for put in puts:
             await self._put_node(put, publish.base)
+            if isinstance(put, PutGroup):
+                await reach("manifest.publish.after-groups")
+        await reach("manifest.publish.before-exec")
         try:
             record = await self._exec(puts, publish)
         except CoordinationUnknown:
             self.undecided = publish
             log.warning("the reply to a publish was lost", **named(publish))
             raise
+        await reach("manifest.publish.after-exec")
         self._done()
         return record
 

@@ -8,14 +8,10 @@ EXEC that moves the floor puts what falls below it into the delete queue.
 
 import structlog
 
-from bottomless.drives.base import Drive
 from bottomless.errors import Code, InvalidRequest
-from bottomless.formats.keys import group_key
 from bottomless.model.config import RetentionConfig
 from bottomless.model.manifest import EntryKind, Node
-from bottomless.model.names import uid_from_bytes
 from bottomless.model.stream import StreamRecord
-from bottomless.stores.nodes import load_node
 from bottomless.tree.retention import Below, Bound, Cut, Descent, find_cut
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
@@ -27,12 +23,14 @@ from bottomless_server.manifest.core.verdict import (
     bounds_of,
     limits_of,
 )
+from bottomless_server.manifest.groups import Groups
 from bottomless_server.manifest.lookup import path_to
+from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 
 
-async def descend(drive: Drive, root: Node, descent: Descent) -> Cut:
+async def descend(groups: Groups, root: Node, descent: Descent) -> Cut:
     """Run a descent to its end: one request for each height below the root, at most.
 
     Raises:
@@ -41,14 +39,7 @@ async def descend(drive: Drive, root: Node, descent: Descent) -> Cut:
     try:
         entry = next(descent)
         while True:
-            object_key = group_key(
-                root.stream_id,
-                int(entry["first_offset"]),
-                uid_from_bytes(entry["uid"].tobytes()),
-                int(entry["height"]),
-            )
-            size, crc = int(entry["object_size"]), int(entry["object_crc"])
-            entry = descent.send(await load_node(drive, object_key, size=size, crc=crc))
+            entry = descent.send(await groups.load(root.stream_id, entry))
     except StopIteration as found:
         cut: Cut = found.value
         return cut
@@ -74,7 +65,7 @@ async def judge(
 async def _cut_by(context: Context, root: Node, bound: Bound | None) -> Cut:
     if bound is None:
         return Cut(root.first_offset)
-    return await descend(context.drive, root, find_cut(root, bound))
+    return await descend(context.groups, root, find_cut(root, bound))
 
 
 async def _age_paused(context: Context, record: StreamRecord, limits: Limits) -> bool:
@@ -113,9 +104,11 @@ async def evaluate(context: Context, committer: Committer) -> Verdict:
         verdicts.append(verdict)
         if verdict.cut.floor == root.first_offset:
             return None
+        await reach("manifest.retention.before-cut")
         return CutFront(verdict.cut)
 
     await committer.edit(work_out)
+    await reach("manifest.retention.after-cut")
     # The last one that removes something is what was published; none after it did.
     verdict = next(
         (v for v in reversed(verdicts) if v.cut.floor > v.root.first_offset), verdicts[-1]
@@ -149,7 +142,7 @@ async def find_trim(
         return None
     if allow_empty and before_offset == root.next_offset:
         return Empty()
-    cut = await descend(context.drive, root, find_cut(root, Below(before_offset)))
+    cut = await descend(context.groups, root, find_cut(root, Below(before_offset)))
     return None if cut.floor == root.first_offset else CutFront(cut)
 
 
@@ -189,7 +182,7 @@ async def records_lost(context: Context, verdict: Verdict, next_offset: int) -> 
     if cut.gone.record_count == cut.floor - root.first_offset:
         return cut.floor - start
     # There are gaps among what goes, which hold no record.
-    below = await descend(context.drive, root, _up_to(root, start))
+    below = await descend(context.groups, root, _up_to(root, start))
     path = await path_to(context.drive, root, start)
     within = start - below.floor if path[-1]["kind"] == EntryKind.FRAGMENT else 0
     return cut.gone.record_count - below.gone.record_count - within

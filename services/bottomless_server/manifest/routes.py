@@ -11,15 +11,19 @@ from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deletion import Deletions
 from bottomless_server.manifest.discovery_routes import add_discovery_routes
+from bottomless_server.manifest.garbage_routes import add_garbage_routes
 from bottomless_server.manifest.lease_routes import add_lease_routes
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operation_routes import add_operation_routes
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.paging import Paging
+from bottomless_server.manifest.rebuild import Rebuild
+from bottomless_server.manifest.rebuild_routes import add_rebuild_routes
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.retention_routes import add_retention_routes
 from bottomless_server.manifest.stream_routes import add_stream_routes
 from bottomless_server.manifest.takeover_routes import add_takeover_routes
+from bottomless_server.manifest.tree_routes import add_tree_routes
 from bottomless_server.runtime.http import create_api
 
 
@@ -30,6 +34,7 @@ def public_api(
     operations: Operations,
     deletions: Deletions,
     snapshots: ConsumerSnapshots,
+    rebuild: Rebuild,
 ) -> FastAPI:
     api = create_api("Bottomless manifest")
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
@@ -40,4 +45,7 @@ def public_api(
     add_retention_routes(api, context, registry, mutators, operations)
     add_lease_routes(api, context, registry)
     add_takeover_routes(api, context, registry, operations)
+    add_garbage_routes(api, context, registry, operations)
+    add_tree_routes(api, context, registry, operations)
+    add_rebuild_routes(api, rebuild)
     return api

@@ -56,12 +56,18 @@ class ManifestSettings(CommonSettings):
     manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)
     """At most so long after a commit of an offset it is in the object store too."""
 
+    manifest_generation_check_ms: int = Field(1_000, ge=10)
+    """How often it is looked whether coordination still has the generation of the bucket."""
     manifest_retention_interval_ms: int = Field(60_000, ge=10)
     """How often the retention of each stream is evaluated: so late may anything go."""
     manifest_retention_max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
     """Age limit of streams that set none, like `7D`. Default: no limit."""
     manifest_retention_max_bytes: int | None = Field(None, ge=1)
     """Limit in bytes of streams that set none. Default: no limit."""
+    manifest_gc_interval_ms: int = Field(86_400_000, ge=0)
+    """How often all garbage is collected; 0 for only when somebody asks."""
+    manifest_gc_minimum_age: Annotated[str, AfterValidator(_check_duration)] = "1D"
+    """Objects younger than this are left alone, unless the request says otherwise."""
     manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
     """The longest that a lease may hold a range without being renewed."""
 

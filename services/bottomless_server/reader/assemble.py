@@ -24,6 +24,7 @@ from bottomless_server.reader.core.locator import (
     Start,
     above_floor,
     below_end,
+    outside_gaps,
     since_clamped,
 )
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
@@ -186,6 +187,7 @@ class Reader:
                     builder = reading.builder
                 tree = await self._roots.tree(stream.stream_id, state)
                 await self._stored.add(builder, tree)
+                _check_gap(reading, bounds)
             else:
                 await self._add_tail(builder, answer.data)
             if builder.full or builder.position >= _committed(bounds, reading.state):
@@ -254,6 +256,14 @@ def _placed_again(reading: _Reading, state: RootState, bounds: Bounds) -> Start:
         reading.query.strict,
     )
     return start if moved.offset == start.offset else moved
+
+
+def _check_gap(reading: _Reading, bounds: Bounds) -> None:
+    """Refuse a strict start within a gap. Who follows was there before the gap, and is told of it."""
+    query, gaps = reading.query, reading.builder.gaps
+    if query.strict and query.known is None and gaps:
+        ends = (reading.state.first_offset, _committed(bounds, reading.state))
+        outside_gaps(reading.spec, reading.start, gaps[0][:2], ends)
 
 
 def _check_stream(stream: StreamFacts, stream_id: StreamId | None) -> None:

@@ -13,10 +13,11 @@ from bottomless.errors import Code, OffsetGone, WrongOffset
 from bottomless.formats.fragment import HEADER_SIZE
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import EntryKind, GapReason, fragment_info
+from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.assemble import Reader
+from bottomless_server.reader.core.page import gap_reason
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
 from bottomless_server.reader.presigned import PresignedUrls
 from bottomless_server.reader.roots import Roots, Tree
@@ -168,8 +169,7 @@ def _fragment_item(name: StreamName, info: FragmentInfo) -> dict[str, Any]:
 
 
 def _gap_item(first_offset: int, next_offset: int, reason: int) -> dict[str, Any]:
-    named = GapReason(reason).name.lower().replace("_", "-")
-    return {"gap": named, "first_offset": first_offset, "last_offset": next_offset - 1}
+    return {"gap": gap_reason(reason), "first_offset": first_offset, "last_offset": next_offset - 1}
 
 
 def _shown(timestamp: int) -> str:

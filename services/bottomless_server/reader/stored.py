@@ -8,7 +8,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.manifest import EntryKind, fragment_info
-from bottomless_server.reader.core.page import Gap, PageBuilder
+from bottomless_server.reader.core.page import Gap, PageBuilder, gap_reason
 from bottomless_server.reader.fragments import Fragments, Wanted, off_loop
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
@@ -45,7 +45,8 @@ class Stored:
                 break
             if leaf["kind"] == EntryKind.GAP:
                 if not wanted:
-                    builder.skip(Gap(int(leaf["first_offset"]), int(leaf["next_offset"])))
+                    first, end = int(leaf["first_offset"]), int(leaf["next_offset"])
+                    builder.skip(Gap(first, end, gap_reason(int(leaf["reason"]))))
                 break
             info = fragment_info(leaf)
             rest = info.size * (info.next_offset - offset) // info.record_count

@@ -36,6 +36,13 @@ class Reporting(Protocol):
     def report(self) -> Awaitable[Mapping[str, Any]]: ...
 
 
+@runtime_checkable
+class Refusing(Protocol):
+    """What a service may have that can lose what it needs to serve anything at all."""
+
+    def not_ready(self) -> StoreError | None: ...
+
+
 class Health:
     """Whether a process takes traffic."""
 
@@ -71,6 +78,10 @@ class Health:
             reports = {"services": await self._reports()}
         if self.draining:
             raise Unavailable("this process is about to stop", code=Code.DRAINING, facts=reports)
+        for service in self._services.values():
+            error = service.not_ready() if isinstance(service, Refusing) else None
+            if error is not None:
+                raise error
         return {"status": "ready", **reports}
 
     async def _reports(self) -> dict[str, Any]:

@@ -46,6 +46,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.IDEMPOTENCY_IN_FLIGHT: 409,
     Code.OFFSET_REGRESSION: 409,
     Code.HOME_LIVE: 409,
+    Code.COORDINATION_INTACT: 409,
     Code.MOVED: 409,
     Code.FENCED: 409,
     Code.OFFSET_TRIMMED: 410,

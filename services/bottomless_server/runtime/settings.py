@@ -59,6 +59,9 @@ class CommonSettings(BaseSettings):
     drain_seconds: float = 20
     """How long in-flight work may take when the process is told to stop."""
 
+    fault_points: bool = False
+    """For tests alone: let the internal listener arm places where the process dies."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False
     """One JSON object a line instead of text for people."""

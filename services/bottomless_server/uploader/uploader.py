@@ -36,6 +36,7 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless.stores.objects import put_object
+from bottomless_server.runtime.fault_points import reach
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ChunkRun, IngestCalls, ManifestCalls
 from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, Wait
@@ -224,6 +225,7 @@ class Session:
         await self._parts.retries.forever(
             self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
         )
+        await reach("uploader.put.after-object")
         fragment.parts.clear()  # The memory goes now; registering may take long.
         self._window.uploaded(info.uid)
         self._free(ticket)

@@ -5,26 +5,29 @@ It neither batches nor retries: what was sent once was sent once, and the error'
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-import httpx
 import orjson
 import pyarrow as pa
 
-from bottomless.client.problems import error_from_problem
-from bottomless.errors import Code, Outcome, Unavailable, WrongOffset
+from bottomless.client.follow import FollowCalls
+from bottomless.client.streams import StreamCalls
+from bottomless.client.upkeep import UpkeepCalls
+from bottomless.client.wire import (
+    ARROW,
+    JSON,
+    LIST_PAGE_SIZE,
+    OCTETS,
+    members,
+    segment,
+    stream_path,
+)
+from bottomless.errors import Code, Unavailable, WrongOffset
 from bottomless.model.limits import PAGE_SIZE_MAX
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import parse_timestamp
-
-JSON: Final = "application/json"
-ARROW: Final = "application/vnd.apache.arrow.stream"
-
-_FRAGMENT_PAGE_SIZE: Final = 1000
-"""What a page of the fragment list holds at most, so that a plan costs few requests."""
 
 
 class Appended(NamedTuple):
@@ -51,6 +54,8 @@ class Page(NamedTuple):
     records: list[dict[str, Any]]
     next_offset: int
     up_to_date: bool
+    gaps: Sequence[Mapping[str, int]] = ()
+    """Offsets that the page jumped over, since they were given up for good."""
 
 
 class ArrowPage(NamedTuple):
@@ -77,33 +82,8 @@ class Fragment(NamedTuple):
     """Kind (`file` or `s3`), root and endpoint of the store."""
 
 
-class BottomlessClient:
+class BottomlessClient(StreamCalls, UpkeepCalls, FollowCalls):
     """Talks to one server, or to the proxy in front of several."""
-
-    def __init__(self, url: str, *, timeout_seconds: float = 60) -> None:
-        # No proxy from the environment: a stream server is named, never found.
-        self._http = httpx.Client(
-            base_url=url.rstrip("/"), timeout=timeout_seconds, trust_env=False
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
-
-    def create_stream(self, name: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Declare a stream; the same again is the same stream."""
-        answer = self._send("PUT", _path(name), content=orjson.dumps(config or {}), type_sent=JSON)
-        return _members(answer)
 
     def append(self, name: str, records: Iterable[Mapping[str, Any]]) -> Appended:
         """Append records in their JSON form, all or none."""
@@ -119,17 +99,41 @@ class BottomlessClient:
 
     def append_body(self, name: str, body: bytes, media_type: str) -> Appended:
         """Append a body that is encoded already."""
-        path = f"{_path(name)}/records"
-        value = _members(self._send("POST", path, content=body, type_sent=media_type))
+        path = f"{stream_path(name)}/records"
+        value = members(self._send("POST", path, content=body, type_sent=media_type))
         return Appended(
             value["first_offset"], value["next_offset"], parse_timestamp(value["timestamp"])
         )
 
+    def append_numbered(
+        self, name: str, body: bytes, media_type: str, *, producer: str, epoch: int, sequence: int
+    ) -> dict[str, Any]:
+        """Append as a strict producer whose first record has this number.
+
+        The same again stores nothing twice. Offsets are null in the answer to a repeat whose
+        original is not remembered.
+        """
+        numbers = {
+            "Producer-Id": producer,
+            "Producer-Epoch": str(epoch),
+            "Producer-Seq": str(sequence),
+        }
+        path = f"{stream_path(name)}/records"
+        return members(
+            self._send("POST", path, content=body, type_sent=media_type, headers=numbers)
+        )
+
+    def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
+        """Fence older instances of a producer; answers `epoch`, and `last_seq` to go on after."""
+        return self._send_json("POST", f"{stream_path(name)}/producers/{segment(producer)}/epoch")
+
     def read(self, name: str, offset: int | str, **parameters: int | str) -> Page:
         """Read one page from an offset or an offset spec."""
-        answer = self._send("GET", f"{_path(name)}/records", {"offset": offset, **parameters})
-        value = _members(answer)
-        return Page(value["records"], value["next_offset"], value["up_to_date"])
+        answer = self._send("GET", f"{stream_path(name)}/records", {"offset": offset, **parameters})
+        value = members(answer)
+        return Page(
+            value["records"], value["next_offset"], value["up_to_date"], value.get("gaps") or ()
+        )
 
     def read_arrow(self, name: str, offset: int | str, **parameters: int | str) -> ArrowPage:
         """Read one page as Arrow; its size is bounded by bytes."""
@@ -138,13 +142,22 @@ class BottomlessClient:
             "max_bytes": PAGE_SIZE_MAX,
             **parameters,
         }
-        answer = self._send("GET", f"{_path(name)}/records", query, type_wanted=ARROW)
+        answer = self._send("GET", f"{stream_path(name)}/records", query, type_wanted=ARROW)
         with pa.ipc.open_stream(answer.content) as reader:
             table = reader.read_all()
         return ArrowPage(table, int(answer.headers["Page-Next-Offset"]))
 
+    def resolve(self, name: str, spec: str, **parameters: int | str) -> dict[str, Any]:
+        """The offset where a read with this offset spec would start."""
+        path = f"{stream_path(name)}/offsets/resolve"
+        return members(self._send("GET", path, {"spec": spec, **parameters}))
+
+    def bounds(self, name: str) -> dict[str, Any]:
+        """Everything that is known of a stream's offsets and times."""
+        return members(self._send("GET", f"{stream_path(name)}/offsets"))
+
     def offsets(self, name: str) -> Offsets:
-        value = _members(self._send("GET", f"{_path(name)}/offsets"))
+        value = self.bounds(name)
         return Offsets(
             StreamId(value["stream_id"]),
             value["first_offset"],
@@ -191,74 +204,39 @@ class BottomlessClient:
         Raises:
             WrongOffset: `stream-replaced`, the name is that of another stream than `stream_id`.
         """
-        query: dict[str, int | str] = {
-            "from_offset": first_offset,
-            "to_offset": next_offset,
-            "limit": _FRAGMENT_PAGE_SIZE,
-        }
+        query: dict[str, int | str] = {"from_offset": first_offset, "to_offset": next_offset}
         if locations:
             query["locations"] = "true"
+        for item in self.list_fragments(name, query, stream_id=stream_id):
+            # A gap has no object: nothing was ever stored under its offsets.
+            if item.get("id") is not None:
+                yield _fragment(item)
+
+    def list_fragments(
+        self,
+        name: str,
+        query: Mapping[str, int | str] | None = None,
+        *,
+        stream_id: StreamId | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """The same list as it is answered, gaps included."""
+        asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
-            value = _members(self._send("GET", f"{_path(name)}/fragments", query))
+            value = members(self._send("GET", f"{stream_path(name)}/fragments", asked))
             if stream_id not in {None, value["stream_id"]}:
                 raise WrongOffset("another stream has taken the name", code=Code.STREAM_REPLACED)
-            for item in value["fragments"]:
-                # A gap has no object: nothing was ever stored under its offsets.
-                if item.get("id") is not None:
-                    yield _fragment(item)
+            yield from value["fragments"]
             token = value.get("next_page_token")
             if not token:
                 return
-            query["page_token"] = token
+            asked["page_token"] = token
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, int | str] | None = None,
-        *,
-        content: bytes | None = None,
-        type_sent: str | None = None,
-        type_wanted: str = JSON,
-    ) -> httpx.Response:
-        headers = {"Accept": f"{type_wanted}, application/problem+json"}
-        if type_sent:
-            headers["Content-Type"] = type_sent
-        try:
-            answer = self._http.request(
-                method, path, params=query, content=content, headers=headers
-            )
-        except httpx.TransportError as error:
-            sent = method != "GET" and not isinstance(error, httpx.ConnectError)
-            raise Unavailable(
-                "the server does not answer", outcome=Outcome.UNKNOWN if sent else Outcome.NONE
-            ) from error
-        if not answer.is_success:
-            raise error_from_problem(
-                answer.status_code,
-                _json_or_none(answer),
-                retry_after=answer.headers.get("Retry-After"),
-            )
-        return answer
-
-
-def _path(name: str) -> str:
-    return f"/v1/streams/{quote(name, safe='')}"
-
-
-def _members(answer: httpx.Response) -> dict[str, Any]:
-    value = _json_or_none(answer)
-    if not isinstance(value, dict):
-        # Something answered, but not one of our services: a proxy's page, another port.
-        raise Unavailable("the answer is not that of a Bottomless server")
-    return value
-
-
-def _json_or_none(answer: httpx.Response) -> Any:
-    try:
-        return orjson.loads(answer.content)
-    except orjson.JSONDecodeError:
-        return None
+    @contextmanager
+    def fragment_bytes(self, name: str, fragment_id: str) -> Iterator[Iterator[bytes]]:
+        """The object of one fragment, piece by piece."""
+        path = f"{stream_path(name)}/fragments/{segment(fragment_id)}"
+        with self._open(path, {}, OCTETS) as answer:
+            yield answer.pieces
 
 
 def _fragment(item: Mapping[str, Any]) -> Fragment:

@@ -53,6 +53,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.IDEMPOTENCY_IN_FLIGHT: Overloaded,
     Code.OFFSET_REGRESSION: WrongOffset,
     Code.HOME_LIVE: Fenced,
+    Code.COORDINATION_INTACT: Exists,
     Code.OFFSET_TRIMMED: OffsetGone,
     Code.RANGE_CONDEMNED: OffsetGone,
     Code.OFFSET_MISMATCH: WrongOffset,

@@ -66,9 +66,10 @@ its `HTTPClientError`, and not an `OSError`."""
 def of_answer(code: str, status: int, *, puts: bool) -> StoreError:
     """The error for an S3 error code, or for a status where there is none."""
     facts = {"store_code": code, "store_status": status}
-    if code == "PreconditionFailed" or status == 412:
+    if puts and (code == "PreconditionFailed" or status == 412):
+        # Nothing else has a condition that could fail.
         return ObjectExists("an object of this key exists")
-    if code in _MISSING:
+    if code in _MISSING and not puts:
         return ObjectMissing("no object has this key")
     if code in _CORRUPT:
         return Corrupt("the bytes that reached the store do not match their checksum", facts=facts)

@@ -5,7 +5,8 @@
     {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
-    {prefix}/_system/generation.json
+    {prefix}/_system/generation.json                   the first; a rebuild puts the next:
+    {prefix}/_system/generation.{generation:010d}.json
 
 The prefix belongs to the drive, so the keys here start with the tenant. Numbers are
 padded so that a sorted listing is in offset order. Byte tables: docs/formats.md, "Keys".
@@ -18,9 +19,14 @@ from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
+GENERATION_PREFIX: Final = "_system/generation."
 
+_GENERATION = re.compile(r"_system/generation\.([0-9]{10})\.json", re.ASCII)
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
 
+_ROOT = re.compile(
+    r"root\.([0-9]{10})\.([0-9]{20})\.([0-9]{20})\.([0-9a-f]{32})\.manifest", re.ASCII
+)
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
@@ -28,6 +34,24 @@ _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 class FragmentKey(NamedTuple):
     first_offset: int
     uid: Uid
+
+
+class RootKey(NamedTuple):
+    generation: int
+    epoch: int
+    version: int
+    uid: Uid
+
+
+def generation_key(generation: int) -> str:
+    """Where a rebuild notes the generation that it made."""
+    return f"{GENERATION_PREFIX}{generation:010d}.json"
+
+
+def parse_generation_key(object_key: str) -> int | None:
+    """The generation that a rebuild noted under this key, None for any other key."""
+    match = _GENERATION.fullmatch(object_key)
+    return None if match is None else int(match[1])
 
 
 def stream_prefix(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
@@ -58,6 +82,19 @@ def root_key(
 ) -> str:
     name = f"root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest"
     return f"{stream_prefix(stream_id, tenant)}metadata/{name}"
+
+
+def parse_root_key(object_key: str) -> RootKey | None:
+    """What a root's key says of it, None for any other key."""
+    match = _ROOT.fullmatch(object_key.rpartition("/")[2])
+    if match is None:
+        return None
+    return RootKey(int(match[1]), int(match[2]), int(match[3]), Uid(match[4]))
+
+
+def root_prefix(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
+    """What the keys of all roots of a stream begin with."""
+    return f"{stream_prefix(stream_id, tenant)}metadata/root."
 
 
 def group_key(

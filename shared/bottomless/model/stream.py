@@ -11,6 +11,8 @@ from typing import Final
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid
 
+_GENERATION_SHIFT: Final = 40
+"""An epoch's upper bits are its generation: docs/decisions/0005."""
 LEASE_COUNT_MAX: Final = 64
 """Live leases of one stream; they stand in the record, which every change rewrites."""
 LEASE_HOLDER_SIZE_MAX: Final = 255
@@ -117,6 +119,15 @@ def epoch_at(record: StreamRecord, offset: int) -> int | None:
         if start.first_offset <= offset:
             found = start.epoch
     return found
+
+
+def unknown_epoch(generation: int) -> int:
+    """What a rebuild writes for the epochs that were lost: above all of them, and no owner's."""
+    return generation << _GENERATION_SHIFT
+
+
+def is_unknown_epoch(epoch: int) -> bool:
+    return epoch > 0 and epoch % (1 << _GENERATION_SHIFT) == 0
 
 
 def live_leases(record: StreamRecord, now: int) -> tuple[Lease, ...]:

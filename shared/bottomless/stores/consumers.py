@@ -142,12 +142,8 @@ class ConsumerOffsets:
 
     async def restore(self, snapshot: ConsumersSnapshot, uid: Uid) -> None:
         """Write what a snapshot holds into a coordination that has lost it; repeatable."""
-        stream_id = snapshot.stream_id
-        key = snapshot_key(stream_id)
-        changes = Changes({key: orjson.dumps([snapshot.version, uid])})
-        for stored in snapshot.consumers:
-            changes |= _entered(stream_id, stored.consumer, stored)
-        await self._coordination.transact([key], lambda _: changes)
+        changes = restored(snapshot, uid)
+        await self._coordination.transact([snapshot_key(snapshot.stream_id)], lambda _: changes)
 
     async def forget_all(self, stream_id: StreamId) -> None:
         """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
@@ -158,6 +154,20 @@ class ConsumerOffsets:
                 changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
             await self._coordination.transact([key], lambda _, changes=changes: changes)  # type: ignore[misc]
         await self._coordination.transact([key], lambda _: Changes({key: None}))
+
+
+def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
+    """What writes a snapshot back; part of any transaction."""
+    stream_id = snapshot.stream_id
+    values: dict[str, bytes | None] = {
+        snapshot_key(stream_id): orjson.dumps([snapshot.version, uid])
+    }
+    members: list[Member] = []
+    for stored in snapshot.consumers:
+        changes = _entered(stream_id, stored.consumer, stored)
+        values |= changes.values
+        members += changes.members
+    return Changes(values, (), members)
 
 
 def _written(

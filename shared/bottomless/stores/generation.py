@@ -9,6 +9,10 @@ At the first start both are created. After a crash behind each step:
 1. coordination has it, not confirmed: the next start goes on with step 2;
 2. both have it, not confirmed: the next start confirms;
 3. coordination has it, confirmed: from now on a bucket without it is another bucket.
+
+A rebuild raises both, the bucket first. Objects are never overwritten, so each generation
+after the first has an object of its own, and the highest counts. After a crash between the
+two they do not agree, as before: the rebuild is done again.
 """
 
 from collections.abc import Mapping
@@ -62,7 +66,63 @@ async def check_generation(drive: Drive, coordination: Coordination) -> int:
     return stored
 
 
+async def is_regressed(drive: Drive, coordination: Coordination) -> int | None:
+    """The bucket's generation, if coordination is empty or of an older one; else None.
+
+    Raises:
+        CoordinationUnavailable, DriveUnavailable, DriveRefused, Corrupt
+    """
+    stored = await _stored(drive)
+    held = await held_generation(coordination)
+    if stored is None or (held is not None and held >= stored):
+        return None
+    return stored
+
+
+async def held_generation(coordination: Coordination) -> int | None:
+    """What coordination shows, None where there is nothing.
+
+    Raises:
+        CoordinationUnavailable, Corrupt
+    """
+    held = await coordination.get(GENERATION_KEY)
+    return None if held is None else _decode(held)
+
+
+async def raise_generation(drive: Drive, coordination: Coordination, generation: int) -> None:
+    """Make `generation` the one of both: the last step of a rebuild; may be done again.
+
+    Raises:
+        Corrupt: the bucket holds something else under its key.
+        Unavailable: `coordination-regressed`: coordination shows a later one; or not now.
+    """
+    data = _encode(generation)
+    await put_object(
+        drive,
+        keys.generation_key(generation),
+        [data],
+        crc32c(data),
+        deadline_seconds=PUT_SECONDS,
+    )
+    confirmed = orjson.dumps({"generation": generation, "bucket": True})
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        found = values[GENERATION_KEY]
+        if found is not None and _decode(found) > generation:
+            raise _regressed()
+        return Changes({GENERATION_KEY: confirmed})
+
+    await coordination.transact([GENERATION_KEY], change)
+
+
 async def _stored(drive: Drive) -> int | None:
+    raised = [
+        keys.parse_generation_key(facts.object_key)
+        async for facts in drive.list(keys.GENERATION_PREFIX)
+    ]
+    newest = max((one for one in raised if one is not None), default=None)
+    if newest is not None:
+        return newest
     try:
         return _decode(await drive.get(keys.GENERATION_KEY))
     except ObjectMissing:

@@ -22,6 +22,7 @@ from bottomless.drives.base import (
     ObjectMissing,
 )
 from bottomless.errors import Corrupt, Unavailable
+from bottomless.formats.checks import crc32c
 
 
 async def put_object(
@@ -68,12 +69,41 @@ async def _put_once(
     try:
         await drive.put(object_key, parts, crc)
     except ObjectExists as error:
+        if not await _is_ours(drive, object_key, parts, crc):
+            raise Corrupt("another object has the key of one that is to be put") from error
+    except Corrupt as error:
+        found = 0
+        for part in parts:
+            found = crc32c(part, found)
+        if found != crc:
+            raise
+        raise DriveUnavailable("the bytes of an object were damaged on their way") from error
+
+
+async def _is_ours(
+    drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
+) -> bool:
+    """Whether the object that is said to be there is the one that is to be put.
+
+    Raises:
+        DriveAmbiguous: it cannot be told now; the same put again is right.
+    """
+    size = sum(memoryview(part).nbytes for part in parts)
+    for _ in range(2):
         try:
             found = await drive.head(object_key, checksum=True)
-        except ObjectMissing as missing:
-            raise Corrupt("an object that was put is gone again") from missing
-        if (found.size, found.crc) != (sum(memoryview(part).nbytes for part in parts), crc):
-            raise Corrupt("another object has the key of one that is to be put") from error
+        except ObjectMissing as error:
+            # An earlier attempt of ours may be under way still, as some stores do it; and
+            # who says so wrongly changes nothing, since every put is only if absent.
+            raise DriveAmbiguous("an object is said to exist, and not to be there") from error
+        except Unavailable as error:
+            raise DriveAmbiguous(
+                "an object exists, and cannot be looked at", retryable=error.retryable
+            ) from error
+        if (found.size, found.crc) == (size, crc):
+            return True
+        # A second time: where the store knows no checksum, bytes are read, perhaps damaged.
+    return False
 
 
 def _retryable(error: Exception) -> bool:

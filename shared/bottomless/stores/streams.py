@@ -145,6 +145,63 @@ class Streams:
 
         await self._coordination.transact([*keys, GENERATION_KEY], change)
 
+    async def restore(self, record: StreamRecord, also: Changes) -> StreamId | None:
+        """Write a record into a coordination that has lost it, with `also`; repeatable.
+
+        Returns another stream that has the name of one that is active: nothing was written.
+
+        Raises:
+            Unavailable: coordination shows this generation, so streams may be in use.
+        """
+        keys = (stream_key(record.stream_id), name_key(record.name, record.tenant))
+        mine = record.stream_id.encode("ascii")
+        named = Named(record.name, record.stream_id).member()
+        active = record.state is StreamState.ACTIVE
+        values: dict[str, bytes | None] = {keys[0]: encode_record(record)}
+        if active:
+            values[keys[1]] = mine
+        index = names_key(record.state, record.tenant)
+        members = [Member(index, named, True), Member(STREAMS_KEY, mine, True)]
+        taken: list[StreamId | None] = []
+
+        def change(found: Mapping[str, bytes | None]) -> Changes:
+            _require_older(found[GENERATION_KEY], record.generation)
+            other = found[keys[1]]
+            if active and other is not None and other != mine:
+                taken[:] = [StreamId(other.decode("ascii"))]
+                return Changes()
+            taken[:] = [None]
+            return Changes(values, (), members) | also
+
+        await self._coordination.transact([*keys, GENERATION_KEY], change)
+        return taken[0]
+
+    async def discard(self, stream_id: StreamId, generation: int) -> None:
+        """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
+
+        Raises:
+            Unavailable: coordination shows this generation, so the stream may be in use.
+        """
+        key = stream_key(stream_id)
+        value = await self._coordination.get(key)
+        gone = Changes({key: None}, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
+        watched = [key, GENERATION_KEY]
+        if value is not None:
+            record = decode_record(value)
+            named = Named(record.name, stream_id).member()
+            indexes = [names_key(state, record.tenant) for state in StreamState]
+            gone |= Changes(members=[Member(index, named, False) for index in indexes])
+            own_name = name_key(record.name, record.tenant)
+            if await self._coordination.get(own_name) == stream_id.encode("ascii"):
+                watched.append(own_name)
+                gone |= Changes({own_name: None})
+
+        def change(found: Mapping[str, bytes | None]) -> Changes:
+            _require_older(found[GENERATION_KEY], generation)
+            return gone
+
+        await self._coordination.transact(watched, change)
+
     async def bury(
         self,
         stream_id: StreamId,
@@ -246,7 +303,12 @@ class Streams:
             decided[:] = [decide(decode_record(value), held)]
             return Changes({key: encode_record(decided[0])}, queued)
 
-        await self._coordination.transact(keys, change)
+        try:
+            await self._coordination.transact(keys, change)
+        except NotFound:
+            # Nothing is where the generation is not.
+            await self._check_generation()
+            raise
         return decided[0]
 
     async def _check_generation(self) -> None:
@@ -262,6 +324,11 @@ class Streams:
                 code=Code.COORDINATION_REGRESSED,
                 retryable=False,
             )
+
+
+def _require_older(held: bytes | None, generation: int) -> None:
+    if held is not None and orjson.loads(held)["generation"] >= generation:
+        raise Unavailable("coordination is rebuilt already")
 
 
 def stream_not_found() -> NotFound:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.stream import Intent, StreamRecord, epoch_at
+from bottomless.model.stream import Intent, StreamRecord, epoch_at, is_unknown_epoch
 
 
 class Found(NamedTuple):
@@ -57,8 +57,14 @@ def resolve_intents(
 
 
 def epoch_covers(record: StreamRecord, fragment: FragmentInfo) -> bool:
-    """Whether the fragment's epoch was the one to write each of its offsets."""
+    """Whether the fragment's epoch was the one to write each of its offsets.
+
+    After a rebuild nobody knows which epochs those were below the first new owner: there any
+    epoch of an older generation does, since only the home, which has the log, can have cut it.
+    """
     # Epochs rise along offsets, so that equal ends mean an equal middle.
     first = epoch_at(record, fragment.first_offset)
     last = epoch_at(record, fragment.next_offset - 1)
-    return first == last == fragment.epoch
+    if first is None or first != last:
+        return False
+    return first == fragment.epoch or (is_unknown_epoch(first) and fragment.epoch < first)

@@ -147,6 +147,9 @@ class SmallManifest:
                 raise Unavailable("the manifest does not answer", outcome=Outcome.UNKNOWN)
             self.homes.append(path.split("/")[4])
             return PeerAnswer(200, {}, {"registry_version": 1})
+        if "/by-name/" not in path:
+            record = await self._streams.load(StreamId(path.rsplit("/", 1)[1]))
+            return PeerAnswer(200, {}, {"stream_id": record.stream_id, "state": record.state.value})
         self.questions += 1
         stream_id = await self._streams.find(StreamName(path.rsplit("/", 1)[1]))
         record = await self._streams.load(stream_id)

@@ -261,6 +261,18 @@ async def test_a_fragment_comes_whole_and_verifies(stored: World) -> None:
     assert len(decode_index(answer.content[-info.index_size :])) == 1
 
 
+async def test_bytes_damaged_on_their_way_to_one_download_do_not_reach_the_next(
+    stored: World,
+) -> None:
+    info = stored.fragments[2]
+    stored.drive.damage_count = 1
+    damaged = await stored.get(f"/fragments/{info.fragment_id}")
+    again = await stored.get(f"/fragments/{info.fragment_id}")
+
+    assert crc32c(damaged.content) != info.crc
+    assert crc32c(again.content) == info.crc
+
+
 async def test_ranges(stored: World) -> None:
     info = stored.fragments[2]
     path = f"/fragments/{info.fragment_id}"

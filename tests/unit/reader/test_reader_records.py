@@ -174,8 +174,35 @@ async def test_a_gap_is_stepped_over_and_named(world: World) -> None:
     inside = await world.read(22)
 
     assert shown(page) == world.texts(15, 20) + world.texts(25, 35)
-    assert page["gaps"] == [{"first_offset": 20, "next_offset": 25}]
+    gap = {"first_offset": 20, "next_offset": 25, "reason": "local-log-lost"}
+    assert page["gaps"] == inside["gaps"] == [gap]
     assert (shown(inside), inside["start_offset"]) == (world.texts(25, 35), 22)
+
+
+async def test_a_strict_start_within_a_gap_is_refused_and_at_its_begin_it_is_told(
+    world: World,
+) -> None:
+    world.fill(20)
+    await world.upload(2)
+    await world.lose(5)
+    world.fill(10, per_chunk=5)
+
+    refused = await world.get("/records?offset=22&on_out_of_range=error")
+    assert (refused.status_code, refused.json()["code"]) == (410, "offset-trimmed")
+    facts = {name: refused.json()[name] for name in ("first_offset", "next_offset")}
+    assert facts == {"first_offset": 0, "next_offset": 35}
+    assert refused.json()["readable_offset"] == 25
+
+    arriving = await world.read(20, on_out_of_range="error")
+    assert shown(arriving) == world.texts(25, 35)
+    assert [gap["first_offset"] for gap in arriving["gaps"]] == [20]
+    for media_type in ("application/vnd.apache.arrow.stream", "application/vnd.bottomless.chunks"):
+        raw = await world.get("/records?offset=15", accept=media_type)
+        assert raw.headers["page-gaps"] == "20-24"
+    lines = await world.get("/records?offset=15", accept="application/x-ndjson")
+    assert b'"reason":"local-log-lost"' in lines.content.splitlines()[-1]
+    alone = await world.get("/records/22")
+    assert (alone.status_code, alone.json()["code"]) == (410, "offset-trimmed")
 
 
 async def test_without_an_owner_there_is_no_answer(world: World) -> None:

@@ -11,8 +11,8 @@ from bottomless.drives.base import (
     DriveFull,
     DriveRefused,
     DriveUnavailable,
+    ObjectExists,
     ObjectFacts,
-    ObjectMissing,
 )
 from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Corrupt, StoreError
@@ -80,19 +80,81 @@ async def test_another_object_under_our_key_is_an_alarm(other: bytes) -> None:
     assert await drive.get("key") == other
 
 
-async def test_an_object_that_is_deleted_while_it_is_put_is_an_alarm() -> None:
-    class Vanishing(MemoryDrive):
-        async def head(self, *_: object, **__: object) -> ObjectFacts:
-            raise ObjectMissing("no object has this key")
+class Denying(MemoryDrive):
+    """Says that an object exists which it does not have, until it has done so often enough."""
 
-    drive = Vanishing()
+    def __init__(self, lie_count: int) -> None:
+        super().__init__()
+        self.lie_count = lie_count
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        if self.lie_count:
+            self.lie_count -= 1
+            raise ObjectExists("an object of this key exists")
+        await super().put(object_key, parts, crc)
+
+
+async def test_an_object_that_is_said_to_exist_and_is_not_there_is_put_again() -> None:
+    drive = Denying(2)
+    await put(drive)
+
+    assert await drive.get("key") == BODY
+
+
+class Unseen(MemoryDrive):
+    """Has an object and cannot show it."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__()
+        self.error = error
+
+    async def head(self, *_: object, **__: object) -> ObjectFacts:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [DriveUnavailable("down"), DriveRefused("no")])
+async def test_an_object_that_exists_and_cannot_be_looked_at_is_an_unknown_outcome(
+    error: StoreError,
+) -> None:
+    drive = Unseen(error)
     await drive.put("key", [BODY], crc32c(BODY))
 
-    with pytest.raises(Corrupt, match="gone again"):
-        await put(drive)
+    with pytest.raises(DriveAmbiguous):
+        await put(drive, deadline_seconds=0.05)
 
 
-@pytest.mark.parametrize("error", [DriveRefused("no"), DriveFull("full"), Corrupt("crc")])
+async def test_bytes_that_are_damaged_on_their_way_are_sent_again() -> None:
+    drive = FlakyDrive((False, Corrupt("crc")), (False, Corrupt("crc")))
+    await put(drive)
+
+    assert drive.attempts == 3
+    assert await drive.get("key") == BODY
+
+
+async def test_bytes_that_are_damaged_before_they_are_sent_are_an_alarm() -> None:
+    drive = FlakyDrive((False, Corrupt("crc")))
+
+    with pytest.raises(Corrupt, match="crc"):
+        await put_object(drive, "key", [b"b0dy"], crc32c(BODY), deadline_seconds=30)
+    assert drive.attempts == 1
+
+
+async def test_an_object_of_ours_whose_bytes_are_read_damaged_is_looked_at_twice() -> None:
+    class Misread(MemoryDrive):
+        async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+            facts = await super().head(object_key, checksum=checksum)
+            looks.append(object_key)
+            return facts if len(looks) > 1 else facts._replace(crc=1)
+
+    looks: list[str] = []
+    drive = Misread()
+    await drive.put("key", [BODY], crc32c(BODY))
+    await put(drive)
+
+    assert looks == ["key", "key"]
+
+
+@pytest.mark.parametrize("error", [DriveRefused("no"), DriveFull("full")])
 async def test_what_a_retry_cannot_mend_is_raised_at_once(error: StoreError) -> None:
     drive = FlakyDrive((False, error))
 

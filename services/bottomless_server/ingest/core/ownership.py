@@ -134,6 +134,10 @@ def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
     )
 
 
+def coordination_lost() -> Unavailable:
+    return _regressed("the coordination store was lost, or went back")
+
+
 def _check_owner(record: StreamRecord, epoch: int) -> None:
     if record.epoch != epoch or record.state is not StreamState.ACTIVE:
         raise Fenced(

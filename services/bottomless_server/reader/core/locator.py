@@ -75,6 +75,29 @@ def below_end(
     return Start(committed_next, "high")
 
 
+def outside_gaps(
+    spec: OffsetSpec, start: Start, gap: tuple[int, int], bounds: tuple[int, int]
+) -> None:
+    """Refuse a start within offsets that were given up; `gap` and `bounds` are first and next.
+
+    At the first offset of a gap stands who read everything before it: that reader goes on, and
+    the page names the gap.
+
+    Raises:
+        OffsetGone: `offset-trimmed`, of a numeric offset.
+    """
+    if isinstance(spec, At) and gap[0] < start.offset < gap[1]:
+        raise OffsetGone(
+            "the offset was given up; nothing is stored for it",
+            code=Code.OFFSET_TRIMMED,
+            facts={
+                "first_offset": bounds[0],
+                "next_offset": bounds[1],
+                "readable_offset": gap[1],
+            },
+        )
+
+
 def since_clamped(spec: OffsetSpec, start: Start, first_offset: int, timestamp: int) -> Start:
     """Say `low` where a time before the first record was asked for; `timestamp` is of the start."""
     if isinstance(spec, Since) and start.offset == first_offset and timestamp > spec.timestamp:

@@ -18,6 +18,7 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import corrupt
 from bottomless.formats.chunk import batches_of
 from bottomless.model.chunk import ChunkHeader, ChunkKind
+from bottomless.model.manifest import GapReason
 
 
 class Rows(NamedTuple):
@@ -33,6 +34,13 @@ class Gap(NamedTuple):
 
     first_offset: int
     next_offset: int
+    reason: str = "none"
+    """Why, as the fragment list says it."""
+
+
+def gap_reason(reason: int) -> str:
+    """A gap's reason by its name."""
+    return GapReason(reason).name.lower().replace("_", "-")
 
 
 class PageBuilder:

@@ -1,4 +1,4 @@
-"""`bottomless`: the command line. Other distributions add commands by entry points.
+"""The command line as a whole: its own commands, and those of other distributions.
 
 The group is `bottomless.commands`; an entry is a function that typer makes a command of,
 or a whole `typer.Typer`. `bottomless-server` adds `serve` so, and this distribution
@@ -7,14 +7,35 @@ knows nothing of servers.
 
 import sys
 from importlib.metadata import entry_points, version
+from typing import Annotated
 
 import typer
+
+from bottomless.cli import (
+    admin,
+    consumers,
+    fragments,
+    manifest,
+    operations,
+    positions,
+    produce,
+    read,
+    retention,
+    streams,
+    tail,
+)
+from bottomless.cli.failures import EXIT_CODES, Guarded, tell
+from bottomless.cli.session import Session
 
 COMMANDS = "bottomless.commands"
 
 
 def main() -> None:
     """Run the command line."""
+    # What is no UTF-8 has surrogates here, which neither a path nor JSON can carry.
+    if any(not word.isascii() and not _encodable(word) for word in sys.argv):
+        tell("an argument is not UTF-8")
+        sys.exit(2)
     create_app()()
 
 
@@ -23,13 +44,23 @@ def create_app() -> typer.Typer:
     app = typer.Typer(
         name="bottomless",
         help="Streams that never end, over HTTP.",
+        epilog=EXIT_CODES,
+        cls=Guarded,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
     # With a callback a lone command keeps its name instead of being the whole program.
     app.callback()(_root)
+    streams.add_to(app)
+    produce.add_to(app)
+    read.add_to(app)
+    tail.add_to(app)
+    positions.add_to(app)
+    retention.add_to(app)
+    for group in (consumers, fragments, manifest, operations, admin):
+        group.add_to(app)
     app.command("version")(_print_version)
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
         try:
@@ -44,8 +75,24 @@ def create_app() -> typer.Typer:
     return app
 
 
-def _root() -> None:
+def _encodable(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _root(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Option(envvar="BOTTOMLESS_URL", help="The server, or the proxy before several.")
+    ] = "http://127.0.0.1:8080",
+) -> None:
     """Streams that never end, over HTTP."""
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter("a url starts with http:// or https://", param_hint="--url")
+    context.obj = Session(url)
 
 
 def _print_version() -> None:

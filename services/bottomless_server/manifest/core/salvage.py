@@ -1,0 +1,164 @@
+"""Decide what a stream was, from what its bucket shows: the pure part of a rebuild.
+
+Coordination is lost, so nobody says which root was published. What is believed, and why:
+
+- Roots of the newest generation only. Each rebuild gives every stream a root of its own
+  generation, so an older one is a time before that, or was put by a process of that time.
+- Of those the highest (epoch, version), and among equals the longest, if it verifies and
+  everything that it names directly is there: an attempt that lost may have put a root whose
+  fragments were given up afterwards.
+- Fragments that go on from its end without a hole, whole, of this stream, and of an epoch
+  and a time that do not go back. One behind a hole never enters the tree: what was in the
+  hole may have been acknowledged, and the home has it.
+
+Everything else is of unknown standing and goes, late enough for uploads under way.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from bottomless.formats.keys import RootKey
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.manifest import EntryKind, Node
+from bottomless.model.names import NodeId, Uid, uid_from_bytes
+from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, unknown_epoch
+
+VERSION_STEP: Final = 1_000_000
+"""More versions than can be published, or bumped, without a trace in the bucket."""
+RESERVED_COUNT: Final = 2**32
+"""Offsets behind the end that the home may have acknowledged; far more than it ever reserves."""
+
+
+NOBODY: Final = NodeId("0" * 32)
+"""The home of a stream that nobody may claim."""
+
+
+class RootsFound(NamedTuple):
+    candidates: tuple[RootKey, ...]
+    """Of the newest generation, best first."""
+    others: tuple[RootKey, ...]
+    """Of older generations, or of one that a rebuild began and did not finish."""
+
+
+def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
+    """Order the roots of a stream; `generation` is the bucket's."""
+    roots = sorted(found, key=lambda root: (root.generation, root.epoch, root.version, root.uid))
+    newest = max((root.generation for root in roots if root.generation <= generation), default=-1)
+    candidates = [root for root in reversed(roots) if root.generation == newest]
+    others = [root for root in roots if root.generation != newest]
+    return RootsFound(tuple(candidates), tuple(others))
+
+
+def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
+    """Candidates in groups of the same (epoch, version), best first: of a group length decides."""
+    groups: list[list[RootKey]] = []
+    for root in candidates:
+        if groups and groups[-1][0][:3] == root[:3]:
+            groups[-1].append(root)
+        else:
+            groups.append([root])
+    return groups
+
+
+def is_root_of(node: Node, record: StreamRecord, key: RootKey) -> bool:
+    """Whether a node is what its key says it is."""
+    said = (node.stream_id, node.height, node.generation, node.epoch, node.version, node.uid)
+    return said == (record.stream_id, 0, *key)
+
+
+def named_directly(root: Node, kind: EntryKind) -> frozenset[Uid]:
+    """The uids of a root's own entries of one kind."""
+    entries = root.entries[root.entries["kind"] == kind]
+    return frozenset(uid_from_bytes(entry["uid"].tobytes()) for entry in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the tree ends, and what may go on from there."""
+
+    next_offset: int
+    epoch: int
+    timestamp: int
+
+    @classmethod
+    def of(cls, root: Node) -> "End":
+        epoch = int(root.entries["last_epoch"][-1]) if len(root.entries) else 0
+        return cls(root.next_offset, epoch, root.last_timestamp)
+
+    def extended_by(self, found: Collection[FragmentInfo]) -> FragmentInfo | None:
+        """The one of several fragments, all verified, that goes on from here; None if none does.
+
+        Two owners may have begun at the same place: the newer one knew what the older had not
+        kept. Of one owner the longer one leaves less to do again.
+        """
+        fitting = [
+            fragment
+            for fragment in found
+            if fragment.first_offset == self.next_offset
+            and fragment.epoch >= self.epoch
+            and fragment.first_timestamp >= self.timestamp
+        ]
+        if not fitting:
+            return None
+        return max(fitting, key=lambda fragment: (fragment.epoch, fragment.next_offset))
+
+    def after(self, fragment: FragmentInfo) -> "End":
+        return End(fragment.next_offset, fragment.epoch, fragment.last_timestamp)
+
+
+def record_before(
+    registry: StreamRecord, root: Node | None, version: int, generation: int
+) -> StreamRecord:
+    """The record of a stream in its new generation, before a root of it is put.
+
+    `registry` is what its registry object says; `version` the highest that the bucket shows.
+    The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
+    takes it from the home begins behind everything that the home can have acknowledged.
+    """
+    epoch = unknown_epoch(generation)
+    next_offset = 0 if root is None else root.next_offset
+    last_timestamp = 0 if root is None else max(0, root.last_timestamp)
+    return replace(
+        registry,
+        generation=generation,
+        version=version + VERSION_STEP,
+        epoch=epoch,
+        dirty=registry.home is not None,
+        reserved_next=reserved_from(next_offset),
+        epochs=(EpochStart(epoch, next_offset),),
+        published_next=next_offset,
+        last_timestamp=last_timestamp,
+    )
+
+
+def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> StreamRecord:
+    """The record that names the root which the rebuild has put."""
+    return replace(
+        before,
+        version=pointer.version,
+        root=pointer,
+        published_next=root.next_offset,
+        reserved_next=reserved_from(root.next_offset),
+        epochs=(EpochStart(before.epoch, root.next_offset),),
+        last_timestamp=max(before.last_timestamp, root.last_timestamp),
+    )
+
+
+def record_without_root(before: StreamRecord, lost: RootKey | None) -> StreamRecord:
+    """The record of a stream whose manifest is missing: whoever touches it must hear so.
+
+    It names a root that cannot be loaded. An empty stream would be a lie, and deletes nothing
+    only as long as nobody believes it.
+    """
+    named = lost or RootKey(before.generation, before.epoch, before.version, Uid("0" * 32))
+    pointer = RootPointer(
+        named.uid, named.generation, named.epoch, min(named.version, before.version), 0, 0
+    )
+    # Nobody knows from where on offsets are free, so nobody may claim it but a home that does.
+    return replace(before, root=pointer, dirty=True, home=before.home or NOBODY)
+
+
+def reserved_from(next_offset: int) -> int:
+    return min(next_offset + RESERVED_COUNT, OFFSET_MAX + 1)

@@ -1,0 +1,71 @@
+"""Begin a garbage collection of everything now and then.
+
+When the next one is due stands in coordination, so that it does not depend on how often
+processes start. One process begins it, under a lease; after a crash between the begin and
+the note of the next time it is begun once more, which is harmless.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from bottomless.coordination.base import Changes, Due
+from bottomless.errors import StoreError
+from bottomless.model.config import parse_duration
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.garbage import GC, gc_arguments
+from bottomless_server.manifest.operations import Operations
+
+log = structlog.get_logger(__name__)
+
+DUE_KEY: Final = "bottomless:gc"
+LEASE_KEY: Final = "bottomless:gc-lease"
+_ALL: Final = b"all"
+_LOOK_SECONDS: Final = 60.0
+_LEASE_MS: Final = 30_000
+
+
+class GarbageTimer:
+    def __init__(self, context: Context, operations: Operations) -> None:
+        self._context = context
+        self._operations = operations
+        self._holder = context.new_uid().encode("ascii")
+
+    async def run(self) -> None:
+        """Look for ever whether one is due; at once to the end if there is to be none."""
+        interval_ms = self._context.settings.manifest_gc_interval_ms
+        while interval_ms > 0:
+            try:
+                await self.look()
+            except StoreError as error:
+                log.warning("no garbage collection was begun", error=str(error))
+            except Exception:
+                log.exception("the timer of the garbage collection met a bug")
+            await asyncio.sleep(min(interval_ms / 1000, _LOOK_SECONDS))
+
+    async def look(self) -> bool:
+        """Begin a collection if one is due; whether it did.
+
+        Raises:
+            Overloaded, Unavailable
+        """
+        context = self._context
+        (due_at,) = await context.coordination.due_at(DUE_KEY, [_ALL])
+        now = context.clock()
+        if due_at is not None and due_at > now:
+            return False
+        if not await context.coordination.hold(LEASE_KEY, self._holder, _LEASE_MS):
+            return False
+        if due_at is not None:
+            # The start of an installation has nothing to collect yet.
+            age_ms = parse_duration(context.settings.manifest_gc_minimum_age) * 1000
+            age_ms = max(age_ms, context.settings.manifest_upload_deadline_ms)
+            await self._operations.begin(
+                GC, arguments=gc_arguments(dry_run=False, minimum_age_ms=age_ms)
+            )
+        following = Due(DUE_KEY, _ALL, now + context.settings.manifest_gc_interval_ms)
+        await context.coordination.transact(
+            [DUE_KEY + "-next"], lambda _: Changes(queued=[following])
+        )
+        return due_at is not None

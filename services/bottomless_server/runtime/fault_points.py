@@ -1,0 +1,87 @@
+"""Places between two steps where a test may let a process die, or stand still.
+
+A rule about what a crash leaves is only as good as a process that died there. A step that
+saves or deletes passes a named point after it; a test arms the point over the internal
+listener, and the process ends there as by SIGKILL: nothing is flushed, nobody is told.
+
+Nothing can be armed unless BOTTOMLESS_FAULT_POINTS is on, and a point that is not armed costs
+one look into an empty dict.
+"""
+
+import asyncio
+import os
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+POINTS: Final = frozenset(
+    {
+        "uploader.put.after-object",
+        "manifest.publish.after-groups",
+        "manifest.publish.before-exec",
+        "manifest.publish.after-exec",
+        "manifest.retention.before-cut",
+        "manifest.retention.after-cut",
+        "manifest.deleter.after-condemn",
+        "manifest.deleter.after-delete",
+        "manifest.deleter.before-settle",
+        "manifest.deletion.after-exec",
+        "manifest.deletion.after-object",
+        "manifest.deletion.mid-sweep",
+        "manifest.garbage.after-bump",
+        "manifest.garbage.after-queue",
+        "manifest.rebuild.after-stream",
+        "manifest.rebuild.before-generation",
+        "manifest.rebuild.after-generation",
+    }
+)
+"""What can be armed; a test compares it with what the services pass."""
+
+EXIT_AT_FAULT_POINT: Final = 137
+"""What a shell shows of a process that was killed."""
+
+
+class FaultAction(StrEnum):
+    EXIT = "exit"
+    """End at once, as by SIGKILL."""
+    STALL = "stall"
+    """Go no further, while the rest of the process goes on."""
+
+
+class _Armed:
+    def __init__(self, action: FaultAction, count: int) -> None:
+        self.action = action
+        self.left = count
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def arm(name: str, action: FaultAction, count: int = 1) -> None:
+    """Let `action` happen when the point is passed for the `count`-th time from now on."""
+    assert name in POINTS
+    _armed[name] = _Armed(action, count)
+
+
+def disarm_all() -> None:
+    _armed.clear()
+
+
+async def reach(name: str) -> None:
+    """Pass a point. Returns at once unless it was armed."""
+    if not _armed:
+        return
+    armed = _armed.get(name)
+    if armed is None:
+        return
+    armed.left -= 1
+    if armed.left > 0:
+        return
+    del _armed[name]
+    log.warning("a fault point was reached", point=name, action=armed.action)
+    if armed.action is FaultAction.EXIT:
+        os._exit(EXIT_AT_FAULT_POINT)
+    await asyncio.Event().wait()

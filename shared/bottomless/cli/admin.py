@@ -1,0 +1,65 @@
+"""Admin: what only an operator does: garbage, rebuilding, a home that is lost."""
+
+from typing import Annotated
+
+import typer
+
+from bottomless.cli.asking import DryRun, Yes, confirm
+from bottomless.cli.operations import Wait, finish
+from bottomless.cli.output import Form, Output
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import Stream
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="For operators.", no_args_is_help=True)
+    group.command("gc")(_collect_garbage)
+    group.command("rebuild")(_rebuild)
+    group.command("takeover")(_take_over)
+    app.add_typer(group, name="admin")
+
+
+def _collect_garbage(
+    context: typer.Context,
+    stream: Annotated[str | None, typer.Option(help="Only this stream.")] = None,
+    minimum_age: Annotated[
+        str | None, typer.Option(help="Only objects that are so old: 1D, 6h, PT1H.")
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Delete objects that nothing names any more; with --wait shows the report of orphans."""
+    if not dry_run:
+        confirm("Delete the objects that nothing names?", yes)
+    with open_client(context) as client:
+        accepted = client.collect_garbage(dry_run=dry_run, minimum_age=minimum_age, stream=stream)
+        # What a dry run has to say is its report.
+        finish(client, accepted, output, wait=wait or dry_run)
+
+
+def _rebuild(
+    context: typer.Context,
+    yes: Yes = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Build coordination anew from the object store, after it was lost."""
+    confirm("Build coordination anew from the object store?", yes)
+    with open_client(context) as client:
+        finish(client, client.rebuild(), output, wait=wait)
+
+
+def _take_over(
+    context: typer.Context,
+    stream: Stream,
+    expect_home: Annotated[str, typer.Option(help="Id of the data directory that is given up.")],
+    yes: Yes = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Free a stream from a home that will not come back; what only it held is lost."""
+    confirm(f"Give up what only {expect_home} holds of {stream}, for good?", yes)
+    with open_client(context) as client:
+        finish(client, client.take_over(stream, expect_home=expect_home), output, wait=wait)

@@ -1,0 +1,21 @@
+"""Asking: nothing is removed without a yes, from the terminal or from the command line."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on only with a yes; where nobody can be asked, that is wrong usage."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise typer.BadParameter(
+            "there is no terminal to ask at, and this removes data", param_hint="--yes"
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)

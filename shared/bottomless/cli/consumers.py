@@ -1,0 +1,69 @@
+"""Consumers: how far each has come, and setting that by hand."""
+
+from typing import Annotated, Final
+
+import typer
+
+from bottomless.cli.asking import Yes, confirm
+from bottomless.cli.output import Column, Form, ListForm, ListOutput, Output, show, show_list
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import Stream
+from bottomless.model.limits import OFFSET_MAX
+
+_COLUMNS: Final = [
+    Column("CONSUMER", lambda item: item["consumer"]),
+    Column("NEXT OFFSET", lambda item: item["next_offset"]),
+    Column("LAG", lambda item: item["lag_records"]),
+    Column("COMMITTED", lambda item: item["committed_at"]),
+]
+
+_Consumer = Annotated[str, typer.Argument(help="Name of the consumer.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="The stored offsets of consumers.", no_args_is_help=True)
+    group.command("ls")(_list)
+    group.command("get")(_get)
+    group.command("set")(_set)
+    group.command("rm")(_remove)
+    app.add_typer(group, name="consumers")
+
+
+def _list(context: typer.Context, stream: Stream, output: ListOutput = ListForm.TABLE) -> None:
+    """List the consumers of a stream."""
+    with open_client(context) as client:
+        show_list(client.list_consumers(stream), _COLUMNS, output)
+
+
+def _get(
+    context: typer.Context, stream: Stream, consumer: _Consumer, output: Output = Form.TABLE
+) -> None:
+    """Show how far a consumer has come."""
+    with open_client(context) as client:
+        show(client.consumer(stream, consumer), output)
+
+
+def _set(
+    context: typer.Context,
+    stream: Stream,
+    consumer: _Consumer,
+    next_offset: Annotated[
+        int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="The offset to continue with.")
+    ],
+    allow_regression: Annotated[
+        bool, typer.Option("--allow-regression", help="Also if it is lower than what is stored.")
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Store the offset that a consumer continues with."""
+    with open_client(context) as client:
+        show(
+            client.commit(stream, consumer, next_offset, allow_regression=allow_regression), output
+        )
+
+
+def _remove(context: typer.Context, stream: Stream, consumer: _Consumer, yes: Yes = False) -> None:
+    """Forget a consumer's stored offset."""
+    confirm(f"Forget how far {consumer} has come in {stream}?", yes)
+    with open_client(context) as client:
+        client.forget_consumer(stream, consumer)

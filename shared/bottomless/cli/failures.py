@@ -1,0 +1,148 @@
+"""Failures: one line on stderr that says what happened and what to do, and an exit code.
+
+The line is `bottomless: sentence (code); outcome; advice`. A bug keeps its traceback:
+whoever reports it needs that more than a nice line.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from bottomless.errors import (
+    Code,
+    Corrupt,
+    Exists,
+    Fenced,
+    InvalidRequest,
+    NotFound,
+    OffsetGone,
+    Outcome,
+    Overloaded,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not found; 4 in conflict with "
+    "what is there; 5 not available now, the same later may pass; 130 interrupted; "
+    "141 nobody reads the output any more."
+)
+
+_FAILED: Final = 1
+_NOT_FOUND: Final = 3
+_CONFLICT: Final = 4
+_UNAVAILABLE: Final = 5
+_INTERRUPTED: Final = 130
+_BROKEN_PIPE: Final = 141
+_FAULT_COUNT_MAX: Final = 3
+_STDOUT: Final = 1
+
+_OUTCOMES: Final = {
+    Outcome.NONE: "nothing was changed",
+    Outcome.COMMITTED: "the change was made all the same",
+    Outcome.UNKNOWN: "whether it was stored is not known",
+}
+
+_ADVICE: Final[dict[type[StoreError], str]] = {
+    InvalidRequest: "change what is asked",
+    NotFound: "name another",
+    Exists: "use the one that is there, or another name",
+    WrongOffset: "look at what is there now, then decide",
+    OffsetGone: "take an offset from first_offset on",
+    Fenced: "ask the one that has it now",
+    Overloaded: "wait, then do the same again",
+    Unavailable: "try again, and see that the server runs where --url says",
+    Corrupt: "tell the operator, no repeat helps",
+}
+
+_ADVICE_BY_CODE: Final = {
+    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are",
+    Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
+    Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
+    Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`",
+    Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
+    Code.OFFSET_REGRESSION: "--allow-regression, if that is meant",
+}
+
+
+class Guarded(TyperGroup):
+    """The group of all commands; no failure that can be foreseen leaves it as a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with failures_told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Turn what goes wrong in the block into a line and an exit code."""
+    try:
+        try:
+            yield
+        finally:
+            # Here, where a reader that went away is known; not while the interpreter ends.
+            sys.stdout.flush()
+    except KeyboardInterrupt as error:
+        raise typer.Exit(_INTERRUPTED) from error
+    except BrokenPipeError as error:
+        _silence_stdout()
+        raise typer.Exit(_BROKEN_PIPE) from error
+    except StoreError as error:
+        tell(sentence_of(error))
+        raise typer.Exit(exit_code_of(error)) from error
+    except OSError as error:
+        named = f": {error.filename}" if error.filename else ""
+        tell(f"{error.strerror or error}{named}")
+        raise typer.Exit(_FAILED) from error
+
+
+def tell(sentence: str) -> None:
+    """Say something to the one at the terminal, past what stdout carries."""
+    sys.stderr.write(f"bottomless: {' '.join(sentence.split())}\n")
+    sys.stderr.flush()
+
+
+def sentence_of(error: StoreError) -> str:
+    """What happened, whether anything was changed, and what to do: one line."""
+    parts = [f"{error} ({error.code})"]
+    parts += [
+        f"{fault.pointer or fault.parameter or fault.header or 'request'}: {fault.detail}"
+        for fault in error.faults[:_FAULT_COUNT_MAX]
+        if fault.detail not in error.message
+    ]
+    if error.outcome is Outcome.NONE and error.facts.get("stored_before"):
+        parts.append("nothing more was stored")
+    elif error.outcome is not None:
+        parts.append(_OUTCOMES[error.outcome])
+    advice = _ADVICE_BY_CODE.get(error.code) or _advice_of(error)
+    return "; ".join([*parts, advice] if advice else parts)
+
+
+def exit_code_of(error: StoreError) -> int:
+    """The exit code that says what kind of error it is."""
+    match error:
+        case NotFound():
+            return _NOT_FOUND
+        case Exists() | WrongOffset() | OffsetGone() | Fenced():
+            return _CONFLICT
+        case Overloaded() | Unavailable():
+            return _UNAVAILABLE
+    return _UNAVAILABLE if error.retryable else _FAILED
+
+
+def _advice_of(error: StoreError) -> str | None:
+    return next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
+
+
+def _silence_stdout() -> None:
+    """Let nothing be written there any more, also not what is buffered."""
+    if sys.stdout is sys.__stdout__:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, _STDOUT)
+        os.close(nowhere)

@@ -1,0 +1,55 @@
+"""Operations: what became of work that was accepted, and waiting for its end."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bottomless.cli.output import Form, Output, show
+from bottomless.cli.session import open_client
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient
+
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the operation is finished.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Work that was accepted and goes on by itself.", no_args_is_help=True)
+    group.command("show")(_show)
+    app.add_typer(group, name="operations")
+
+
+def finish(
+    client: "BottomlessClient", accepted: Mapping[str, Any], form: Form, *, wait: bool
+) -> Mapping[str, Any] | None:
+    """Show what was accepted, or wait, show what came of it and return the result."""
+    if not wait:
+        show(accepted, form)
+        return None
+    return settled(client.wait_for_operation(accepted["operation_id"]), form)
+
+
+def settled(operation: Mapping[str, Any], form: Form) -> Mapping[str, Any] | None:
+    """Show an operation and return its result; what it failed of is raised."""
+    from bottomless.client.problems import error_from_problem  # noqa: PLC0415
+
+    show(operation, form)
+    if operation["state"] == "failed":
+        raise error_from_problem(500, operation["error"])
+    result: Mapping[str, Any] | None = operation["result"]
+    return result
+
+
+def _show(
+    context: typer.Context,
+    operation_id: Annotated[str, typer.Argument(help="As it was answered: op_…")],
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Show an operation; exits with an error if it failed."""
+    with open_client(context) as client:
+        operation = (
+            client.wait_for_operation(operation_id) if wait else client.operation(operation_id)
+        )
+        settled(operation, output)

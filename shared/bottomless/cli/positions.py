@@ -1,0 +1,42 @@
+"""Positions: the bounds of a stream, and where an offset spec leads."""
+
+from typing import Annotated
+
+import typer
+
+from bottomless.cli.output import Form, Output, line, show
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import Stream
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("offsets")(_offsets)
+    app.command("resolve")(_resolve)
+
+
+def _offsets(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
+    """Show the bounds of a stream; those called next are exclusive."""
+    with open_client(context) as client:
+        show(client.bounds(stream), output)
+
+
+def _resolve(
+    context: typer.Context,
+    stream: Stream,
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="first, last, next, 1040, tail:10, timestamp:T, interval:1h or stored."
+        ),
+    ],
+    consumer: Annotated[str | None, typer.Option(help="With `stored`: whose offset.")] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Print the offset that an offset spec leads to."""
+    asked = {} if consumer is None else {"consumer": consumer}
+    with open_client(context) as client:
+        found = client.resolve(stream, spec, **asked)
+    if output is Form.JSON:
+        show(found, output)
+    else:
+        line(str(found["offset"]))

@@ -1,0 +1,149 @@
+"""Read: what a stream holds from one place to another, as it was when the command began."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+
+import typer
+
+from bottomless.cli.failures import tell
+from bottomless.cli.records import RecordForm, writer_of
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import Stream
+from bottomless.model.limits import MIB, OFFSET_MAX, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
+
+if TYPE_CHECKING:
+    from io import IOBase
+
+    from bottomless.client import BottomlessClient
+
+_PAGE_SIZE: Final = 4 * MIB
+"""Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
+
+Details = Annotated[
+    bool, typer.Option("--details", "-d", help="As text: offset, time and key before the value.")
+]
+
+
+class Span(NamedTuple):
+    """What is to be read, in offsets that do not move any more."""
+
+    stream_id: str
+    start_offset: int
+    end_offset: int
+    limit: int | None
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("read")(_read)
+
+
+def _read(
+    context: typer.Context,
+    stream: Stream,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", help="first, last, next, 1040, tail:10, timestamp:T, interval:1h or stored."
+        ),
+    ] = "first",
+    until: Annotated[
+        int | None, typer.Option(min=0, max=OFFSET_MAX + 1, help="Stop before this offset.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Records.")] = None,
+    consumer: Annotated[str | None, typer.Option(help="With --from stored: whose.")] = None,
+    details: Details = False,
+    output: Annotated[
+        RecordForm, typer.Option("--output", "-o", help="How to write records.")
+    ] = RecordForm.TEXT,
+) -> None:
+    """Write records to stdout, up to the end that the stream had when the command began."""
+    if output is RecordForm.ARROW and sys.stdout.isatty():
+        raise typer.BadParameter("arrow is for a file or a pipe", param_hint="--output")
+    with open_client(context) as client:
+        span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
+        if output is RecordForm.ARROW:
+            _read_arrow(client, stream, span)
+        else:
+            read_span(client, stream, span, output, details=details)
+
+
+def span_of(
+    client: "BottomlessClient",
+    stream: str,
+    start: str,
+    *,
+    until: int | None = None,
+    limit: int | None = None,
+    consumer: str | None = None,
+) -> Span:
+    """Where a read starts and ends; says so if it does not start where it was told to."""
+    asked = {} if consumer is None else {"consumer": consumer}
+    found = client.resolve(stream, start, **asked)
+    # Words have a place by themselves; only of a number something is missing.
+    if found["clamped"] and start.isdigit():
+        tell(f"offset {start} is not there; this starts at {found['offset']}")
+    bounds = client.bounds(stream)
+    end = bounds["next_offset"] if until is None else min(until, bounds["next_offset"])
+    return Span(found["stream_id"], found["offset"], end, limit)
+
+
+def read_span(
+    client: "BottomlessClient", stream: str, span: Span, form: RecordForm, *, details: bool
+) -> None:
+    """Write the records of a span, page by page."""
+    writer = writer_of(form, details=details)
+    offset, left = span.start_offset, span.limit
+    while offset < span.end_offset and left != 0:
+        page = client.read(
+            stream,
+            offset,
+            limit=PAGE_RECORD_COUNT_MAX if left is None else min(left, PAGE_RECORD_COUNT_MAX),
+            max_bytes=_PAGE_SIZE,
+            value_encoding=writer.value_encoding,
+            **_exactly(span),
+        )
+        tell_gaps(page.gaps)
+        writer.write(page.records)
+        if page.next_offset <= offset:
+            break
+        offset = page.next_offset
+        left = None if left is None else left - len(page.records)
+    writer.close()
+
+
+def _read_arrow(client: "BottomlessClient", stream: str, span: Span) -> None:
+    import pyarrow as pa  # noqa: PLC0415
+
+    offset, left = span.start_offset, span.limit
+    # An empty span is asked for too: its page is empty, and has the schema.
+    page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
+    with pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), page.table.schema) as sink:
+        while True:
+            rows = page.table if left is None else page.table.slice(0, left)
+            sink.write_table(rows)
+            left = None if left is None else left - rows.num_rows
+            if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:
+                return
+            offset = page.next_offset
+            page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
+
+
+def tell_gaps(gaps: Any) -> None:
+    for gap in gaps:
+        tell(
+            f"offsets {gap['first_offset']} to {gap['next_offset'] - 1} were given up for good; "
+            "reading goes on behind them"
+        )
+
+
+def _exactly(span: Span) -> Mapping[str, int | str]:
+    """Parameters that make a page an error rather than one of something else."""
+    return {
+        "until_offset": span.end_offset,
+        "expect_stream_id": span.stream_id,
+        "on_out_of_range": "error",
+    }
+
+
+assert _PAGE_SIZE <= PAGE_SIZE_MAX

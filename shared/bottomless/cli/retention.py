@@ -1,0 +1,115 @@
+"""Retention and trim: what goes, seen before it goes."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bottomless.cli.asking import DryRun, Yes, confirm
+from bottomless.cli.operations import Wait, finish
+from bottomless.cli.output import Form, Output, show
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import MaxAge, MaxBytes, Stream, retention_of
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.limits import OFFSET_MAX
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="What a stream's limits remove.", no_args_is_help=True)
+    group.command("preview")(_preview)
+    group.command("apply")(_apply)
+    app.add_typer(group, name="retention")
+    app.command("trim")(_trim)
+
+
+def _preview(
+    context: typer.Context,
+    stream: Stream,
+    max_age: MaxAge = None,
+    max_bytes: MaxBytes = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Show what retention would remove now, and which consumers would lose records."""
+    limits = retention_of(max_age, max_bytes)
+    with open_client(context) as client:
+        show(client.preview_retention(stream, limits or None), output)
+
+
+def _apply(
+    context: typer.Context,
+    stream: Stream,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Remove now what the stream's limits do not keep; otherwise a timer does it."""
+    with open_client(context) as client:
+        if dry_run:
+            show(client.preview_retention(stream), output)
+            return
+        if not yes:
+            goes = client.preview_retention(stream)["would_delete"]
+            confirm(
+                f"Remove {goes['records']} records in {goes['fragments']} fragments of {stream}?",
+                yes,
+            )
+        finish(client, client.evaluate_retention(stream), output, wait=wait)
+
+
+def _trim(
+    context: typer.Context,
+    stream: Stream,
+    before_offset: Annotated[
+        int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="Everything below may go.")
+    ],
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="The last fragment may go too.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Remove whole fragments below an offset: never more than that, perhaps less."""
+    with open_client(context) as client:
+        bounds = client.bounds(stream)
+        if dry_run:
+            show(_would_trim(client, stream, bounds, before_offset, allow_empty), output)
+            return
+        confirm(f"Remove the records of {stream} below offset {before_offset}?", yes)
+        accepted = client.trim(
+            stream, before_offset, allow_empty=allow_empty, stream_id=bounds["stream_id"]
+        )
+        finish(client, accepted, output, wait=wait)
+
+
+def _would_trim(
+    client: "BottomlessClient",
+    stream: str,
+    bounds: dict[str, Any],
+    before_offset: int,
+    allow_empty: bool,
+) -> dict[str, Any]:
+    """Where the trim would end: at the start of the fragment that holds the offset."""
+    first, end = bounds["first_offset"], bounds["object_store_next_offset"]
+    if before_offset > end:
+        raise InvalidRequest(
+            "that is beyond what the object store holds",
+            code=Code.OFFSET_BEYOND_END,
+            facts={"published_next": end},
+        )
+    effective = before_offset
+    if first < before_offset and not (before_offset == end and allow_empty):
+        # The last fragment stays, so the end counts as lying within it.
+        held = min(before_offset, end - 1)
+        query = {"from_offset": held, "to_offset": held + 1}
+        effective = next(item["first_offset"] for item in client.list_fragments(stream, query))
+    return {
+        "first_offset": first,
+        "before_offset": before_offset,
+        "effective_before_offset": effective,
+        "would_remove_offsets": max(effective - first, 0),
+    }

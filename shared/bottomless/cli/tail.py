@@ -1,0 +1,74 @@
+"""Tail: the last records, and with -f those that come, whatever happens to the server."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bottomless.cli.failures import tell
+from bottomless.cli.read import Details, read_span, span_of, tell_gaps
+from bottomless.cli.records import FollowForm, RecordForm, writer_of
+from bottomless.cli.session import open_client
+from bottomless.cli.streams import Stream
+from bottomless.errors import StoreError
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("tail")(_tail)
+
+
+def _tail(
+    context: typer.Context,
+    stream: Stream,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of the last records.")] = 10,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Stay, and write what comes.")
+    ] = False,
+    start: Annotated[
+        str | None, typer.Option("--from", help="Start there instead; as `read` takes it.")
+    ] = None,
+    details: Details = False,
+    output: Annotated[
+        FollowForm, typer.Option("--output", "-o", help="How to write records.")
+    ] = FollowForm.TEXT,
+) -> None:
+    """Write the last records of a stream; with -f go on with those that are appended.
+
+    With -f an outage of the server is waited out; then reading goes on at the very record
+    where it was, without one twice and without one missing.
+    """
+    spec = start or (f"tail:{count}" if count else "next")
+    with open_client(context) as client:
+        if not follow:
+            form = RecordForm(output.value)
+            read_span(client, stream, span_of(client, stream, spec), form, details=details)
+            return
+        writer = writer_of(output, details=details)
+        outage = _Outage()
+        for batch in client.follow(
+            stream, spec, on_outage=outage.note, value_encoding=writer.value_encoding
+        ):
+            outage.over()
+            tell_gaps(batch.gaps)
+            writer.write(batch.records)
+            # Now: whoever reads this pipe shall see what there is.
+            sys.stdout.flush()
+
+
+class _Outage:
+    """Says once that the server is away, and once that it is back."""
+
+    def __init__(self) -> None:
+        self._on = False
+
+    def note(self, error: StoreError) -> None:
+        # An answer that the server ended in good order is none.
+        if error.retry_after_seconds == 0 or self._on:
+            return
+        self._on = True
+        tell(f"{error.message} ({error.code}); waiting for it")
+
+    def over(self) -> None:
+        if self._on:
+            self._on = False
+            tell("connected again")

@@ -1,0 +1,55 @@
+"""The command line in tests: in this process where it can be, as a program where it must be."""
+
+import os
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+from typer.testing import CliRunner, Result
+
+from bottomless.cli import create_app
+
+PROGRAM = str(Path(sys.executable).parent / "bottomless")
+
+
+class CommandLine:
+    """`bottomless --url …` against one server."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self._directory = directory
+        self._names = count()
+
+    def run(self, *words: object) -> Result:
+        """Run a command in this process."""
+        return CliRunner().invoke(create_app(), ["--url", self.url, *map(str, words)])
+
+    def ok(self, *words: object) -> str:
+        """What a command prints that must succeed, and has nothing to complain of."""
+        result = self.run(*words)
+        assert (result.exit_code, result.stderr) == (0, ""), (words, result.stderr)
+        return result.stdout
+
+    def json(self, *words: object) -> Any:
+        return orjson.loads(self.ok(*words, "-o", "json"))
+
+    def file(self, data: bytes) -> Path:
+        path = self._directory / f"input-{next(self._names)}"
+        path.write_bytes(data)
+        return path
+
+    def stream(self, name: str, *lines: str, options: tuple[str, ...] = ()) -> str:
+        """A new stream with these lines."""
+        self.ok("create", name, *options)
+        if lines:
+            self.ok("produce", name, self.file("".join(f"{line}\n" for line in lines).encode()))
+        return name
+
+    def start(self, *words: object, **streams: Any) -> subprocess.Popen[bytes]:
+        """Start the program; stdout and stderr are pipes unless something else is said."""
+        given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        environment = {**os.environ, "BOTTOMLESS_URL": self.url, "TERM": "xterm"}
+        return subprocess.Popen([PROGRAM, *map(str, words)], env=environment, **given)

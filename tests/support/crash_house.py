@@ -1,0 +1,187 @@
+"""A process that can be told where to die, on a Valkey and an S3 server that outlive it."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bottomless.formats.keys import stream_prefix
+from bottomless.model.names import StreamId
+from bottomless.stores.streams import DELETES_KEY, stream_key
+from bottomless_server.runtime.fault_points import EXIT_AT_FAULT_POINT
+from bottomless_server.runtime.listeners import internal_url
+from support.ports import lasting_ports
+from support.s3 import S3Server
+from support.server import AllInOne
+from support.stored import StoredInS3, stored_in_s3
+from support.stored_stream import Found, StoredStream
+from support.valkey import another_client, command, running_valkey
+from support.waiting import until
+
+SETTINGS = {
+    "BOTTOMLESS_FAULT_POINTS": "1",
+    "BOTTOMLESS_MANIFEST_FANOUT": "2",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
+    "BOTTOMLESS_MANIFEST_ROOT_GRACE_MS": "200",
+    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "500",
+    "BOTTOMLESS_MANIFEST_OPERATION_INTERVAL_MS": "100",
+    "BOTTOMLESS_MANIFEST_OPERATION_LEASE_MS": "500",
+    "BOTTOMLESS_READER_ROOT_TTL_MS": "50",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100",
+}
+TARGET = 65_536
+"""Bytes; each append is a little more, and so one fragment."""
+LOAD_COUNT_MAX = 30
+
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Driven:
+    """One stream under a strict producer who sends again what he was not told the outcome of."""
+
+    house: "CrashHouse"
+    name: str
+    stream_id: StreamId
+    values: list[str] = field(default_factory=list)
+    """Acknowledged, by offset."""
+
+    @property
+    def path(self) -> str:
+        return f"/v1/streams/{self.name}"
+
+    def offer(self) -> bool:
+        """Send the next record; whether it was acknowledged. False too where the process died."""
+        number = len(self.values)
+        value = f"{self.name} {number} " + "x" * TARGET
+        headers = {"producer-id": "p", "producer-seq": str(number)}
+        body = {"records": [{"value": value}]}
+        answer = self.house.ask("POST", f"{self.path}/records", body, headers)
+        if answer is None or answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return False
+        assert answer.status_code == httpx.codes.OK, answer.text
+        assert answer.json()["first_offset"] == number
+        self.values.append(value)
+        return True
+
+    def drive_until_dead(self) -> None:
+        """Append until the process dies where it was told to, and start it again."""
+        for _ in range(LOAD_COUNT_MAX):
+            if not self.offer() and self.house.server.is_dead:
+                break
+        self.house.revive()
+
+    def fill(self, count: int) -> "Driven":
+        for _ in range(count):
+            until(self.offer, what="an append")
+        return self
+
+    def look(self) -> Found:
+        """What is stored, once everything acknowledged is and nothing waits to be deleted."""
+        house = self.house
+        until(lambda: house.bounds_of(self)["object_store_next_offset"] == len(self.values))
+        until(lambda: not house.queued(self.stream_id), what="the delete queue empty")
+        return StoredStream(house.stored, house.coordination_url, self.stream_id).look()
+
+    def check(self, found: Found) -> None:
+        """What is stored and what the API reads are what was acknowledged, from the floor on."""
+        floor = found.first_offset
+        assert [f"{one} {n}" for n, one in enumerate(found.values, floor)] == [
+            f"{one} {n}" for n, one in enumerate(self.values[floor:], floor)
+        ]
+        read, offset = [], "first"
+        while True:
+            page = self.house.asked("GET", f"{self.path}/records?offset={offset}&limit=100").json()
+            read += [(record["offset"], record["value"]) for record in page["records"]]
+            offset = str(page["next_offset"])
+            if page["up_to_date"]:
+                break
+        assert read == list(enumerate(self.values))[floor:]
+        assert not found.pending, "an intent or a quarantine was left"
+
+
+@dataclass
+class CrashHouse:
+    server: AllInOne
+    stored: StoredInS3
+    coordination_url: str
+
+    def arm(self, point: str) -> None:
+        url = internal_url(None, self.server.data_dir, "manifest")
+        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
+        with httpx.Client(transport=transport, base_url="http://manifest") as client:
+            armed = client.post(
+                "/internal/v1/fault-points", json={"name": point, "action": "exit", "count": 1}
+            )
+        assert armed.status_code == 200, armed.text
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> httpx.Response | None:
+        """None where the process died, or is dead."""
+        try:
+            return httpx.request(
+                method, self.server.url + path, json=body, headers=headers, timeout=30
+            )
+        except httpx.TransportError:
+            return None
+
+    def asked(self, method: str, path: str, body: Any = None) -> httpx.Response:
+        answer = self.ask(method, path, body)
+        assert answer is not None
+        assert answer.is_success, answer.text
+        return answer
+
+    def bounds_of(self, stream: Driven) -> dict[str, Any]:
+        answer = self.ask("GET", f"{stream.path}/offsets")
+        if answer is None or not answer.is_success:
+            return {"object_store_next_offset": -1, "first_offset": -1}
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def new_stream(self) -> Driven:
+        name = f"crash-{next(_numbers)}"
+        created = self.asked(
+            "PUT", f"/v1/streams/{name}", {"fragment": {"target_bytes": TARGET, "max_age_ms": 100}}
+        )
+        return Driven(self, name, StreamId(created.json()["stream_id"]))
+
+    def queued(self, stream_id: StreamId) -> list[bytes]:
+        with another_client(self.coordination_url) as client:
+            members = client.zrange(DELETES_KEY, 0, -1)
+        named = [member for member in members if isinstance(member, bytes)]
+        return [member for member in named if stream_id.encode() in member]
+
+    def has_record(self, stream_id: StreamId) -> bool:
+        with another_client(self.coordination_url) as client:
+            return client.get(stream_key(stream_id)) is not None
+
+    def objects_of(self, stream_id: StreamId) -> list[str]:
+        return [key for key in self.stored.sizes() if key.startswith(stream_prefix(stream_id))]
+
+    def lose_coordination(self) -> None:
+        with another_client(self.coordination_url) as client:
+            command(client, "FLUSHALL")
+
+    def revive(self) -> None:
+        assert self.server.wait_dead() == EXIT_AT_FAULT_POINT
+        self.server.start()
+
+
+@contextmanager
+def crash_house(directory: Path, s3: S3Server) -> Iterator[CrashHouse]:
+    with running_valkey(directory / "valkey") as valkey, stored_in_s3(s3) as stored:
+        settings = {
+            **SETTINGS,
+            **stored.credentials,
+            "BOTTOMLESS_STORE_URL": stored.url,
+            "BOTTOMLESS_COORDINATION_URL": valkey.url,
+        }
+        with AllInOne(directory / "data", settings, *lasting_ports(1)) as server:
+            yield CrashHouse(server, stored, valkey.url)

@@ -1,0 +1,109 @@
+"""Failures of every kind become one line and an exit code."""
+
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import typer
+from support.command_line import PROGRAM, CommandLine
+from support.server import AllInOne
+from support.waiting import until
+
+from bottomless.cli.failures import exit_code_of, failures_told, sentence_of
+from bottomless.client.problems import CLASSES
+from bottomless.errors import (
+    Code,
+    Fault,
+    InvalidRequest,
+    NotFound,
+    Outcome,
+    StoreError,
+    Unavailable,
+)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_has_an_exit_code_and_an_advice(code: Code) -> None:
+    error = CLASSES[code]("it failed", code=code, outcome=Outcome.UNKNOWN)
+    assert exit_code_of(error) in {1, 3, 4, 5}
+    said = sentence_of(error)
+    assert said.startswith(f"it failed ({code}); whether it was stored is not known")
+    assert code is Code.INTERNAL or said.count("; ") == 2
+
+
+def test_the_exit_code_tells_kinds_apart() -> None:
+    assert exit_code_of(InvalidRequest("no")) == 1
+    assert exit_code_of(NotFound("no")) == 3
+    assert exit_code_of(Unavailable("no")) == 5
+    assert exit_code_of(StoreError("no")) == 1
+    assert exit_code_of(StoreError("no", retryable=True)) == 5
+
+
+def test_a_line_stays_one_line_and_names_the_place_of_a_fault() -> None:
+    faults = [Fault("bad", f"no number {n}", f"/records/{n}") for n in range(9)]
+    said = sentence_of(InvalidRequest("the body\nis wrong", faults=faults))
+    assert "/records/2: no number 2" in said
+    assert "/records/3" not in said
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+        (NotFound("no"), 3),
+        (OSError(28, "No space left on device"), 1),
+    ],
+)
+def test_what_can_be_foreseen_becomes_an_exit_code(raised: BaseException, code: int) -> None:
+    with pytest.raises(typer.Exit) as ended, failures_told():
+        raise raised
+    assert ended.value.exit_code == code
+
+
+def test_a_bug_stays_a_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), failures_told():
+        raise ZeroDivisionError
+
+
+def test_an_argument_that_is_no_text_is_wrong_usage() -> None:
+    ran = subprocess.run([PROGRAM, "describe", b"\xff"], capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr) == (2, b"bottomless: an argument is not UTF-8\n")
+
+
+def test_a_manifest_that_is_not_sound_is_exit_code_1(cli: CommandLine, running: AllInOne) -> None:
+    cli.stream("damaged", "a", options=("--fragment-age-ms", "100"))
+    until(lambda: cli.json("offsets", "damaged")["object_store_next_offset"] == 1)
+    (fragment,) = cli.ok("fragments", "ls", "damaged", "-o", "name").split()
+    uid = fragment.split("-")[1]
+    (path,) = (path for path in running.objects.rglob("*") if uid in path.name)
+    path.unlink()
+
+    result = cli.run("manifest", "verify", "damaged")
+
+    assert (result.exit_code, "fragment-missing" in result.stdout) == (1, True)
+    assert result.stderr == "bottomless: damaged has 1 faults; tell the operator\n"
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Answers everything with JSON, but is none of ours."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("words", [("ls",), ("read", "s"), ("tail", "-f", "s")], ids=" ".join)
+def test_a_server_that_is_another_is_told_from_ours(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as stranger:
+        threading.Thread(target=stranger.serve_forever, args=(0.01,)).start()
+        result = CommandLine(f"http://127.0.0.1:{stranger.server_port}", tmp_path).run(*words)
+        stranger.shutdown()
+    assert result.exit_code == 5
+    assert "the answer is not that of a Bottomless server" in result.stderr

@@ -1,0 +1,129 @@
+"""Every command explains itself, quickly and without colours."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bottomless.cli import create_app
+
+GUIDE = (Path(__file__).parents[3] / "docs/cli.md").read_text()
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+COMMANDS = sorted(commands(typer.main.get_command(create_app())))
+
+
+def test_the_commands_are_these() -> None:
+    assert [" ".join(path) for path in COMMANDS] == [
+        "admin gc",
+        "admin rebuild",
+        "admin takeover",
+        "consumers get",
+        "consumers ls",
+        "consumers rm",
+        "consumers set",
+        "create",
+        "describe",
+        "fragments cat",
+        "fragments ls",
+        "ls",
+        "manifest tree",
+        "manifest verify",
+        "offsets",
+        "operations show",
+        "produce",
+        "read",
+        "resolve",
+        "retention apply",
+        "retention preview",
+        "rm",
+        "serve",
+        "tail",
+        "trim",
+        "update",
+        "version",
+    ]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_says_what_it_and_each_of_its_options_does(path: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(create_app(), [*path, "--help"])
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    usage, sentence = result.stdout.split("\n\n")[:2]
+    assert usage.startswith(f"Usage: bottomless {' '.join(path)} [OPTIONS]")
+    assert sentence.strip()
+    assert "\x1b" not in result.stdout
+    options = re.findall(
+        r"^  (?:-\w, )?(--[\w-]+)(.*)(?:\n {10}(.*))?", result.stdout, re.MULTILINE
+    )
+    silent = [
+        name for name, text, below in options if not re.search(r"  \S|>$", text) and not below
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_guide_names_every_command(path: tuple[str, ...]) -> None:
+    assert f"bottomless {' '.join(path)}" in GUIDE
+
+
+def test_help_names_the_exit_codes_that_the_guide_lists() -> None:
+    shown = CliRunner().invoke(create_app(), ["--help"]).stdout
+    named = re.search(r"Exit codes: (.*)", " ".join(shown.split()))
+    assert named
+    codes = re.findall(r"(?:^|; )(\d+) ", named[1])
+    assert codes == re.findall(r"^\| (\d+) \|", GUIDE, re.MULTILINE)
+
+
+def test_completion_can_be_shown() -> None:
+    assert "--show-completion" in CliRunner().invoke(create_app(), ["--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--url", "localhost:8080", "ls"),
+        ("--url", "http://localhost:port", "ls"),
+        ("update", "s"),
+        ("update", "s", "--max-bytes", "many"),
+        ("create", "s", "--label", "team"),
+        ("produce", "s", "no-such-file"),
+        ("produce", "s", "--resume"),
+        ("produce", "s", "--key-field", "id"),
+        ("rm", "s"),
+        ("trim", "s"),
+        ("trim", "s", "-1"),
+        ("trim", "s", "9" * 30, "--yes"),
+        ("update", "s", "--max-bytes", "9" * 30),
+        ("retention", "apply"),
+        ("consumers", "rm", "s", "c"),
+        ("admin", "gc"),
+        ("admin", "rebuild"),
+        ("admin", "takeover", "s", "--expect-home", "0" * 32),
+        ("read", "s", "-o", "xml"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(words: tuple[str, ...]) -> None:
+    # Where nothing listens: what is wrong is found before anybody is asked. `rm` asks before it
+    # confirms, and is told so in its own test.
+    if words == ("rm", "s"):
+        words = ("rm",)
+    result = CliRunner().invoke(create_app(), list(words))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,156 @@
+"""Records in and out of the command line: every format, exactly, and never twice."""
+
+import gc
+import io
+
+import httpx
+import orjson
+import pyarrow as pa
+import pytest
+from support.command_line import CommandLine
+
+from bottomless.client import BottomlessClient
+
+LINES = ["plain", "", "ünï — \u2028 codé", "0"]
+BINARY = b"\xff\x00bytes"
+
+
+def read(cli: CommandLine, *words: object) -> bytes:
+    result = cli.run("read", *words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout_bytes
+
+
+def test_lines_come_back_as_they_were_whatever_bytes_they_are(cli: CommandLine) -> None:
+    data = b"".join(line.encode() + b"\n" for line in LINES) + BINARY
+    cli.stream("lines")
+    assert cli.json("produce", "lines", cli.file(data))["stored"] == 5
+    assert read(cli, "lines") == data + b"\n"
+
+
+def test_ndjson_is_stored_as_json_and_a_member_can_be_the_key(cli: CommandLine) -> None:
+    source = cli.file(b'{"id":"a","n":1}\n\n  {"id":7}  \n[1, 2]\n')
+    cli.stream("ndjson")
+    cli.ok("produce", "ndjson", source, "--format", "ndjson", "--key-field", "id")
+
+    records = cli.json("read", "ndjson")
+    assert [record["json"] for record in records] == [{"id": "a", "n": 1}, {"id": 7}, [1, 2]]
+    assert [record.get("key") for record in records] == ["a", "7", None]
+    assert read(cli, "ndjson", "--from", "last", "-n", 1) == b'{"id":"a","n":1}\n'
+    offset, _, key, value = read(cli, "ndjson", "--details", "-n", 1).split(b"\t")
+    assert (offset, key, value) == (b"0", b"a", b'{"id":"a","n":1}\n')
+
+
+def test_a_file_can_be_one_record(cli: CommandLine) -> None:
+    cli.stream("raw")
+    cli.ok("produce", "raw", cli.file(b"a\nb"), "--format", "raw")
+    assert read(cli, "raw") == b"a\nb\n"
+    too_long = cli.run("produce", "raw", cli.file(bytes(2**20 + 1)), "-f", "raw")
+    assert (too_long.exit_code, "record-too-large" in too_long.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(("written", "taken"), [("arrow", "arrow"), ("ndjson", "records")])
+def test_what_one_stream_gives_another_takes(cli: CommandLine, written: str, taken: str) -> None:
+    cli.stream(f"from-{written}")
+    source = cli.file(b'{"id":"a"}\n[2]\n')
+    cli.ok("produce", f"from-{written}", source, "-f", "ndjson", "--key-field", "id")
+    cli.ok("produce", f"from-{written}", cli.file(BINARY))
+
+    copied = cli.file(read(cli, f"from-{written}", "-o", written))
+    cli.stream(f"to-{written}")
+    cli.ok("produce", f"to-{written}", copied, "--format", taken)
+
+    def bare(name: str) -> list[dict[str, object]]:
+        records = cli.json("read", name)
+        return [{k: v for k, v in record.items() if k != "timestamp"} for record in records]
+
+    assert bare(f"to-{written}") == bare(f"from-{written}")
+
+
+def test_arrow_is_one_stream_also_of_many_pages_and_of_none(cli: CommandLine) -> None:
+    cli.stream("arrow", *map(str, range(30)))
+    for start, limit, wanted in (("first", 1000, 30), ("tail:10", 4, 4), ("next", 9, 0)):
+        data = read(cli, "arrow", "--from", start, "-n", limit, "-o", "arrow")
+        table = pa.ipc.open_stream(io.BytesIO(data)).read_all()
+        assert (table.num_rows, table.column_names[0]) == (wanted, "offset")
+
+
+def test_a_read_of_many_pages_is_whole_and_keeps_to_its_bounds(cli: CommandLine) -> None:
+    cli.ok("create", "long")
+    lines = [str(n) for n in range(12_000)]
+    cli.ok("produce", "long", cli.file("\n".join(lines).encode()), "--batch-count", 999)
+
+    assert cli.ok("read", "long").split() == lines
+    assert (
+        cli.ok("read", "long", "--from", 10, "--until", 11_010, "-n", 10_500).split()
+        == lines[10:10_510]
+    )
+    assert (
+        cli.ok("read", "long", "--from", 11_990, "--until", 11_995).split() == lines[11_990:11_995]
+    )
+    assert cli.json("read", "long", "--from", "next") == []
+    assert cli.ok("tail", "long", "-n", 2) == "11998\n11999\n"
+    assert [
+        orjson.loads(text)["offset"]
+        for text in cli.ok("tail", "long", "-n", 2, "-o", "ndjson").split("\n")[:2]
+    ] == [11_998, 11_999]
+
+
+def test_a_start_that_is_not_there_is_said(cli: CommandLine) -> None:
+    cli.stream("short", "a", "b")
+    result = cli.run("read", "short", "--from", 99)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "bottomless: offset 99 is not there; this starts at 2\n"
+
+
+def test_a_producer_that_resumes_stores_only_what_is_missing(cli: CommandLine) -> None:
+    cli.stream("resumed")
+    part, whole = cli.file(b"0\n1\n2\n"), cli.file(b"0\n1\n2\n3\n4\n")
+    numbered = ("--producer", "loader", "--batch-count", 2)
+    cli.ok("produce", "resumed", part, *numbered)
+
+    again = cli.json("produce", "resumed", whole, *numbered, "--resume")
+    assert (again["skipped"], again["stored"], again["next_offset"]) == (3, 2, 5)
+    nothing = cli.ok("produce", "resumed", whole, *numbered, "--resume")
+    assert nothing == "stored 0 records; 5 were stored before\n"
+    cli.ok("produce", "resumed", cli.file(b"other\n"), *numbered)
+    assert cli.ok("read", "resumed").split() == ["0", "1", "2", "3", "4", "other"]
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "code"),
+    [
+        ("ndjson", b'1\n2\n{"a"\n', "line=3 stored_before=2 (malformed-json)"),
+        ("records", b'{"value":"a"}\n{"value":"b"}\n7\n', "line=3 stored_before=2"),
+        ("lines", b"a\nb\n" + b"x" * (3 * 2**20), "line=3 stored_before=2 (record-too-large)"),
+    ],
+)
+def test_a_bad_line_is_named_and_so_is_what_was_stored_before(
+    cli: CommandLine, form: str, data: bytes, code: str
+) -> None:
+    cli.stream(f"bad-{form}")
+    result = cli.run("produce", f"bad-{form}", cli.file(data), "-f", form, "--batch-count", 5)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert code in result.stderr
+    assert "nothing more was stored" in result.stderr
+
+
+def test_what_the_server_refuses_of_a_record_is_told_with_its_place(cli: CommandLine) -> None:
+    cli.stream("refused")
+    result = cli.run("produce", "refused", cli.file(b'{"valve":"x"}\n'), "-f", "records")
+    assert (result.exit_code, "/records/0" in result.stderr) == (1, True)
+    not_arrow = cli.run("produce", "refused", cli.file(b"no arrow"), "-f", "arrow")
+    assert (not_arrow.exit_code, "not an Arrow IPC stream" in not_arrow.stderr) == (1, True)
+
+
+def test_a_page_that_was_read_does_not_wait_for_the_garbage_collector(cli: CommandLine) -> None:
+    cli.stream("pages", "a", "b", "c")
+    gc.collect()
+    gc.disable()
+    try:
+        with BottomlessClient(cli.url) as client:
+            for offset in range(3):
+                client.read("pages", offset, limit=1)
+        assert [kept for kept in gc.get_objects() if isinstance(kept, httpx.Response)] == []
+    finally:
+        gc.enable()

@@ -1,0 +1,438 @@
+"""Rebuild from the bucket: what is believed, what is not, and a crash after every step."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from support.manifest import NODE, STREAM, Crash, World, a_record
+
+from bottomless.coordination.base import Changes
+from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
+from bottomless.formats.keys import consumers_key, fragment_key, registry_key, root_key
+from bottomless.formats.manifest import encode_node
+from bottomless.formats.stream_record import encode_registry
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference, StreamId, StreamName, Uid
+from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
+from bottomless.stores.consumers import ConsumerOffsets
+from bottomless.stores.generation import check_generation, is_regressed, raise_generation
+from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
+from bottomless.stores.streams import DELETES_KEY
+from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.core.salvage import RESERVED_COUNT, VERSION_STEP
+from bottomless_server.manifest.operations import Again, Operations
+from bottomless_server.manifest.rebuild import Rebuild
+from bottomless_server.manifest.resolver import load_root
+from bottomless_server.manifest.sessions import begin, intend
+
+LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
+GENERATION_1 = unknown_epoch(1)
+
+
+async def put(world: World, object_key: str, data: bytes) -> None:
+    await world.drive.put(object_key, [data], crc32c(data))
+
+
+async def put_registry(world: World, record: StreamRecord) -> None:
+    key = registry_key(record.stream_id, record.registry_version)
+    await put(world, key, encode_registry(record))
+
+
+async def publish(world: World, *first_offsets: int) -> None:
+    """Publish real fragments of ten records each."""
+    committer = await Committer.open(world.context, STREAM)
+    await begin(world.context, committer, "s1")
+    uids = await intend(world.context, committer, "s1", first_offsets)
+    infos = [
+        await world.put_fragment(uid, first, timestamp=1_000 + first)
+        for uid, first in zip(uids, first_offsets, strict=True)
+    ]
+    assert await committer.register("s1", infos) == ()
+    await committer.flush()
+
+
+async def a_world(*first_offsets: int) -> World:
+    """A bucket with one stream at home on NODE, and what it has published."""
+    world = World()
+    world.streams.generation = await check_generation(world.drive, world.coordination)
+    record = a_record(home=NODE)
+    await world.streams.create(record)
+    await put_registry(world, record)
+    if first_offsets:
+        await publish(world, *first_offsets)
+    return world
+
+
+async def nothing() -> None:
+    pass
+
+
+async def rebuild(world: World) -> dict[str, object]:
+    """One process from its start to the end of the rebuild."""
+    operations = Operations(world.context)
+    rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
+    operation = await rebuilding.begin()
+    store = OperationStore(world.coordination)
+    while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
+        operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
+    await store.forget(
+        (await world.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
+        if not outcome.result["deleted_streams"]
+        else next(
+            due
+            for due in await world.coordination.due(OPERATIONS_KEY, 2**52, 10)
+            if due.member.decode() == operation.operation_id
+        )
+    )
+    world.streams.generation = await check_generation(world.drive, world.coordination)
+    return dict(outcome.result)
+
+
+async def firsts(world: World) -> list[int]:
+    return [leaf.first_offset for leaf in await world.leaves()]
+
+
+async def doomed(world: World) -> set[str]:
+    dues = await world.coordination.due(DELETES_KEY, 2**52, 1_000)
+    return {due.member.decode() for due in dues}
+
+
+async def test_a_stream_comes_back_with_all_that_was_published() -> None:
+    world = await a_world(0, 10, 20, 30, 40)
+    before = await world.record()
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    record = await world.record()
+    assert result["streams"] == result["generation"] == 1
+    assert await firsts(world) == [0, 10, 20, 30, 40]
+    assert (record.home, record.dirty, record.published_next) == (NODE, True, 50)
+    assert (record.epoch, record.generation) == (GENERATION_1, 1)
+    assert record.version >= before.version + VERSION_STEP
+    assert record.reserved_next == 50 + RESERVED_COUNT
+    assert await world.streams.find(before.name) == STREAM
+
+
+async def test_the_home_brings_its_tail_back_and_no_offset_is_used_twice() -> None:
+    world = await a_world(0, 10)
+    world.coordination.lose()
+    await rebuild(world)
+    local = LocalView(next_offset=500, empty=False, epoch=1, version=7, published_next=20)
+
+    def own(record: StreamRecord) -> StreamRecord:
+        return claim(record, NODE, "unix:///owner.sock", local, home_held=False)
+
+    record = await world.streams.update(STREAM, own)
+    assert record.epoch == GENERATION_1 + 1
+    assert record.epochs[-1].first_offset == 500
+    record = await world.streams.update(STREAM, lambda r: reserve(r, r.epoch, 501))
+    assert record.reserved_next == 20 + RESERVED_COUNT
+    # What the home wrote before the loss, under an epoch that nobody remembers, is uploaded.
+    await publish(world, 20)
+    assert await firsts(world) == [0, 10, 20]
+
+
+async def test_only_epochs_of_before_the_loss_are_taken_without_proof() -> None:
+    world = await a_world(0)
+    world.coordination.lose()
+    await rebuild(world)
+    committer = await Committer.open(world.context, STREAM)
+    await begin(world.context, committer, "s1")
+    (uid,) = await intend(world.context, committer, "s1", [10])
+    info = await world.put_fragment(uid, 10, epoch=GENERATION_1 + 1, timestamp=2_000)
+
+    assert await committer.register("s1", [info]) == (uid,)
+
+
+async def test_another_node_than_the_home_cannot_claim() -> None:
+    world = await a_world(0)
+    world.coordination.lose()
+    await rebuild(world)
+    other = LocalView(next_offset=0, empty=True)
+
+    with pytest.raises(Unavailable) as raised:
+        claim(await world.record(), NODE[::-1], "u", other, home_held=False)  # type: ignore[arg-type]
+    assert raised.value.code is Code.NOT_OWNER
+
+
+async def test_fragments_that_go_on_from_the_root_are_adopted() -> None:
+    world = await a_world(0, 10)
+    await world.put_fragment(Uid("a" * 32), 20, timestamp=2_000)
+    await world.put_fragment(Uid("b" * 32), 30, timestamp=2_000)
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["adopted_fragments"] == 2
+    assert await firsts(world) == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    ("first_offset", "epoch", "timestamp", "data"),
+    [
+        pytest.param(30, 1, 2_000, None, id="behind a hole"),
+        pytest.param(20, 0, 2_000, None, id="of an older epoch"),
+        pytest.param(20, 1, 5, None, id="of an older time"),
+        pytest.param(20, 1, 2_000, b"x" * 300, id="not a fragment"),
+    ],
+)
+async def test_what_is_not_proved_never_enters_the_tree(
+    first_offset: int, epoch: int, timestamp: int, data: bytes | None
+) -> None:
+    world = await a_world(0, 10)
+    key = fragment_key(STREAM, first_offset, Uid("a" * 32))
+    if data is None:
+        await world.put_fragment(Uid("a" * 32), first_offset, epoch=epoch, timestamp=timestamp)
+    else:
+        await put(world, key, data)
+    world.coordination.lose()
+
+    assert (await rebuild(world))["adopted_fragments"] == 0
+    assert await firsts(world) == [0, 10]
+    assert key in await doomed(world)
+
+
+async def put_root_with(world: World, first: Sequence[int], **changes: int) -> str:
+    """Put a root over what is published, changed: as a process might that lost a race."""
+    record, root = await load_root(world.context, await world.record())
+    del record
+    entries = root.entries[: len(first)]
+    uid = Uid("f" * 32)
+    changed = replace(root, uid=uid, entries=entries, **changes)  # type: ignore[arg-type]
+    changed = replace(changed, next_offset=int(entries["next_offset"][-1]))
+    key = root_key(STREAM, changed.generation, changed.epoch, changed.version, uid)
+    await put(world, key, encode_node(changed))
+    return key
+
+
+async def test_roots_of_an_older_generation_are_ignored() -> None:
+    world = await a_world(0, 10)
+    world.coordination.lose()
+    await rebuild(world)
+    old = await put_root_with(world, [0], generation=0, version=2**40, epoch=1)
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["generation"] == 2
+    assert await firsts(world) == [0, 10]
+    assert old in await doomed(world)
+
+
+async def test_not_even_where_the_newest_generation_cannot_be_read() -> None:
+    world = await a_world(0, 10)
+    world.coordination.lose()
+    await rebuild(world)
+    await put_root_with(world, [0], generation=0, version=2**40, epoch=1)
+    record = await world.record()
+    assert record.root is not None
+    root = record.root
+    key = root_key(STREAM, root.generation, root.epoch, root.version, root.uid)
+    await world.drive.delete([key])
+    await put(world, key, b"damaged")
+    world.coordination.lose()
+
+    # All of its fragments are one run from 0; what an old root says of them is not believed.
+    assert (await rebuild(world))["adopted_fragments"] == 2
+    assert await firsts(world) == [0, 10]
+
+
+async def test_of_equal_roots_the_longest_counts() -> None:
+    world = await a_world(0, 10)
+    await put_root_with(world, [0])
+    world.coordination.lose()
+
+    # The shorter one would have to adopt what it does not name.
+    assert (await rebuild(world))["adopted_fragments"] == 0
+    assert await firsts(world) == [0, 10]
+
+
+async def test_a_root_that_names_what_is_not_there_gives_way_to_one_that_is_whole() -> None:
+    world = await a_world(0, 10)
+    _, root = await load_root(world.context, await world.record())
+    await publish(world, 20)
+    record = await world.record()
+    (gone,) = [leaf for leaf in await world.leaves() if leaf.first_offset == 20]
+    world.coordination.lose()
+    await world.drive.delete([fragment_key(STREAM, 20, gone.uid)])
+
+    await rebuild(world)
+
+    assert record.root is not None
+    assert record.root.version > root.version
+    assert await firsts(world) == [0, 10]
+
+
+async def test_a_missing_root_is_an_alarm_and_what_is_there_comes_back() -> None:
+    world = await a_world(0, 10)
+    record = await world.record()
+    roots = [
+        facts.object_key async for facts in world.drive.list("") if "/root." in facts.object_key
+    ]
+    await world.drive.delete(roots)
+    with pytest.raises(Corrupt) as raised:
+        await load_root(world.context, record)
+    assert raised.value.code is Code.DATA_MISSING
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert (result["adopted_fragments"], result["unreadable_streams"]) == (2, 0)
+    assert await firsts(world) == [0, 10]
+
+
+async def test_a_stream_whose_beginning_cannot_be_found_is_no_empty_stream() -> None:
+    world = await a_world(0, 10)
+    first = (await world.leaves())[0]
+    keys = [
+        facts.object_key async for facts in world.drive.list("") if "/root." in facts.object_key
+    ]
+    await world.drive.delete([*keys, fragment_key(STREAM, 0, first.uid)])
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert (result["unreadable_streams"], result["unreadable"]) == (1, ["orders"])
+    record = await world.record()
+    with pytest.raises(Corrupt):
+        await load_root(world.context, record)
+    assert (record.home, record.dirty) == (NODE, True)
+    assert await doomed(world) == set()
+
+
+async def test_without_a_root_a_run_with_something_behind_a_hole_is_not_the_whole_stream() -> None:
+    world = await a_world()
+    await world.put_fragment(Uid("a" * 32), 0)
+    await world.put_fragment(Uid("b" * 32), 20)
+    world.coordination.lose()
+
+    assert (await rebuild(world))["unreadable_streams"] == 1
+    assert await doomed(world) == set()
+
+
+async def test_a_stream_without_anything_published_comes_back_empty() -> None:
+    world = await a_world()
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    record = await world.record()
+    assert (record.root, record.published_next, record.home) == (None, 0, NODE)
+
+
+async def test_a_deleted_stream_stays_dead_and_its_sweep_goes_on() -> None:
+    world = await a_world(0)
+    tombstone = a_record(home=NODE, state=StreamState.DELETING, registry_version=2)
+    await put_registry(world, tombstone)
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert (result["streams"], result["deleted_streams"]) == (0, 1)
+    with pytest.raises(NotFound):
+        await world.streams.find(tombstone.name)
+    (due,) = await world.coordination.due(OPERATIONS_KEY, 2**52, 10)
+    operation = await OperationStore(world.coordination).find(due.member.decode())
+    assert (operation.kind, operation.stream_id) == ("delete-stream", STREAM)
+
+
+async def test_of_two_streams_with_one_name_the_older_was_deleted() -> None:
+    world = await a_world(0)
+    await put_registry(world, a_record(stream_id=LATER, home=NODE))
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    assert await world.streams.find(StreamName("orders")) == LATER
+    assert (await world.streams.load(LATER)).state is StreamState.ACTIVE
+    assert (await world.record()).state is StreamState.DELETING
+
+
+async def test_consumers_come_back_from_their_newest_snapshot() -> None:
+    world = await a_world(0)
+    for version in (1, 2):
+        stored = StoredOffset(Reference("billing"), 3 * version, 1_000, version)
+        snapshot = ConsumersSnapshot(STREAM, "default", version, (stored,))
+        key = consumers_key(STREAM, version, Uid(f"{version:032x}"))
+        await put(world, key, encode_snapshot(snapshot))
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    found = await ConsumerOffsets(world.coordination).find(STREAM, Reference("billing"))
+    assert found is not None
+    assert found.next_offset == 6
+
+
+async def test_what_an_older_coordination_says_is_discarded() -> None:
+    world = await a_world(0)
+    ghost = a_record(stream_id=LATER, name=StreamName("ghost"))
+    await world.streams.create(ghost)
+    await raise_generation(world.drive, world.coordination, 1)
+    world.coordination.write(Changes({"bottomless:generation": b'{"generation":0,"bucket":true}'}))
+
+    result = await rebuild(world)
+
+    assert (result["streams"], result["generation"]) == (1, 2)
+    with pytest.raises(NotFound):
+        await world.streams.find(ghost.name)
+    with pytest.raises(NotFound):
+        await world.streams.load(LATER)
+
+
+async def test_a_rebuild_is_refused_while_coordination_is_intact() -> None:
+    world = await a_world(0)
+    with pytest.raises(Exists) as raised:
+        await rebuild(world)
+    assert raised.value.code is Code.COORDINATION_INTACT
+
+
+async def test_a_step_that_wakes_after_the_end_of_a_rebuild_writes_nothing() -> None:
+    world = await a_world(0)
+    world.coordination.lose()
+    await rebuild(world)
+    record = await world.record()
+
+    with pytest.raises(Unavailable):
+        await world.streams.restore(replace(record, version=1, root=None), Changes())
+    with pytest.raises(Unavailable):
+        await world.streams.discard(STREAM, 1)
+    assert await world.record() == record
+
+
+@pytest.mark.parametrize("lost_again", [False, True])
+async def test_after_a_crash_at_any_step_a_rebuild_ends_in_the_same(lost_again: bool) -> None:
+    count = 0
+    while True:
+        world = await a_world(0, 10, 20, 30)
+        await world.put_fragment(Uid("a" * 32), 40, timestamp=2_000)
+        await world.put_fragment(Uid("b" * 32), 70, timestamp=2_000)
+        await put_registry(
+            world, a_record(stream_id=LATER, name=StreamName("late"), state=StreamState.DELETING)
+        )
+        world.coordination.lose()
+        world.streams.generation = None
+        world.fuse.left = count
+        try:
+            await rebuild(world)
+        except Crash:
+            if lost_again and await is_regressed(world.drive, world.coordination) is not None:
+                world.coordination.lose()
+            if await is_regressed(world.drive, world.coordination) is not None:
+                await rebuild(world)
+        else:
+            world.fuse.left = None
+            assert count > 10
+            return
+        assert await is_regressed(world.drive, world.coordination) is None
+        record = await world.record()
+        assert await firsts(world) == [0, 10, 20, 30, 40]
+        assert (record.epoch, record.dirty) == (unknown_epoch(record.generation), True)
+        assert record.generation == await check_generation(world.drive, world.coordination)
+        assert (await world.streams.load(LATER)).state is StreamState.DELETING
+        assert fragment_key(STREAM, 70, Uid("b" * 32)) in await doomed(world)
+        count += 1

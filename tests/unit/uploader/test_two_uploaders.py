@@ -1,0 +1,89 @@
+"""H20: two uploaders work on one stream, each believing that it is the one."""
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+from support.chunks import a_chunk
+from support.manifest import STREAM, World, a_record
+from support.uploading import FakeIngest
+
+from bottomless.formats.keys import fragment_key
+from bottomless.model.limits import MIB
+from bottomless_server.manifest.app import ManifestService
+from bottomless_server.manifest.context import now_ms
+from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.listeners import Listener, bind_tcp
+from bottomless_server.uploader.app import UploaderService, create_service
+from bottomless_server.uploader.settings import UploaderSettings
+
+CHUNKS, EACH = 40, 10
+
+
+class Stage:
+    """One ingest and one real manifest service, over HTTP, for any number of uploaders."""
+
+    def __init__(self) -> None:
+        self.world = World(manifest_debounce_ms=5, manifest_register_wait_ms=200)
+        context = replace(self.world.context, clock=now_ms)
+        self.manifest = ManifestService(context)
+        self.ingest = FakeIngest(target_bytes=1)
+        self.sessions: set[str] = set()
+
+    def uploader(self, ports: list[int | None]) -> UploaderService:
+        settings = UploaderSettings(
+            ingest_url=f"http://127.0.0.1:{ports[0]}",
+            manifest_url=f"http://127.0.0.1:{ports[1]}",
+            uploader_memory_bytes=MIB,
+            uploader_retry_initial_seconds=0.005,
+            uploader_retry_max_seconds=0.02,
+            uploader_retry_jitter_seconds=0.01,
+            uploader_poll_wait_ms=100,
+        )
+        return create_service(settings, self.world.drive)
+
+    async def published_next(self) -> int:
+        record = await self.world.record()
+        if record.uploader is not None:
+            self.sessions.add(record.uploader)
+        return record.published_next
+
+
+async def test_the_older_session_is_refused_and_what_both_put_is_there_once() -> None:
+    """H20."""
+    stage = Stage()
+    stage.world.owners.committed[STREAM] = CHUNKS * EACH
+    await stage.world.streams.create(a_record())
+    await stage.manifest.start()
+    apps = (stage.ingest.app(), wrap(stage.manifest.internal))
+    listeners = [Listener(app, bind_tcp("127.0.0.1", 0)) for app in apps]
+    for listener in listeners:
+        await listener.open()
+    both = [stage.uploader([listener.port for listener in listeners]) for _ in range(2)]
+    for uploader in both:
+        await uploader.start()
+    try:
+        for number in range(CHUNKS):
+            stage.ingest.append(a_chunk(number * EACH))
+            await stage.published_next()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while await stage.published_next() < CHUNKS * EACH:
+                await asyncio.sleep(0.001)
+    finally:
+        for uploader in both:
+            await uploader.stop()
+        await stage.manifest.stop()
+        for listener in listeners:
+            await listener.close()
+
+    # Not vacuous: both were the live session for a while, so that one was deposed in its work.
+    assert len(stage.sessions) >= 2
+    leaves = await stage.world.leaves()
+    assert (leaves[0].first_offset, leaves[-1].next_offset) == (0, CHUNKS * EACH)
+    assert all(a.next_offset == b.first_offset for a, b in itertools.pairwise(leaves))
+    for leaf in leaves:
+        assert stage.world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+    record = await stage.world.record()
+    live = {leaf.uid for leaf in leaves}
+    assert not live & {intent.uid for intent in (*record.intents, *record.quarantine)}
