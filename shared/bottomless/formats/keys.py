@@ -5,8 +5,10 @@
     {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
-    {prefix}/_system/generation.json                   the first; a rebuild puts the next:
+    {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
+
+Each rebuild puts one more generation object, and the highest counts.
 
 The prefix belongs to the drive, so the keys here start with the tenant. Numbers are
 padded so that a sorted listing is in offset order. Byte tables: docs/formats.md, "Keys".

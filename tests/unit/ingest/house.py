@@ -18,6 +18,7 @@ import orjson
 import pyarrow as pa
 from support.asgi import client_of
 
+from bottomless.coordination.base import Changes
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
@@ -25,7 +26,7 @@ from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import Streams
+from bottomless.stores.streams import GENERATION_KEY, Streams
 from bottomless_server.ingest.app import IngestService, create_service
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.file_calls import RealFileCalls
@@ -174,6 +175,8 @@ class House:
         self.coordination: MemoryCoordination = (
             MemoryCoordination(lambda: self.time.wall) if before is None else before.coordination
         )
+        if before is None:
+            self.show_generation(0)
         self.streams = Streams(self.coordination)
         self.manifest = SmallManifest(self.streams)
         self.files = files or RecordedFiles()
@@ -201,6 +204,11 @@ class House:
             StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
         )
         return self
+
+    def show_generation(self, generation: int | None) -> None:
+        """What coordination says it is; None where it was lost."""
+        value = None if generation is None else b'{"generation":%d,"bucket":true}' % generation
+        self.coordination.write(Changes({GENERATION_KEY: value}))
 
     async def start(self) -> "House":
         await self.service.start()

@@ -11,7 +11,7 @@ from bottomless.errors import Code, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
-from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState, unknown_epoch
 from bottomless_server.ingest.core.ownership import (
     RESERVE_COUNT,
     LocalView,
@@ -323,6 +323,60 @@ async def test_coordination_that_forgot_is_refused_and_nothing_changes(house: Ho
     assert problem(await after.append("c")) == (503, "coordination-regressed")
     assert await after.record() == old
     await after.aclose()
+
+
+async def test_nothing_is_accepted_while_coordination_has_lost_its_generation(
+    house: House,
+) -> None:
+    await house.append("a")
+    house.show_generation(None)
+    await house.lease.renew()
+
+    assert problem(await house.append("b")) == (503, "coordination-regressed")
+
+    house.show_generation(0)
+    await house.lease.renew()
+    assert (await house.append("b")).json()["first_offset"] == 1
+
+
+async def test_after_a_rebuild_the_tail_is_claimed_again_and_goes_on_at_its_own_end(
+    house: House,
+) -> None:
+    await house.append("a", "b")
+    epoch = unknown_epoch(1)
+
+    def rebuilt(record: StreamRecord) -> StreamRecord:
+        return replace(
+            record, generation=1, epoch=epoch, version=10**6, epochs=(EpochStart(epoch, 0),)
+        )
+
+    await house.streams.update(STREAM, rebuilt)
+    house.show_generation(1)
+    await house.lease.renew()
+
+    assert problem(await house.append("c")) == (503, "not-owner")
+    assert (await house.append("c")).json()["first_offset"] == 2
+    assert (await house.record()).epochs == (EpochStart(epoch, 0), EpochStart(epoch + 1, 2))
+
+
+async def test_a_record_of_a_rebuild_that_has_not_ended_is_not_claimed(house: House) -> None:
+    await house.append("a")
+    after = house.after_crash()
+    await house.streams.update(STREAM, lambda record: replace(record, generation=1))
+    await after.start()
+
+    assert problem(await after.append("b")) == (503, "coordination-regressed")
+    assert (await after.record()).epoch == (await house.record()).epoch
+    await after.aclose()
+
+
+async def test_a_stream_that_is_missing_where_all_are_missing_was_not_deleted(
+    house: House,
+) -> None:
+    house.show_generation(None)
+    nobody = "/internal/v1/streams/0198d2a4-5b1e-7c3a-9a51-000000000000/chunks?first_offset=0"
+
+    assert problem(await house.internal.get(nobody)) == (503, "coordination-regressed")
 
 
 async def test_appends_go_on_without_coordination_until_the_lease_runs_out(house: House) -> None:
