@@ -105,6 +105,12 @@ class NobodyElse:
         del url, stream_id, timeout_seconds
         return None
 
+    async def first_offset(
+        self, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
+        del url, stream_id, timeout_seconds
+        return None
+
     async def published(
         self, url: str, stream_id: StreamId, next_offset: int, version: int
     ) -> bool:

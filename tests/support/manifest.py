@@ -197,6 +197,7 @@ class KnownOwners:
 
     def __init__(self) -> None:
         self.committed: dict[StreamId, int] = {}
+        self.first: dict[StreamId, int] = {}
         self.heard: list[tuple[int, int]] = []
         self.closed: list[StreamId] = []
         self.closing = True
@@ -214,6 +215,12 @@ class KnownOwners:
         del url, stream_id
         self.heard.append((next_offset, version))
         return True
+
+    async def first_offset(
+        self, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
+        del url, timeout_seconds
+        return self.first.get(stream_id)
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         del url, timeout_seconds

@@ -12,6 +12,7 @@ from bottomless.drives.base import Drive
 from bottomless.drives.probe import probe
 from bottomless.errors import StoreError
 from bottomless.stores.streams import Streams
+from bottomless_server.manifest.bridging import register_bridge
 from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deleter import Deleter
@@ -57,6 +58,7 @@ class ManifestService:
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
         register_takeover(self._operations, self._mutators)
+        register_bridge(self._operations, self._mutators)
         register_gc(self._operations)
         register_verify(self._operations)
         self._regression = Regression(context, self._take_up)

@@ -4,7 +4,7 @@ The owner alone knows how far its log is durable; the manifest alone knows what 
 published. Neither question is ever answered by a guess: no answer is None.
 """
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
@@ -27,6 +27,12 @@ class Owners(Protocol):
         """Tell what may be freed; whether it was heard."""
         ...
 
+    async def first_offset(
+        self, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
+        """Where the owner's log begins; None if the owner does not say."""
+        ...
+
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         """Ask the owner to stop the stream; whether it said that it stopped."""
         ...
@@ -43,6 +49,16 @@ class PeerOwners:
     async def committed_next(
         self, url: str, stream_id: StreamId, timeout_seconds: float = _LOCATE_SECONDS
     ) -> int | None:
+        return await self._bound("committed_next", url, stream_id, timeout_seconds)
+
+    async def first_offset(
+        self, url: str, stream_id: StreamId, timeout_seconds: float = _LOCATE_SECONDS
+    ) -> int | None:
+        return await self._bound("local_first_offset", url, stream_id, timeout_seconds)
+
+    async def _bound(
+        self, name: str, url: str, stream_id: StreamId, timeout_seconds: float
+    ) -> int | None:
         path = f"/internal/v1/streams/{stream_id}/locate"
         try:
             answer = await self._peers.at(url).call(
@@ -50,7 +66,8 @@ class PeerOwners:
             )
         except StoreError:
             return None
-        return _committed_next(answer.body)
+        found = answer.body.get(name) if isinstance(answer.body, dict) else None
+        return found if isinstance(found, int) else None
 
     async def published(
         self, url: str, stream_id: StreamId, next_offset: int, version: int
@@ -73,8 +90,3 @@ class PeerOwners:
 
     async def aclose(self) -> None:
         await self._peers.aclose()
-
-
-def _committed_next(body: Any) -> int | None:
-    found = body.get("committed_next") if isinstance(body, dict) else None
-    return found if isinstance(found, int) else None

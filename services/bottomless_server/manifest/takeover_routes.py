@@ -1,4 +1,4 @@
-"""The forced takeover over HTTP.
+"""What an operator accepts as lost, over HTTP: a home, or a hole before its log.
 
 Contract: openapi/manifest.yaml.
 """
@@ -10,7 +10,9 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import NodeId, parse_stream_name
+from bottomless_server.manifest.bridging import BRIDGE, check_bridge
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.operation_routes import accepted
@@ -24,6 +26,12 @@ class _Takeover(ClosedBody):
     accept_loss: Literal[True]
     """Nothing else is accepted: this is the sentence that has to be said."""
     expect_home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Gap(ClosedBody):
+    accept_loss: Literal[True]
+    next_offset: Annotated[int, Field(ge=1, le=OFFSET_MAX)]
+    """Where the log of the owner begins, so that nobody accepts a loss that was not looked at."""
 
 
 def add_takeover_routes(
@@ -43,4 +51,16 @@ def add_takeover_routes(
         )
         return accepted(operation)
 
+    async def post_gap(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        record = await registry.find(parse_stream_name(request.path_params["s"]))
+        asked = await read_closed_body(request, _Gap)
+        await check_bridge(context, record, asked.next_offset)
+        operation = await operations.begin(
+            BRIDGE, stream_id=record.stream_id, arguments={"next_offset": asked.next_offset}
+        )
+        return accepted(operation)
+
     api.add_api_route("/v1/admin/streams/{s}/takeover", post, methods=["POST"])
+    api.add_api_route("/v1/admin/streams/{s}/gap", post_gap, methods=["POST"])

@@ -35,7 +35,14 @@ class TakeOver:
     gap: GapReason
 
 
-Edit = CutFront | Empty | TakeOver
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to there."""
+
+    next_offset: int
+
+
+Edit = CutFront | Empty | TakeOver | Bridge
 
 
 # Events

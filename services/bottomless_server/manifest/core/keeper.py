@@ -24,6 +24,7 @@ from bottomless.tree.append import check_run
 from bottomless.tree.resolve import epoch_covers
 from bottomless_server.manifest.core.events import (
     Action,
+    Bridge,
     Edit,
     EditAsked,
     Event,
@@ -169,7 +170,7 @@ class Keeper:
     def _edit(self, edit: Edit) -> list[Action]:
         """Plan an edit; what waits at the end goes with it, as one root serves both."""
         assert not self._in_flight, "one thing at a time"
-        run = () if isinstance(edit, TakeOver) else self._run()
+        run = () if isinstance(edit, TakeOver | Bridge) else self._run()
         self._plan = self._make_plan(run, edit)
         self.publish_at = None
         self._in_flight = True

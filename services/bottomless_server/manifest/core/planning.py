@@ -28,6 +28,7 @@ from bottomless.tree.rebalance import SealedNode, rebalance
 from bottomless.tree.retention import Edited, cut_front, emptied
 from bottomless_server.manifest.core.events import (
     Action,
+    Bridge,
     CutFront,
     Edit,
     Empty,
@@ -90,17 +91,20 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
         case Empty():
             return emptied(root)
         case TakeOver(reason) if reason is not GapReason.NONE:
-            return Edited(append_entries(root, _gap(record, root, reason)))
+            return Edited(append_entries(root, _gap(record, root, record.reserved_next, reason)))
+        case Bridge(next_offset):
+            gap = _gap(record, root, next_offset, GapReason.LOCAL_LOG_LOST)
+            return Edited(append_entries(root, gap))
         case _:
             return Edited(root)
 
 
-def _gap(record: StreamRecord, root: Node, reason: GapReason) -> Entries:
-    """Offsets up to the last that was ever reserved; times stay in order around it."""
-    if record.reserved_next <= root.next_offset:
+def _gap(record: StreamRecord, root: Node, next_offset: int, reason: GapReason) -> Entries:
+    """Offsets from the end of the manifest on; times stay in order around it."""
+    if next_offset <= root.next_offset:
         return no_entries()
     gap = np.zeros(1, dtype=ENTRY_DTYPE)
-    gap["first_offset"], gap["next_offset"] = root.next_offset, record.reserved_next
+    gap["first_offset"], gap["next_offset"] = root.next_offset, next_offset
     gap["first_timestamp"] = gap["last_timestamp"] = root.last_timestamp
     gap["first_epoch"] = gap["last_epoch"] = record.epoch
     gap["kind"], gap["reason"] = EntryKind.GAP, reason
