@@ -1,0 +1,1 @@
+"""Identity: who sends a request, for which tenant, and what they may do."""
