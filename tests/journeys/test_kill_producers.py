@@ -1,7 +1,7 @@
 """`kill -9` under strict producers that send again whatever they were not told the outcome of.
 
-Now and then one does not wait for its answer either, since few kills fall between a sync
-and its answer.
+Every tenth append is not waited for either, since few kills fall between a sync and its
+answer; and no kill comes before a round has been answered a few times, however slow the disk.
 
 Each record has the number of its producer in it, so the stream itself says whether one is
 missing, doubled or out of order. Kills and seed come from BOTTOMLESS_TEST_PRODUCER_KILLS
@@ -17,12 +17,13 @@ from pathlib import Path
 import httpx
 import pytest
 from support.server import AllInOne
+from support.waiting import until
 
 KILLS = int(os.environ.get("BOTTOMLESS_TEST_PRODUCER_KILLS", "20"))
 SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 PRODUCERS = 3
-IMPATIENT = 0.05
-"""Share of the appends whose answer is not waited for."""
+IMPATIENT_EVERY = 10
+"""Of so many appends of a producer, the answer to one is not waited for."""
 SETTINGS = {
     "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": "65536",
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100",
@@ -41,13 +42,16 @@ class Producer:
     """Records of the append that may or may not be stored."""
     replayed: int = 0
     unknown: int = 0
+    tried: int = 0
+    answered: int = 0
 
     def run(self, url: str, stop: threading.Event, seed: float) -> None:
         chance = random.Random(seed)
         with httpx.Client(base_url=url, timeout=10) as client:
             while not stop.is_set():
                 self.pending = self.pending or chance.choice((1, 2, 10, 40))
-                if not self.send(client, patient=chance.random() > IMPATIENT):
+                self.tried += 1
+                if not self.send(client, patient=self.tried % IMPATIENT_EVERY > 0):
                     return
 
     def send(self, client: httpx.Client, *, patient: bool = True) -> bool:
@@ -69,6 +73,7 @@ class Producer:
             assert body["count"] + body["duplicates"] == self.pending, body
             self.replayed += body["duplicates"] > 0
             self.next_number, self.pending = numbers.stop, 0
+            self.answered += 1
         else:
             assert answer.json()["code"] not in {"internal", "producer-sequence-overlap"}
             assert not answer.json()["code"].startswith("producer-"), answer.text
@@ -90,6 +95,15 @@ def read_all(client: httpx.Client) -> list[str]:
     return values
 
 
+def wait_for_answers(producers: list[Producer], count: int) -> None:
+    wanted = sum(each.answered for each in producers) + count
+    until(
+        lambda: sum(each.answered for each in producers) >= wanted,
+        seconds=60,
+        what="answers before the kill",
+    )
+
+
 @pytest.mark.timeout(60 + KILLS * 12)
 def test_every_record_of_a_strict_producer_is_there_once_after_kill_9(tmp_path: Path) -> None:
     print(f"seed {SEED}, {KILLS} kills")
@@ -107,7 +121,8 @@ def test_every_record_of_a_strict_producer_is_there_once_after_kill_9(tmp_path: 
             ]
             for thread in threads:
                 thread.start()
-            stop.wait(chance.uniform(0.05, 0.8))
+            wait_for_answers(producers, chance.randint(1, 40))
+            stop.wait(chance.uniform(0, 0.3))
             server.kill()
             stop.set()
             for thread in threads:

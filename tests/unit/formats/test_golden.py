@@ -3,6 +3,7 @@
 import pytest
 from golden.regenerate import EXAMPLES, FOLDER, a_group, a_root, as_text, golden
 
+from bottomless.formats.api_key import decode_key_object, decode_key_record
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
 from bottomless.formats.consumers import decode_snapshot
@@ -21,6 +22,8 @@ from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import ChunkKind, ChunkPlace
 from bottomless.model.manifest import Node
 from unit.formats.examples import (
+    API_KEY_OBJECT,
+    API_KEY_RECORD,
     CHECKPOINT,
     CONSUMERS,
     ENTRY,
@@ -38,7 +41,7 @@ READ_ONLY = {"frame_zstd", "frame_lz4"}
 """Other compressors write other bytes that decompress to the same."""
 
 
-@pytest.mark.parametrize("name", EXAMPLES.keys() - READ_ONLY)
+@pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - READ_ONLY))
 def test_the_code_writes_exactly_these_bytes(name: str) -> None:
     assert as_text(EXAMPLES[name]()) == as_text(golden(name))
 
@@ -118,3 +121,8 @@ def test_the_records_are_read() -> None:
 
 def test_the_consumers_snapshot_is_read() -> None:
     assert decode_snapshot(golden("consumers")) == CONSUMERS
+
+
+def test_an_api_key_is_read() -> None:
+    assert decode_key_object(golden("api_key")) == API_KEY_OBJECT
+    assert decode_key_record(golden("api_key_record")) == API_KEY_RECORD
