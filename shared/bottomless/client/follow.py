@@ -4,23 +4,23 @@ The position is that of the last whole batch. A batch that a broken connection c
 dropped and asked for again, so nothing comes twice and nothing is left out.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from secrets import SystemRandom
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import orjson
 
+from bottomless.client.address import stream_path
 from bottomless.client.problems import error_from_problem
-from bottomless.client.wire import NDJSON, Wire, stream_path
-from bottomless.errors import Code, Corrupt, NotFound, OffsetGone, StoreError, Unavailable
+from bottomless.client.retry import Backoff, jittered
+from bottomless.client.transport import OpenAnswer
+from bottomless.client.wire import Wire, stranger
+from bottomless.errors import Code, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.model.limits import MIB
 
+_NDJSON: Final = "application/x-ndjson"
 _LINE_SIZE_MAX: Final = 64 * MIB
 """Far above what the largest record can become as JSON."""
-_PAUSE_SECONDS: Final = 0.2
-_PAUSE_SECONDS_MAX: Final = 5.0
-_STRANGER: Final = "the answer is not that of a Bottomless server"
 _ASKED_FOR: Final = frozenset({"max-records", "until-offset"})
 _AGAIN: Final = frozenset({"rotate", "draining", "slow-consumer"})
 
@@ -37,18 +37,19 @@ class Batch(NamedTuple):
 class FollowCalls(Wire):
     """The one call that does not end by itself."""
 
-    def follow(
+    async def follow(
         self,
+        /,
         name: str,
         offset: int | str,
         *,
         on_outage: Callable[[StoreError], None],
         **parameters: int | str,
-    ) -> Iterator[Batch]:
+    ) -> AsyncIterator[Batch]:
         """Records from an offset or an offset spec on, and then those that are appended.
 
-        What cannot be reached at first is an error. After that an outage is waited out, as
-        long as it lasts; `on_outage` hears of each. Empty batches come too.
+        What cannot be reached at first is an error, as of any call. After that an outage is
+        waited out, as long as it lasts; `on_outage` hears of each. Empty batches come too.
 
         Raises:
             OffsetGone: retention or trim passed the position.
@@ -56,46 +57,67 @@ class FollowCalls(Wire):
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
         query: dict[str, int | str] = {**parameters, "offset": offset, "follow": "true"}
+        connected = False
         failures = 0
+        backoff = Backoff(self._retry_seconds)
         while True:
+            pause = 0.0
             try:
-                for batch in self._batches(name, query):
-                    failures = 0
-                    query["offset"] = batch.next_offset
-                    yield batch
+                async with self._open(f"{stream_path(name)}/records", query, _NDJSON) as answer:
+                    _stay_with(query, answer)
+                    connected = True
+                    async for batch in _batches(answer):
+                        failures = 0
+                        query["offset"] = batch.next_offset
+                        yield batch
             except StoreError as error:
-                if not error.retryable or "expect_stream_id" not in query:
+                if not error.retryable or (not connected and backoff.after(error) is None):
                     raise
                 on_outage(error)
+                # An answer that the server ended in good order is taken up again at once.
+                if failures or error.retry_after_seconds != 0:
+                    pause = jittered(failures, error.retry_after_seconds)
                 failures += 1
-                _pause(failures, error.retry_after_seconds)
             else:
                 return
+            await asyncio.sleep(pause)
 
-    def _batches(self, name: str, query: dict[str, int | str]) -> Iterator[Batch]:
-        """The batches of one connection; `query` learns the stream's id.
 
-        Raises:
-            Unavailable: another connection would go on.
-        """
-        with self._open(f"{stream_path(name)}/records", query, NDJSON) as answer:
-            stream_id = answer.headers.get("Stream-Id")
-            if stream_id is None:
-                raise Unavailable(_STRANGER, retryable=False)
-            query["expect_stream_id"] = stream_id
-            records: list[dict[str, Any]] = []
-            for line in _lines(answer.pieces):
-                control = line.get("_control")
-                if control is None:
-                    records.append(line)
-                    continue
-                if "time" not in control:
-                    yield Batch(records, control["next_offset"], control.get("gaps") or [])
-                    records = []
-                if "end" in control:
-                    _end(control)
-                    return
-        raise Unavailable("the answer broke off")
+def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> None:
+    """Let whatever is asked from now on be this stream, from this offset, or an error.
+
+    A spec is for the first time: asked again, `next` would leap over what came meanwhile,
+    and a position that retention has passed would be moved without a word.
+    """
+    stream_id, start = answer.headers.get("Stream-Id"), answer.headers.get("Page-Start-Offset", "")
+    if stream_id is None or not (start.isascii() and start.isdigit()):
+        raise stranger()
+    query["expect_stream_id"] = stream_id
+    query["offset"] = int(start)
+    query["on_out_of_range"] = "error"
+    for beginning in ("consumer", "default"):
+        query.pop(beginning, None)
+
+
+async def _batches(answer: OpenAnswer) -> AsyncIterator[Batch]:
+    """The batches of one connection.
+
+    Raises:
+        Unavailable: another connection would go on.
+    """
+    records: list[dict[str, Any]] = []
+    async for line in _lines(answer.pieces):
+        control = line.get("_control")
+        if control is None:
+            records.append(line)
+            continue
+        if "time" not in control:
+            yield Batch(records, control["next_offset"], control.get("gaps") or [])
+            records = []
+        if "end" in control:
+            _end(control)
+            return
+    raise Unavailable("the answer broke off")
 
 
 def _end(control: Mapping[str, Any]) -> None:
@@ -117,10 +139,10 @@ def _end(control: Mapping[str, Any]) -> None:
     raise error_from_problem(503, {**detail, **{k: control.get(k) for k in ("code", "retryable")}})
 
 
-def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
     held: list[bytes] = []
     size = 0
-    for piece in pieces:
+    async for piece in pieces:
         *whole, rest = piece.split(b"\n")
         for line in whole:
             yield _decoded(b"".join((*held, line)))
@@ -128,7 +150,7 @@ def _lines(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         held.append(rest)
         size += len(rest)
         if size > _LINE_SIZE_MAX:
-            raise Corrupt("a line of the answer is too long")
+            raise Unavailable("a line of the answer is too long", retryable=False)
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
@@ -137,13 +159,5 @@ def _decoded(line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise Unavailable(_STRANGER, retryable=False)
+        raise stranger()
     return value
-
-
-def _pause(failures: int, retry_after_seconds: float | None) -> None:
-    # Full jitter: after a restart not all readers come back in the same moment.
-    if failures == 1 and retry_after_seconds == 0:
-        return
-    longest = min(_PAUSE_SECONDS * 2 ** min(failures, 10), _PAUSE_SECONDS_MAX)
-    time.sleep(max(retry_after_seconds or 0, SystemRandom().uniform(0, longest)))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from bottomless.errors import (
     Code,
     Corrupt,
+    Denied,
     Exists,
     Fault,
     Fenced,
@@ -32,6 +33,8 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.BAD_OFFSET_SPEC: InvalidRequest,
     Code.BAD_HEADER: InvalidRequest,
     Code.BAD_NAME: InvalidRequest,
+    Code.UNAUTHENTICATED: Denied,
+    Code.FORBIDDEN: Denied,
     Code.NOT_FOUND: NotFound,
     Code.STREAM_NOT_FOUND: NotFound,
     Code.CONSUMER_NOT_FOUND: NotFound,
@@ -40,8 +43,10 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.FRAGMENT_NOT_FOUND: NotFound,
     Code.PRODUCER_NOT_FOUND: NotFound,
     Code.OFFSET_NOT_FOUND: NotFound,
+    Code.KEY_NOT_FOUND: NotFound,
     Code.METHOD_NOT_ALLOWED: InvalidRequest,
     Code.NOT_ACCEPTABLE: InvalidRequest,
+    Code.REQUEST_TIMEOUT: Overloaded,
     Code.UNSUPPORTED_MEDIA_TYPE: InvalidRequest,
     Code.STREAM_EXISTS: Exists,
     Code.STREAM_REPLACED: WrongOffset,
@@ -54,6 +59,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.OFFSET_REGRESSION: WrongOffset,
     Code.HOME_LIVE: Fenced,
     Code.COORDINATION_INTACT: Exists,
+    Code.KEY_NOT_ACTIVE: Exists,
     Code.OFFSET_TRIMMED: OffsetGone,
     Code.RANGE_CONDEMNED: OffsetGone,
     Code.OFFSET_MISMATCH: WrongOffset,
@@ -78,6 +84,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.OVERLOADED: Overloaded,
     Code.DISK_BOUND: Overloaded,
     Code.QUOTA_EXCEEDED: Overloaded,
+    Code.RATE_LIMITED: Overloaded,
     Code.DRAINING: Unavailable,
     Code.INTERNAL: StoreError,
     Code.OBJECT_STORE_UNAVAILABLE: Unavailable,
@@ -120,6 +127,8 @@ def error_from_problem(
     """
     members: Mapping[str, Any] = problem if isinstance(problem, dict) else {}
     code = _code(members.get("code"))
+    if code is None and status == 401:
+        code = Code.UNAUTHENTICATED
     kind = CLASSES[code] if code else _class_of_status(status)
     retryable = members.get("retryable")
     return kind(
@@ -143,6 +152,8 @@ def _outcome(value: object) -> Outcome | None:
 
 
 def _class_of_status(status: int) -> type[StoreError]:
+    if status == 403:
+        return Denied
     if status == 404:
         return NotFound
     if status == 429:

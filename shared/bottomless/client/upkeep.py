@@ -3,11 +3,13 @@
 Most of them answer with an operation: work that was accepted and goes on by itself.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bottomless.client.wire import Wire, members, segment, stream_path
+from bottomless.client.address import segment, stream_path
+from bottomless.client.wire import Wire, members
 from bottomless.errors import Unavailable
 
 FINISHED: Final = frozenset({"succeeded", "failed"})
@@ -20,18 +22,18 @@ _POLL_SECONDS_MAX: Final = 2.0
 class UpkeepCalls(Wire):
     """What `openapi/manifest.yaml` says of everything that is done to stored records."""
 
-    def preview_retention(
+    async def preview_retention(
         self, name: str, retention: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """What retention would remove now, by its own or by another configuration."""
         value = {} if retention is None else {"retention": retention}
-        return self._send_json("POST", f"{stream_path(name)}/retention/preview", value)
+        return await self._send_json("POST", f"{stream_path(name)}/retention/preview", value)
 
-    def evaluate_retention(self, name: str) -> dict[str, Any]:
+    async def evaluate_retention(self, name: str) -> dict[str, Any]:
         """Remove now what the configuration does not keep; answers the operation's id."""
-        return self._send_json("POST", f"{stream_path(name)}/retention/evaluate", {})
+        return await self._send_json("POST", f"{stream_path(name)}/retention/evaluate", {})
 
-    def trim(
+    async def trim(
         self,
         name: str,
         before_offset: int,
@@ -42,21 +44,23 @@ class UpkeepCalls(Wire):
         """Remove whole fragments below an offset; answers the operation's id."""
         value = {"before_offset": before_offset, "allow_empty": allow_empty}
         asked = value if stream_id is None else {**value, "expect_stream_id": stream_id}
-        return self._send_json("POST", f"{stream_path(name)}/trim", asked)
+        return await self._send_json("POST", f"{stream_path(name)}/trim", asked)
 
-    def manifest(self, name: str, *, depth: int = 1, group: str | None = None) -> dict[str, Any]:
+    async def manifest(
+        self, name: str, *, depth: int = 1, group: str | None = None
+    ) -> dict[str, Any]:
         """The root of a stream's tree, or one of its groups, with so many levels below."""
         query: dict[str, int | str] = {"depth": depth}
         if group is not None:
             query["group"] = group
-        return members(self._send("GET", f"{stream_path(name)}/manifest", query))
+        return members(await self._send("GET", f"{stream_path(name)}/manifest", query))
 
-    def verify_manifest(self, name: str, *, checksums: bool = False) -> dict[str, Any]:
+    async def verify_manifest(self, name: str, *, checksums: bool = False) -> dict[str, Any]:
         """Hold the tree against the objects; answers the operation's id."""
         value = {"checksums": checksums}
-        return self._send_json("POST", f"{stream_path(name)}/manifest/verify", value)
+        return await self._send_json("POST", f"{stream_path(name)}/manifest/verify", value)
 
-    def collect_garbage(
+    async def collect_garbage(
         self, *, dry_run: bool, minimum_age: str | None = None, stream: str | None = None
     ) -> dict[str, Any]:
         """Look for objects that nothing names, and delete them; answers the operation's id."""
@@ -65,22 +69,22 @@ class UpkeepCalls(Wire):
             value["minimum_age"] = minimum_age
         if stream is not None:
             value["stream"] = stream
-        return self._send_json("POST", "/v1/admin/gc", value)
+        return await self._send_json("POST", "/v1/admin/gc", value)
 
-    def rebuild(self) -> dict[str, Any]:
+    async def rebuild(self) -> dict[str, Any]:
         """Build coordination anew from the object store; answers the operation's id."""
-        return self._send_json("POST", "/v1/admin/rebuild", {})
+        return await self._send_json("POST", "/v1/admin/rebuild", {})
 
-    def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
+    async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
         """Give up what only a lost home held; answers the operation's id."""
         value = {"accept_loss": True, "expect_home": expect_home}
-        return self._send_json("POST", f"/v1/admin/streams/{segment(name)}/takeover", value)
+        return await self._send_json("POST", f"/v1/admin/streams/{segment(name)}/takeover", value)
 
-    def operation(self, operation_id: str) -> dict[str, Any]:
+    async def operation(self, operation_id: str) -> dict[str, Any]:
         """What became of the work behind an operation's id."""
-        return members(self._send("GET", f"/v1/operations/{segment(operation_id)}"))
+        return members(await self._send("GET", f"/v1/operations/{segment(operation_id)}"))
 
-    def wait_for_operation(
+    async def wait_for_operation(
         self, operation_id: str, *, timeout_seconds: float | None = None
     ) -> dict[str, Any]:
         """Wait until an operation is finished, and return it, succeeded or failed.
@@ -91,7 +95,7 @@ class UpkeepCalls(Wire):
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         pause = _POLL_SECONDS
         while True:
-            operation = self.operation(operation_id)
+            operation = await self.operation(operation_id)
             if operation["state"] in FINISHED:
                 return operation
             if deadline is not None and time.monotonic() + pause > deadline:
@@ -99,5 +103,5 @@ class UpkeepCalls(Wire):
                     "the operation is not finished yet",
                     facts={"operation_id": operation_id, "state": operation["state"]},
                 )
-            time.sleep(pause)
+            await asyncio.sleep(pause)
             pause = min(2 * pause, _POLL_SECONDS_MAX)

@@ -1,62 +1,63 @@
-"""Wire: one request, one answer, and every failure as a `StoreError`.
+"""Wire: one call, one answer, and every failure as a `StoreError`.
 
-What every part of the client stands on. It neither batches nor retries, and follows no
-redirect: what was sent once was sent once.
+What every part of the client stands on. A call is sent again only where that cannot do
+anything twice (`retry.py`), and never past its deadline; no redirect is followed.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote
+from typing import Any, Final, Self
 
-import httpx
 import orjson
 
+from bottomless.client.encoding import JSON
 from bottomless.client.problems import error_from_problem
-from bottomless.errors import Outcome, Unavailable
-
-JSON: Final = "application/json"
-ARROW: Final = "application/vnd.apache.arrow.stream"
-NDJSON: Final = "application/x-ndjson"
-OCTETS: Final = "application/octet-stream"
+from bottomless.client.retry import retried
+from bottomless.client.transport import (
+    Answer,
+    OpenAnswer,
+    OpenTransport,
+    Request,
+    Transport,
+    outcome_of,
+)
+from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless.model.limits import MIB
 
 LIST_PAGE_SIZE: Final = 1000
 """What a page of any list holds at most, so that a long list costs few requests."""
 
-
-class OpenAnswer(NamedTuple):
-    """An answer whose body comes piece by piece."""
-
-    headers: Mapping[str, str]
-    pieces: Iterator[bytes]
-    """Ends where the body ends; raises `Unavailable` where the connection does first."""
+_PROBLEM_SIZE_MAX: Final = MIB
 
 
 class Wire:
     """Talks to one server, or to the proxy in front of several."""
 
-    def __init__(self, url: str, *, timeout_seconds: float = 60) -> None:
-        # No proxy from the environment: a stream server is named, never found.
-        self._http = httpx.Client(
-            base_url=url.rstrip("/"), timeout=timeout_seconds, trust_env=False
-        )
+    def __init__(self, control: Transport, bulk: OpenTransport, *, retry_seconds: float) -> None:
+        self._control = control
+        self._bulk = bulk
+        self._retry_seconds = retry_seconds
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
         return self
 
-    def __exit__(
+    async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        await self.aclose()
 
-    def close(self) -> None:
-        self._http.close()
+    async def aclose(self) -> None:
+        """Close every connection; what is in flight fails."""
+        try:
+            await self._control.close()
+        finally:
+            await self._bulk.close()
 
-    def _send(
+    async def _send(
         self,
         method: str,
         path: str,
@@ -66,115 +67,137 @@ class Wire:
         type_sent: str | None = None,
         type_wanted: str = JSON,
         headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
+        bulk: bool = False,
+        repeatable: bool = False,
+        retry_seconds: float | None = None,
+    ) -> Answer:
+        """One call, until it is answered or refused.
+
+        `bulk` says that it carries records, `repeatable` that the same again is the same.
+        """
         named = {"Accept": _accepted(type_wanted), **(headers or {})}
         if type_sent:
             named["Content-Type"] = type_sent
-        try:
-            answer = self._http.request(method, path, params=query, content=content, headers=named)
-        except httpx.RequestError as error:
-            sent = method != "GET" and not isinstance(error, httpx.ConnectError)
-            raise Unavailable(
-                "the server does not answer", outcome=Outcome.UNKNOWN if sent else Outcome.NONE
-            ) from error
-        # An answer and its stream name each other: with that its bytes would stay until a full
-        # collection, and a long read by pages would grow with the stream.
-        answer.stream = httpx.ByteStream(b"")
-        _check(answer)
-        return answer
+        request = Request(method, path, query or {}, named, content)
+        transport: Transport = self._bulk if bulk else self._control
 
-    def _send_json(
+        async def attempt() -> Answer:
+            answer = await transport.send(request)
+            _check(request, answer)
+            return answer
+
+        return await retried(
+            attempt,
+            self._retry_seconds if retry_seconds is None else retry_seconds,
+            repeatable=repeatable or not request.changes,
+        )
+
+    async def _send_json(
         self,
         method: str,
         path: str,
         value: object = None,
         *,
         headers: Mapping[str, str] | None = None,
+        repeatable: bool = False,
     ) -> dict[str, Any]:
         """Send a value as JSON, or nothing for None, and return the members of the answer."""
         content = None if value is None else orjson.dumps(value)
         sent = None if value is None else JSON
-        return members(self._send(method, path, content=content, type_sent=sent, headers=headers))
-
-    @contextmanager
-    def _open(
-        self, path: str, query: Mapping[str, int | str], type_wanted: str
-    ) -> Iterator[OpenAnswer]:
-        """GET what may be longer than memory, or never end; leaving the block closes it."""
-        request = self._http.build_request(
-            "GET", path, params=query, headers={"Accept": _accepted(type_wanted)}
+        answer = await self._send(
+            method, path, content=content, type_sent=sent, headers=headers, repeatable=repeatable
         )
-        try:
-            answer = self._http.send(request, stream=True)
-        except httpx.RequestError as error:
-            raise Unavailable("the server does not answer") from error
-        try:
-            if not answer.is_success:
-                _read_all(answer)
-            _check(answer)
-            yield OpenAnswer(answer.headers, _pieces(answer))
-        finally:
-            answer.close()
+        return members(answer, changes=method != "GET")
 
-    def _list(
-        self, path: str, query: Mapping[str, int | str] | None = None
-    ) -> Iterator[dict[str, Any]]:
+    @asynccontextmanager
+    async def _open(
+        self, path: str, query: Mapping[str, int | str], type_wanted: str
+    ) -> AsyncIterator[OpenAnswer]:
+        """GET what may be longer than memory, or never end; leaving the block closes it."""
+        request = Request("GET", path, query, {"Accept": _accepted(type_wanted)})
+        async with self._bulk.open(request) as answer:
+            if not _is_success(answer.status):
+                body = await _beginning(answer.pieces)
+                _check(request, Answer(answer.status, answer.headers, body))
+            yield answer
+
+    async def _list(
+        self, path: str, query: Mapping[str, int | str] | None = None, *, items: str = "items"
+    ) -> AsyncIterator[dict[str, Any]]:
         """Every item of a list, page by page."""
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
-            value = members(self._send("GET", path, asked))
-            yield from value["items"]
-            if not value["next_page_token"]:
+            value = members(await self._send("GET", path, asked))
+            for item in value[items]:
+                yield item
+            if not value.get("next_page_token"):
                 return
             asked["page_token"] = value["next_page_token"]
 
 
-def stream_path(name: str) -> str:
-    return f"/v1/streams/{segment(name)}"
+def members(answer: Answer, *, changes: bool = False) -> dict[str, Any]:
+    """The members of a JSON object.
 
-
-def segment(text: str) -> str:
-    """One segment of a path, whatever is in it."""
-    return quote(text, safe="")
-
-
-def members(answer: httpx.Response) -> dict[str, Any]:
+    Raises:
+        Unavailable: something answered, but not one of our services: a proxy's page, another
+            port. Of a call that `changes` something, nobody knows then what became of it.
+    """
     value = _json_or_none(answer)
     if not isinstance(value, dict) or "Request-Id" not in answer.headers:
-        # Something answered, but not one of our services: a proxy's page, another port.
-        raise Unavailable("the answer is not that of a Bottomless server")
+        raise stranger(Outcome.UNKNOWN if changes else Outcome.NONE)
     return value
+
+
+def stranger(outcome: Outcome = Outcome.NONE) -> Unavailable:
+    """The error where what answers is something else."""
+    sentence = "the answer is not that of a Bottomless server"
+    return Unavailable(sentence, retryable=False, outcome=outcome)
 
 
 def _accepted(type_wanted: str) -> str:
     return f"{type_wanted}, application/problem+json"
 
 
-def _check(answer: httpx.Response) -> None:
-    if not answer.is_success:
-        raise error_from_problem(
-            answer.status_code,
-            _json_or_none(answer),
-            retry_after=answer.headers.get("Retry-After"),
-        )
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
 
 
-def _json_or_none(answer: httpx.Response) -> Any:
+def _is_strange(status: int) -> bool:
+    """Whether only another program says so without a problem; the other statuses proxies use too."""
+    return status < 400 or status in (404, 405, 501)
+
+
+def _check(request: Request, answer: Answer) -> None:
+    """Raises:
+    StoreError: as the answer says.
+    """
+    if _is_success(answer.status):
+        return
+    problem = _json_or_none(answer)
+    if _is_strange(answer.status) and not (isinstance(problem, dict) and "code" in problem):
+        raise stranger(outcome_of(request, sent=True))
+    error: StoreError = error_from_problem(
+        answer.status, problem, retry_after=answer.headers.get("Retry-After")
+    )
+    # A page of a proxy's own. What it stands before may have done the work and been slow.
+    told = isinstance(problem, dict) and "outcome" in problem
+    if not told and answer.status >= 500:
+        error.outcome = outcome_of(request, sent=True)
+    raise error
+
+
+def _json_or_none(answer: Answer) -> Any:
     try:
-        return orjson.loads(answer.content)
+        return orjson.loads(answer.body)
     except orjson.JSONDecodeError:
         return None
 
 
-def _read_all(answer: httpx.Response) -> None:
-    try:
-        answer.read()
-    except httpx.RequestError as error:
-        raise Unavailable("the answer broke off") from error
-
-
-def _pieces(answer: httpx.Response) -> Iterator[bytes]:
-    try:
-        yield from answer.iter_bytes()
-    except httpx.RequestError as error:
-        raise Unavailable("the answer broke off") from error
+async def _beginning(pieces: AsyncIterator[bytes]) -> bytes:
+    parts, size = [], 0
+    async for piece in pieces:
+        parts.append(piece)
+        size += len(piece)
+        if size > _PROBLEM_SIZE_MAX:
+            break
+    return b"".join(parts)

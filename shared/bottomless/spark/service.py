@@ -8,6 +8,7 @@ from urllib.parse import quote
 import orjson
 import urllib3
 
+from bottomless.client.credential import Credential
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId, StreamName
@@ -35,7 +36,9 @@ def ask(
     """
     url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/{path}"
     try:
-        answer = _pool().request("GET", url, fields=query, headers={"Accept": media_type})
+        # From the worker's environment: options travel with every task and hold no secret.
+        named = {"Accept": media_type, **Credential().headers()}
+        answer = _pool().request("GET", url, fields=query, headers=named)
     except urllib3.exceptions.HTTPError as error:
         raise Unavailable("the reader does not answer") from error
     if answer.status != 200:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyarrow.compute import call_function
 
 from bottomless.formats.batch import FIELDS, schema_of
+from bottomless.formats.rows import Frame, encode_frames
 from bottomless.model.limits import (
     ARROW_RECORD_COUNT_MAX,
     DECOMPRESSED_SIZE_MAX,
@@ -36,7 +37,6 @@ from bottomless_server.ingest.core.arrow_types import (
     without_hidden_views,
 )
 from bottomless_server.ingest.core.faults import batch_too_large, column_fault, record_too_large
-from bottomless_server.ingest.core.rows import Frame, encode_frames
 
 BATCH_COUNT_KEPT: Final = 64
 """More batches than this are put together: each frame costs some 200 bytes for ever."""

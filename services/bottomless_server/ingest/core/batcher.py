@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bottomless.formats.chunk import seal_chunk
+from bottomless.formats.rows import Frame, build_batch, encode_frames
 from bottomless.formats.tracking import seal_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, TrackedEntry
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.promises import WithKey
-from bottomless_server.ingest.core.rows import Frame, build_batch, encode_frames
 
 
 class SealedChunk(NamedTuple):

@@ -15,6 +15,7 @@ from bottomless.formats.batch import (
     decode_message,
 )
 from bottomless.formats.checks import crc32c
+from bottomless.formats.rows import Frame
 from bottomless.model.limits import (
     ARROW_RECORD_COUNT_MAX,
     CHUNK_BATCH_COUNT_MAX,
@@ -22,7 +23,6 @@ from bottomless.model.limits import (
 )
 from bottomless_server.ingest.core.arrow_records import check_stored
 from bottomless_server.ingest.core.faults import batch_too_large, column_fault
-from bottomless_server.ingest.core.rows import Frame
 
 _CRC: Final = struct.Struct("<I")
 _FRAME_COUNT_MAX: Final = CHUNK_BATCH_COUNT_MAX // 2

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bottomless.formats.batch import decode_message, split_frames
 from bottomless.formats.checks import crc32c
+from bottomless.formats.rows import Frame, Rows, encode_frames
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
     RECORD_KEY_SIZE_MAX,
@@ -26,7 +27,6 @@ from bottomless_server.ingest.core.faults import record_too_large
 from bottomless_server.ingest.core.frames import read_frames
 from bottomless_server.ingest.core.json_records import EncodeJson, read_records
 from bottomless_server.ingest.core.promises import NOTHING, Promise, bad_header, hash_of
-from bottomless_server.ingest.core.rows import Frame, Rows, encode_frames
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.formats.rows import Headers, Rows
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
     HEADER_COUNT_MAX,
@@ -27,7 +28,6 @@ from bottomless_server.ingest.core.faults import (
     record_too_large,
 )
 from bottomless_server.ingest.core.promises import SEQUENCE_MAX
-from bottomless_server.ingest.core.rows import Headers, Rows
 
 EncodeJson = Callable[[Any, str], bytes]
 """Writes a JSON value compactly; raises InvalidRequest with the pointer it is given."""

@@ -72,8 +72,11 @@ def hash_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def read_promise(header: Callable[[str], str | None]) -> Promise:
+def read_promise(header: Callable[[str], str | None], sender: str = "") -> Promise:
     """What the headers of a request ask for; `header` gives the value of one.
+
+    `sender` is who is known to send it, empty for nobody: what one sender stored under an
+    idempotency key says nothing to another who happens to choose the same.
 
     Raises:
         InvalidRequest: `bad-header`: a value that is none, or headers that exclude each other.
@@ -97,7 +100,8 @@ def read_promise(header: Callable[[str], str | None]) -> Promise:
     if key is not None:
         if len(key) > KEY_SIZE_MAX or not _KEY.fullmatch(key):
             raise bad_header("idempotency-key", "it is 1 to 255 printable ASCII characters")
-        return Promise(WithKey(hash_of(key.encode("ascii"))), expected)
+        own = f"{sender}\0{key}" if sender else key
+        return Promise(WithKey(hash_of(own.encode())), expected)
     return NOTHING if expected is None else Promise(None, expected)
 
 

@@ -1,9 +1,11 @@
-"""Records of JSON and raw requests as columns, and record batches as frames.
+"""Rows: records one by one become columns, and columns one Arrow batch with a stored schema.
 
-Small requests that wait together become one Arrow batch, in bulk: a batch of its own
-for each would cost some 500 bytes and 20 µs a record.
+In bulk: a batch of its own for each record would cost some 500 bytes and 20 µs. Ingest
+makes one of the small requests that wait together, the client's producer of what was sent
+one by one.
 
-On the record's path: after core/intake.py, before core/batcher.py.
+On the record's path: after services/bottomless_server/ingest/core/intake.py, before
+core/batcher.py there; in a client that numbers its records, before the request.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from bottomless.formats.batch import FIELDS, encode_frame, schema_of
+from bottomless.formats.batch import FIELDS, Codec, encode_frame, schema_of
 from bottomless.model.record import Columns, Content
 
 Headers = list[tuple[str, bytes]]
@@ -63,10 +65,12 @@ def build_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
     columns = Columns.VALUE
     arrays: list[Any] = [_array(Columns.VALUE, _joined(parts, "values"))]
     for column, name in _OPTIONAL:
+        if all(getattr(rows, name) is None for rows in parts):
+            continue
         items = _joined(parts, name)
         # A column that nobody uses is left out, and so is one that only says "bytes".
         if column is Columns.CONTENT:
-            needed = any(item != Content.BYTES for item in items)
+            needed = not set(items) <= {Content.BYTES}
         else:
             needed = any(item is not None for item in items)
         if needed:
@@ -96,18 +100,22 @@ def _joined(parts: Sequence[Rows], name: str) -> list[Any]:
     return joined
 
 
-def encode_frames(batch: pa.RecordBatch, size_max: int) -> Iterator[Frame]:
+def encode_frames(
+    batch: pa.RecordBatch, size_max: int, codec: Codec = Codec.NONE
+) -> Iterator[Frame]:
     """Frames of a batch, split by rows until each has at most `size_max` bytes or one row."""
     # What a slice refers to is counted, not what its parent holds.
     if batch.num_rows > 1 and batch.nbytes > size_max:
-        middle = batch.num_rows // 2
-        yield from encode_frames(batch.slice(0, middle), size_max)
-        yield from encode_frames(batch.slice(middle), size_max)
+        yield from _halves(batch, size_max, codec)
         return
-    data = encode_frame(batch)
+    data = encode_frame(batch, codec)
     if batch.num_rows > 1 and len(data) > size_max:
-        middle = batch.num_rows // 2
-        yield from encode_frames(batch.slice(0, middle), size_max)
-        yield from encode_frames(batch.slice(middle), size_max)
+        yield from _halves(batch, size_max, codec)
     else:
         yield Frame(batch.num_rows, data)
+
+
+def _halves(batch: pa.RecordBatch, size_max: int, codec: Codec) -> Iterator[Frame]:
+    middle = batch.num_rows // 2
+    yield from encode_frames(batch.slice(0, middle), size_max, codec)
+    yield from encode_frames(batch.slice(middle), size_max, codec)

@@ -1,0 +1,211 @@
+"""Accumulator: records that were handed over and are not settled yet, in bundles, within a bound.
+
+Any thread puts in, one task on the client's loop takes out. Everything here happens under one
+lock and is short: no I/O, no waiting but for room.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from bottomless.client.appends import Appended
+from bottomless.client.delivery import Bundle
+from bottomless.client.encoding import EncodedBody
+from bottomless.errors import InvalidRequest, StoreError
+from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, MIB
+
+RECORD_OVERHEAD: Final = 64
+"""Bytes that Python needs for a record beside its value, about."""
+RECORD_SIZE_MIN: Final = 16
+"""Bytes of a record with an empty value, about, as it is sent."""
+
+BATCH_BYTES_DEFAULT: Final = MIB
+BATCH_BYTES_MAX: Final = 8 * MIB
+"""Half of what a server takes in one request: what Arrow adds has room."""
+assert BATCH_BYTES_MAX // RECORD_SIZE_MIN < ARROW_RECORD_COUNT_MAX
+BUFFER_BYTES_DEFAULT: Final = 32 * MIB
+LINGER_SECONDS_DEFAULT: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How records are put together, and how much of them is held."""
+
+    batch_bytes: int = BATCH_BYTES_DEFAULT
+    linger_seconds: float = LINGER_SECONDS_DEFAULT
+    buffer_bytes: int = BUFFER_BYTES_DEFAULT
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
+            raise InvalidRequest(f"batch_bytes is from 1 to {BATCH_BYTES_MAX}")
+        if self.linger_seconds < 0 or self.buffer_bytes < 1:
+            raise InvalidRequest("linger_seconds is not below 0, buffer_bytes not below 1")
+
+
+class Extra(NamedTuple):
+    """What few records have beside their value."""
+
+    key: bytes | None = None
+    headers: list[tuple[str, bytes]] | None = None
+    event_time: int | None = None
+    filter_value: str | None = None
+
+
+_NOTHING: Final = Extra()
+
+
+class Accumulator:
+    """`wake` is called when the task that takes out may have something to do."""
+
+    def __init__(
+        self, bounds: Bounds, clock: Callable[[], float], wake: Callable[[], None]
+    ) -> None:
+        self._bounds = bounds
+        self._clock = clock
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._open: Bundle | None = None
+        self._opened_at = 0.0
+        self._sealed: deque[Bundle] = deque()
+        self._unsettled: dict[Bundle, None] = {}
+        """In the order of their records."""
+        self._held = 0
+        self._stopped: Callable[[], Exception] | None = None
+        self.held_max = 0
+        """The most that was ever held."""
+
+    def add(
+        self, value: bytes, content: int, size: int, extra: Extra | None = None
+    ) -> tuple[Bundle, int] | None:
+        """Put a record in; where it is, or None if there is no room."""
+        held = size + RECORD_OVERHEAD
+        with self._lock:
+            if not self._has_room(held):
+                return None
+            bundle = self._open
+            if bundle is None or bundle.size + size > self._bounds.batch_bytes:
+                bundle = self._next_bundle()
+            index = bundle.record_count
+            rows = bundle.rows
+            rows.values.append(value)
+            rows.contents.append(content)
+            if extra is not None:
+                _add_extra(bundle, index, extra)
+            elif rows.keys is not None:
+                _add_extra(bundle, index, _NOTHING)
+            bundle.record_count = index + 1
+            bundle.size += size
+            bundle.held += held
+            self._held += held
+            return bundle, index
+
+    def add_encoded(self, body: EncodedBody) -> Bundle | None:
+        """Put a bundle in whose body is encoded; None if there is no room."""
+        with self._lock:
+            if not self._has_room(len(body.body)):
+                return None
+            self._seal()
+            bundle = Bundle(body)
+            self._held += bundle.held
+            self._unsettled[bundle] = None
+            self._sealed.append(bundle)
+        self._wake()
+        return bundle
+
+    def wait_for_room(self, size: int, timeout_seconds: float) -> bool:
+        """Block until there is room for so many bytes, or the reason why there never will be."""
+        with self._room:
+            return self._room.wait_for(
+                lambda: self._stopped is not None or self._has_room(size), timeout_seconds
+            )
+
+    def seal(self) -> list[Bundle]:
+        """Let nothing linger; returns all that is not settled, in order."""
+        with self._lock:
+            self._seal()
+            unsettled = list(self._unsettled)
+        self._wake()
+        return unsettled
+
+    def take(self) -> Bundle | None:
+        """The next bundle to send: one that is full, or whose time is over."""
+        with self._lock:
+            if not self._sealed and self._open is not None and self._left() <= 0:
+                self._seal()
+            return self._sealed.popleft() if self._sealed else None
+
+    def due_seconds(self) -> float | None:
+        """How long until the open bundle is to be sent; None if there is none."""
+        with self._lock:
+            return None if self._open is None else max(0.0, self._left())
+
+    def settle(self, bundle: Bundle, outcome: Appended | StoreError) -> None:
+        """Tell what became of a bundle, and give its room back."""
+        with self._lock:
+            if bundle not in self._unsettled:
+                return
+            del self._unsettled[bundle]
+            self.held_max = max(self.held_max, self._held)
+            self._held -= bundle.held
+            self._room.notify_all()
+        # Outside of the lock: callbacks may put the next record in.
+        if isinstance(outcome, StoreError):
+            bundle.settled.set_exception(outcome)
+        else:
+            bundle.settled.set_result(outcome)
+
+    def stop(self, why: Callable[[], Exception]) -> list[Bundle]:
+        """Take nothing more in, for this reason; returns all that nobody has taken out."""
+        with self._lock:
+            if self._stopped is None:
+                self._stopped = why
+            self._seal()
+            unsent = list(self._sealed)
+            self._sealed.clear()
+            self._room.notify_all()
+        self._wake()
+        return unsent
+
+    def _has_room(self, held: int) -> bool:
+        if self._stopped is not None:
+            raise self._stopped()
+        # What is larger than the whole buffer must still go through, alone.
+        return not self._held or self._held + held <= self._bounds.buffer_bytes
+
+    def _next_bundle(self) -> Bundle:
+        self._seal()
+        self._open = Bundle()
+        self._unsettled[self._open] = None
+        self._opened_at = self._clock()
+        self._wake()
+        return self._open
+
+    def _seal(self) -> None:
+        if self._open is not None:
+            self._sealed.append(self._open)
+            self._open = None
+
+    def _left(self) -> float:
+        return self._opened_at + self._bounds.linger_seconds - self._clock()
+
+
+def _add_extra(bundle: Bundle, index: int, extra: Extra) -> None:
+    """Add to the columns that not every record has; those before had nothing in them."""
+    rows = bundle.rows
+    if rows.keys is None:
+        rows.keys = [None] * index
+        rows.headers = [None] * index
+        rows.event_times = [None] * index
+        rows.filter_values = [None] * index
+    columns: list[list[Any] | None] = [
+        rows.keys,
+        rows.headers,
+        rows.event_times,
+        rows.filter_values,
+    ]
+    for column, item in zip(columns, extra, strict=True):
+        assert column is not None
+        column.append(item)

@@ -1,0 +1,164 @@
+"""`AsyncClient`: every call, on the event loop of the program that makes it."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from bottomless.client.accumulator import (
+    BATCH_BYTES_DEFAULT,
+    BUFFER_BYTES_DEFAULT,
+    LINGER_SECONDS_DEFAULT,
+    Bounds,
+)
+from bottomless.client.address import parse_url
+from bottomless.client.appends import AppendCalls
+from bottomless.client.bulk import Bulk, MakeConnector
+from bottomless.client.consumer import (
+    COMMIT_SECONDS_DEFAULT,
+    AsyncConsumer,
+    ConsumerCalls,
+    Consuming,
+    ignored,
+)
+from bottomless.client.control import Control
+from bottomless.client.credential import Credential
+from bottomless.client.discovery import DiscoveryCalls
+from bottomless.client.encoding import Compression
+from bottomless.client.fragments import FragmentCalls
+from bottomless.client.keys import KeyCalls
+from bottomless.client.outbox import (
+    BLOCK_SECONDS_DEFAULT,
+    DELIVERY_SECONDS_DEFAULT,
+    IN_FLIGHT_DEFAULT,
+    Sending,
+)
+from bottomless.client.producer import AsyncProducer, Wanted
+from bottomless.client.reads import ReadCalls
+from bottomless.client.retry import RETRY_SECONDS
+from bottomless.client.transport import Target, Timeouts
+from bottomless.client.upkeep import UpkeepCalls
+from bottomless.errors import InvalidRequest, StoreError
+from bottomless.model.limits import PAGE_SIZE_DEFAULT
+
+
+class AsyncClient(
+    ConsumerCalls,
+    UpkeepCalls,
+    KeyCalls,
+    AppendCalls,
+    ReadCalls,
+    FragmentCalls,
+    DiscoveryCalls,
+):
+    """Talks to one server, or to the proxy in front of several.
+
+    Of one event loop, and of one process: after a fork the child makes its own. Any number of
+    tasks may use it at once.
+
+    `token` is sent as `Authorization: Bearer` with each request; without one it is that of the
+    environment (`BOTTOMLESS_TOKEN`). It travels as the url says: use https where others listen.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeouts: Timeouts | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        ca_file: str | Path | None = None,
+        control_transport: httpx.AsyncBaseTransport | None = None,
+        bulk_connector: MakeConnector | None = None,
+    ) -> None:
+        """`retry_seconds` is how long a call is tried where that cannot do anything twice;
+        `ca_file` names who signs for the server, beside those whom the system trusts.
+
+        Raises:
+            InvalidRequest: that is no url of a server, or no token.
+        """
+        target = Target(
+            parse_url(url), Credential(token), timeouts or Timeouts(), _tls(url, ca_file)
+        )
+        super().__init__(
+            Control(target, control_transport),
+            Bulk(target, bulk_connector),
+            retry_seconds=retry_seconds,
+        )
+        self._url = target.url
+
+    def producer(
+        self,
+        stream: str,
+        *,
+        producer_id: str | None = None,
+        epoch: int | None = None,
+        next_sequence: int | None = None,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        linger_seconds: float = LINGER_SECONDS_DEFAULT,
+        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        in_flight: int = IN_FLIGHT_DEFAULT,
+        compression: Compression | None = None,
+        delivery_seconds: float = DELIVERY_SECONDS_DEFAULT,
+        block_seconds: float = BLOCK_SECONDS_DEFAULT,
+    ) -> AsyncProducer:
+        """A producer of one stream, for `async with`.
+
+        With a `producer_id` its epoch is raised at the start, which fences older instances;
+        `epoch` and `next_sequence` say instead what somebody else has found out. What is sent
+        waits for `batch_bytes` or `linger_seconds`; `buffer_bytes` is all that may be on its
+        way, and `block_seconds` how long `send` waits for room in it. A batch is tried for
+        `delivery_seconds`.
+
+        Raises:
+            InvalidRequest: a number is out of its range.
+        """
+        bounds = Bounds(batch_bytes, linger_seconds, buffer_bytes)
+        sending = Sending(bounds, in_flight, compression, delivery_seconds, block_seconds)
+        return AsyncProducer(self, Wanted(stream, producer_id, epoch, next_sequence), sending)
+
+    def consumer(
+        self,
+        stream: str,
+        name: str | None = None,
+        *,
+        start: int | str = "first",
+        auto_commit: bool = True,
+        commit_seconds: float = COMMIT_SECONDS_DEFAULT,
+        max_bytes: int = PAGE_SIZE_DEFAULT,
+        expect_stream_id: str | None = None,
+        on_outage: Callable[[StoreError], None] = ignored,
+    ) -> AsyncConsumer:
+        """A consumer of one stream, for `async with` and `async for`.
+
+        With a `name` it goes on at the offset that is stored under it, and stores it; `start`
+        is for the first time, or for a consumer without a name. `on_outage` hears why reading
+        is interrupted, each time; it goes on by itself.
+
+        Raises:
+            InvalidRequest: a number is out of its range.
+        """
+        consuming = Consuming(
+            stream, name, start, auto_commit, commit_seconds, max_bytes, expect_stream_id, on_outage
+        )
+        return AsyncConsumer(self, consuming)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._url!r})"
+
+
+def _tls(url: str, ca_file: str | Path | None) -> ssl.SSLContext | None:
+    """Whom the system trusts, for every call alike: the libraries each have a list of their own."""
+    # Schemes have no case; whatever is not plain is verified.
+    if urlsplit(url).scheme == "http":
+        return None
+    context = ssl.create_default_context()
+    if ca_file is None:
+        return context
+    try:
+        context.load_verify_locations(ca_file)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidRequest("ca_file is no readable file of certificates") from error
+    return context

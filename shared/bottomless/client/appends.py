@@ -1,0 +1,179 @@
+"""Calls that append: one request, all of it or none, and where it was stored."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from bottomless.client.address import segment, stream_path
+from bottomless.client.encoding import ARROW, JSON, OCTETS, arrow_body, as_table, json_body
+from bottomless.client.wire import Wire, members
+from bottomless.model.offset_spec import parse_timestamp
+
+
+class Appended(NamedTuple):
+    """Where an append was stored."""
+
+    first_offset: int | None
+    """None of a repeat whose original is too old for the server to remember where it went."""
+    next_offset: int
+    timestamp: int | None
+    """Milliseconds since 1970."""
+    record_count: int = 0
+    """Records that this request stored."""
+    duplicates: int = 0
+    """Records of it that were stored before."""
+
+
+class AppendCalls(Wire):
+    """What `openapi/ingest.yaml` says.
+
+    Without a key an append is sent again only where nothing of it was stored for certain;
+    otherwise the error's `outcome` is `unknown`. With an `idempotency_key` it is sent again
+    after that too, and stored once.
+    """
+
+    async def append(
+        self,
+        name: str,
+        records: Iterable[Mapping[str, Any]],
+        *,
+        idempotency_key: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append records in their JSON form."""
+        return await self.append_body(
+            name,
+            json_body(records),
+            JSON,
+            idempotency_key=idempotency_key,
+            expected_offset=expected_offset,
+        )
+
+    async def append_raw(
+        self,
+        name: str,
+        value: bytes,
+        *,
+        key: str | None = None,
+        filter_value: str | None = None,
+        idempotency_key: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append one record with these bytes; key and filter value are ASCII here."""
+        given = {"Stream-Key": key, "Stream-Filter-Value": filter_value}
+        return await self.append_body(
+            name,
+            value,
+            OCTETS,
+            idempotency_key=idempotency_key,
+            expected_offset=expected_offset,
+            headers={name: text for name, text in given.items() if text is not None},
+        )
+
+    async def append_arrow(
+        self,
+        name: str,
+        rows: Any,
+        *,
+        idempotency_key: str | None = None,
+        expected_offset: int | None = None,
+    ) -> Appended:
+        """Append the rows of a table: Arrow's, or what can show itself as one.
+
+        One request, so that its size is bounded (`/v1/limits`); a producer's `send_table`
+        takes any size.
+        """
+        return await self.append_body(
+            name,
+            arrow_body(as_table(rows)),
+            ARROW,
+            idempotency_key=idempotency_key,
+            expected_offset=expected_offset,
+        )
+
+    async def append_body(
+        self,
+        name: str,
+        body: bytes,
+        media_type: str,
+        *,
+        idempotency_key: str | None = None,
+        expected_offset: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry_seconds: float | None = None,
+    ) -> Appended:
+        """Append a body that is encoded already."""
+        named = dict(headers or {})
+        if idempotency_key is not None:
+            named["Idempotency-Key"] = idempotency_key
+        if expected_offset is not None:
+            named["Stream-Expected-Offset"] = str(expected_offset)
+        return await self._append(
+            name,
+            body,
+            media_type,
+            named,
+            repeatable=idempotency_key is not None,
+            retry_seconds=retry_seconds,
+        )
+
+    async def append_numbered(
+        self,
+        name: str,
+        body: bytes,
+        media_type: str,
+        *,
+        producer: str,
+        epoch: int,
+        sequence: int,
+        encoding: str | None = None,
+        retry_seconds: float | None = None,
+    ) -> Appended:
+        """Append as a strict producer whose first record has this number.
+
+        The same again stores nothing twice, so it is sent again whatever became of the first.
+        """
+        numbers = {
+            "Producer-Id": producer,
+            "Producer-Epoch": str(epoch),
+            "Producer-Seq": str(sequence),
+        }
+        if encoding is not None:
+            numbers["Content-Encoding"] = encoding
+        return await self._append(
+            name, body, media_type, numbers, repeatable=True, retry_seconds=retry_seconds
+        )
+
+    async def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
+        """Fence older instances of a producer; answers `epoch`, and `last_seq` to go on after."""
+        path = f"{stream_path(name)}/producers/{segment(producer)}/epoch"
+        return await self._send_json("POST", path, repeatable=True)
+
+    async def _append(
+        self,
+        name: str,
+        body: bytes,
+        media_type: str,
+        headers: Mapping[str, str],
+        *,
+        repeatable: bool,
+        retry_seconds: float | None = None,
+    ) -> Appended:
+        answer = await self._send(
+            "POST",
+            f"{stream_path(name)}/records",
+            content=body,
+            type_sent=media_type,
+            headers=headers,
+            bulk=True,
+            repeatable=repeatable,
+            retry_seconds=retry_seconds,
+        )
+        value = members(answer, changes=True)
+        timestamp = value["timestamp"]
+        return Appended(
+            value["first_offset"],
+            value["next_offset"],
+            None if timestamp is None else parse_timestamp(timestamp),
+            value["count"],
+            value["duplicates"],
+        )

@@ -1,0 +1,202 @@
+"""`Client`: the same calls for programs without an event loop.
+
+A facade and nothing else: each method waits for the method of the same name of
+`AsyncClient`, which runs on a thread of the client's own.
+"""
+
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import update_wrapper
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from bottomless.client.aio import AsyncClient
+from bottomless.client.blocking_consumer import Consumer
+from bottomless.client.blocking_producer import Producer
+from bottomless.client.consumer import AsyncConsumer
+from bottomless.client.loop_thread import LoopThread
+from bottomless.client.producer import AsyncProducer
+from bottomless.client.retry import RETRY_SECONDS
+from bottomless.client.transport import Timeouts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _waits(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Client", P], T]:
+    """The same method, which returns when it is done."""
+
+    def waiting(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._inner, *args, **kwargs))
+
+    update_wrapper(waiting, method)
+    return waiting
+
+
+def _iterates(
+    method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
+) -> Callable[Concatenate["Client", P], Iterator[T]]:
+    """The same method, whose items come when they are asked for."""
+
+    def iterating(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._thread.iterate(method(self._inner, *args, **kwargs))
+
+    update_wrapper(iterating, method)
+    return iterating
+
+
+def _produces(
+    method: Callable[Concatenate[AsyncClient, P], AsyncProducer],
+) -> Callable[Concatenate["Client", P], Producer]:
+    """The same method, whose producer has started; for `with`, or until it is closed."""
+
+    def producing(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Producer:
+        inner = method(self._inner, *args, **kwargs)
+        self._thread.run(inner.start())
+        return Producer(inner, self._thread)
+
+    update_wrapper(producing, method)
+    return producing
+
+
+def _consumes(
+    method: Callable[Concatenate[AsyncClient, P], AsyncConsumer],
+) -> Callable[Concatenate["Client", P], Consumer]:
+    """The same method; for `with` and `for`."""
+
+    def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
+        return Consumer(method(self._inner, *args, **kwargs), self._thread)
+
+    update_wrapper(consuming, method)
+    return consuming
+
+
+class Client:
+    """Talks to one server, or to the proxy in front of several.
+
+    Any number of threads may use it at once. It is of one process: after a fork the child
+    makes its own. Options and errors are those of `AsyncClient`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        timeouts: Timeouts | None = None,
+        retry_seconds: float = RETRY_SECONDS,
+        ca_file: str | Path | None = None,
+    ) -> None:
+        """Raises:
+        InvalidRequest: that is no url of a server, or no token.
+        """
+        self._inner = AsyncClient(
+            url, token=token, timeouts=timeouts, retry_seconds=retry_seconds, ca_file=ca_file
+        )
+        self._thread = LoopThread()
+        self._end = weakref.finalize(self, _end, self._inner, self._thread)
+
+    def __repr__(self) -> str:
+        return repr(self._inner).removeprefix("Async")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection, and end the thread; what is in flight fails."""
+        self._end()
+
+    create_stream = _waits(AsyncClient.create_stream)
+    list_streams = _iterates(AsyncClient.list_streams)
+    describe = _waits(AsyncClient.describe)
+    update_stream = _waits(AsyncClient.update_stream)
+    delete_stream = _waits(AsyncClient.delete_stream)
+
+    list_consumers = _iterates(AsyncClient.list_consumers)
+    describe_consumer = _waits(AsyncClient.describe_consumer)
+    commit = _waits(AsyncClient.commit)
+    forget_consumer = _waits(AsyncClient.forget_consumer)
+
+    append = _waits(AsyncClient.append)
+    append_raw = _waits(AsyncClient.append_raw)
+    append_arrow = _waits(AsyncClient.append_arrow)
+    append_body = _waits(AsyncClient.append_body)
+    append_numbered = _waits(AsyncClient.append_numbered)
+    raise_producer_epoch = _waits(AsyncClient.raise_producer_epoch)
+
+    read = _waits(AsyncClient.read)
+    read_arrow = _waits(AsyncClient.read_arrow)
+    arrow_pages = _iterates(AsyncClient.arrow_pages)
+    follow = _iterates(AsyncClient.follow)
+    resolve = _waits(AsyncClient.resolve)
+    bounds = _waits(AsyncClient.bounds)
+    offsets = _waits(AsyncClient.offsets)
+    wait_until_stored = _waits(AsyncClient.wait_until_stored)
+
+    fragments = _iterates(AsyncClient.fragments)
+    list_fragments = _iterates(AsyncClient.list_fragments)
+
+    preview_retention = _waits(AsyncClient.preview_retention)
+    evaluate_retention = _waits(AsyncClient.evaluate_retention)
+    trim = _waits(AsyncClient.trim)
+    manifest = _waits(AsyncClient.manifest)
+    verify_manifest = _waits(AsyncClient.verify_manifest)
+    collect_garbage = _waits(AsyncClient.collect_garbage)
+    rebuild = _waits(AsyncClient.rebuild)
+    take_over = _waits(AsyncClient.take_over)
+    operation = _waits(AsyncClient.operation)
+    wait_for_operation = _waits(AsyncClient.wait_for_operation)
+
+    create_key = _waits(AsyncClient.create_key)
+    list_keys = _iterates(AsyncClient.list_keys)
+    show_key = _waits(AsyncClient.show_key)
+    rotate_key = _waits(AsyncClient.rotate_key)
+    revoke_key = _waits(AsyncClient.revoke_key)
+
+    limits = _waits(AsyncClient.limits)
+    server_version = _waits(AsyncClient.server_version)
+    whoami = _waits(AsyncClient.whoami)
+    readiness = _waits(AsyncClient.readiness)
+
+    producer = _produces(AsyncClient.producer)
+    consumer = _consumes(AsyncClient.consumer)
+
+    @contextmanager
+    def fragment_bytes(self, name: str, fragment_id: str) -> Iterator[Iterator[bytes]]:
+        """The object of one fragment, piece by piece."""
+        opening: AbstractAsyncContextManager[AsyncIterator[bytes]]
+        opening = self._inner.fragment_bytes(name, fragment_id)
+        pieces = self._thread.run(_entered(opening))
+        try:
+            yield self._thread.iterate(pieces)
+        finally:
+            self._thread.run(_left(opening))
+
+
+def _end(inner: AsyncClient, thread: LoopThread) -> None:
+    # Also at the end of the program, for a client that nobody closed.
+    if thread.alive:
+        try:
+            thread.run(inner.aclose())
+        finally:
+            thread.stop()
+
+
+async def _entered(opening: AbstractAsyncContextManager[T]) -> T:
+    return await opening.__aenter__()
+
+
+async def _left(opening: AbstractAsyncContextManager[Any]) -> None:
+    await opening.__aexit__(None, None, None)

@@ -1,0 +1,60 @@
+"""`Consumer`: what `AsyncConsumer` does, for programs without an event loop."""
+
+from types import TracebackType
+from typing import Self
+
+from bottomless.client.consumer import AsyncConsumer
+from bottomless.client.follow import Batch
+from bottomless.client.loop_thread import LoopThread
+
+
+class Consumer:
+    """Reads one stream for ever; made by `Client.consumer`, used with `with`.
+
+    Of one thread at a time. Options, guarantees and errors are those of `AsyncConsumer`.
+    """
+
+    def __init__(self, inner: AsyncConsumer, thread: LoopThread) -> None:
+        self._inner = inner
+        self._thread = thread
+        self.position: int | None = None
+        """Offset after the last record that was given; None before the first batch."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch that holds a record or jumps over a gap."""
+        batch = self._fetch(None)
+        assert batch is not None
+        return batch
+
+    def poll(self, timeout_seconds: float) -> Batch | None:
+        """The next batch, or None if there is none within the time; raises as the iteration."""
+        return self._fetch(timeout_seconds)
+
+    def commit(self) -> None:
+        """Store that everything that was given is processed."""
+        self._thread.run(self._inner.commit())
+
+    def close(self, *, commit: bool = True) -> None:
+        """Stop reading, and commit what is processed."""
+        self._thread.run(self._inner.close(commit=commit))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(commit=error is None)
+
+    def _fetch(self, timeout_seconds: float | None) -> Batch | None:
+        # Interrupted here, the batch may be given there; then it is given again.
+        batch = self._thread.run(self._inner.fetch(self.position, timeout_seconds))
+        if batch is not None:
+            self.position = batch.next_offset
+        return batch

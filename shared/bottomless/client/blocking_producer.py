@@ -1,0 +1,136 @@
+"""`Producer`: what `AsyncProducer` does, for threads.
+
+Handing a record over touches nothing but the buffer, so a loop over `send` runs at the speed
+of the thread that it is in; the client's own thread sends.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from bottomless.client.accumulator import RECORD_OVERHEAD
+from bottomless.client.delivery import Bundle, Deliveries, Delivery, Span, Spans
+from bottomless.client.loop_thread import LoopThread
+from bottomless.client.outbox import Identity
+from bottomless.client.producer import AsyncProducer, no_room
+from bottomless.client.rows import Row, Text, json_row_of, row_of
+
+
+class Producer:
+    """Appends to one stream; made by `Client.producer`, used with `with`.
+
+    Any number of threads may send; records are stored in the order of the calls. Leaving the
+    block in good order flushes. Leaving it by an error sends nothing more: what was in flight
+    is then stored or not, the rest is not.
+    """
+
+    def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
+        self._inner = inner
+        self._outbox = inner.outbox
+        self._buffer = inner.outbox.buffer
+        self._block_seconds = inner.block_seconds
+        self._thread = thread
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is. Its `next_sequence` says how many records the stream had of it before."""
+        return self._inner.identity
+
+    def send(
+        self,
+        value: Text,
+        *,
+        key: Text | None = None,
+        headers: Mapping[str, Text] | None = None,
+        event_time: int | datetime | None = None,
+        filter_value: str | None = None,
+    ) -> Delivery:
+        """Hand a record over, which blocks while there is no room.
+
+        Raises:
+            InvalidRequest: no server would take it.
+            Overloaded: there was no room in time; it was not handed over.
+            StoreError: the producer has ended, for this reason.
+        """
+        return Delivery(*self._put(row_of(value, key, headers, event_time, filter_value)))
+
+    def send_json(
+        self,
+        value: Any,
+        *,
+        key: Text | None = None,
+        headers: Mapping[str, Text] | None = None,
+        event_time: int | datetime | None = None,
+        filter_value: str | None = None,
+    ) -> Delivery:
+        """As `send`, with anything that can be said in JSON."""
+        return Delivery(*self._put(json_row_of(value, key, headers, event_time, filter_value)))
+
+    def send_many(self, values: Iterable[Text]) -> Deliveries:
+        """Hand many values over, in their order."""
+        spans = Spans()
+        for value in values:
+            spans.add(*self._put(row_of(value)))
+        return Deliveries(spans.all())
+
+    def send_table(self, table: Any) -> Deliveries:
+        """Hand the rows of a table over: Arrow's, or what can show itself as one, of any size.
+
+        Its columns are those of a record: `value`, and optionally `key`, `headers`,
+        `event_time`, `filter_value` and `content`.
+        """
+        spans = []
+        for body in self._outbox.bodies_of(table):
+            bundle = self._buffer.add_encoded(body)
+            while bundle is None:
+                self._wait_for_room(len(body.body))
+                bundle = self._buffer.add_encoded(body)
+            spans.append(Span(bundle, 0, body.record_count))
+        return Deliveries(spans)
+
+    send_arrow = send_table
+
+    def flush(self, timeout_seconds: float | None = None) -> None:
+        """Send what lingers, and wait until everything that was handed over is stored.
+
+        Raises:
+            StoreError: something is not, or that is not known; the producer has ended.
+            TimeoutError: some of it is still on its way.
+        """
+        self._thread.run(self._inner.flush(), timeout_seconds)
+
+    def close(self) -> None:
+        """Flush, and end."""
+        self._thread.run(self._inner.close())
+
+    def abort(self) -> None:
+        """End at once: nothing more is sent, and what is in flight is cut off."""
+        self._thread.run(self._inner.abort())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _put(self, row: Row) -> tuple[Bundle, int]:
+        place = self._buffer.add(*row)
+        while place is None:
+            self._wait_for_room(row.size + RECORD_OVERHEAD)
+            place = self._buffer.add(*row)
+        return place
+
+    def _wait_for_room(self, size: int) -> None:
+        # Its own thread is what makes room; waiting there would never end.
+        self._thread.require()
+        if not self._buffer.wait_for_room(size, self._block_seconds):
+            raise no_room()

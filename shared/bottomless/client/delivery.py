@@ -1,0 +1,224 @@
+"""Delivery: what became of a record that was handed to a producer.
+
+Records are stored by the bundle, so a record's promise is its bundle and its place in it:
+one future a bundle, however many records wait for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, NamedTuple
+
+from bottomless.client.appends import Appended
+from bottomless.client.encoding import FRAMES, Compression, EncodedBody, frames_body
+from bottomless.formats.rows import Rows
+
+
+class Ack(NamedTuple):
+    """A record is stored: durable, and visible to every reader."""
+
+    offset: int | None
+    """None of a repeat whose original is too old for the server to remember where it went."""
+    timestamp: int | None
+    """Milliseconds since 1970, as the server stored it."""
+    duplicate: bool
+    """It was stored by an earlier attempt, whose answer was lost."""
+
+
+class Acks(NamedTuple):
+    """Records that were stored together, at offsets without a gap."""
+
+    first_offset: int | None
+    record_count: int
+    timestamp: int | None
+    duplicate: bool
+
+
+class Bundle:
+    """Records of one append: rows that grow, or a body that is encoded already."""
+
+    __slots__ = (
+        "body",
+        "encoding",
+        "held",
+        "media_type",
+        "record_count",
+        "rows",
+        "settled",
+        "size",
+    )
+
+    def __init__(self, given: EncodedBody | None = None) -> None:
+        self.rows = Rows([], [])
+        self.body = None if given is None else given.body
+        self.media_type = FRAMES if given is None else given.media_type
+        self.encoding = None if given is None else given.encoding
+        self.record_count = 0 if given is None else given.record_count
+        self.size = 0 if given is None else len(given.body)
+        """Bytes of its records."""
+        self.held = self.size
+        """Bytes that it takes of the buffer."""
+        self.settled: Future[Appended] = Future()
+        # Running: nobody who waits for it can cancel it.
+        self.settled.set_running_or_notify_cancel()
+
+    def encoded(self, compression: Compression | None) -> bytes:
+        """The body, the same each time it is asked for; the rows go with the first."""
+        if self.body is None:
+            self.body = frames_body(self.rows, compression)
+            self.rows = Rows([], [])
+        return self.body
+
+
+class _Place:
+    """A record's place in a bundle."""
+
+    __slots__ = ("_bundle", "_index")
+
+    def __init__(self, bundle: Bundle, index: int) -> None:
+        self._bundle = bundle
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether it is known what became of it."""
+        return self._bundle.settled.done()
+
+    def _ack(self) -> Ack:
+        stored = self._bundle.settled.result()
+        first = stored.first_offset
+        offset = None if first is None else first + self._index
+        return Ack(offset, stored.timestamp, stored.duplicates > 0)
+
+
+class Delivery(_Place):
+    """Of one record; any thread may wait for it."""
+
+    __slots__ = ()
+
+    def result(self, timeout_seconds: float | None = None) -> Ack:
+        """Wait until the record is stored.
+
+        Raises:
+            StoreError: it is not, or that is not known: the error's `outcome` says it.
+            TimeoutError: it is still on its way.
+        """
+        self._bundle.settled.result(timeout_seconds)
+        return self._ack()
+
+    def exception(self, timeout_seconds: float | None = None) -> BaseException | None:
+        """Wait, and return why it is not stored; None if it is."""
+        return self._bundle.settled.exception(timeout_seconds)
+
+    def add_done_callback(self, call: Callable[["Delivery"], None]) -> None:
+        """Call this once it is known; on the client's thread, so it must be quick."""
+        self._bundle.settled.add_done_callback(lambda _: call(self))
+
+
+class AsyncDelivery(_Place):
+    """Of one record; `await` it for the `Ack`. Who stops waiting does not stop the record."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, Ack]:
+        if not self._bundle.settled.done():
+            yield from asyncio.wrap_future(self._bundle.settled).__await__()
+        return self._ack()
+
+    def result(self) -> Ack:
+        """What is known of it already.
+
+        Raises:
+            InvalidStateError: nothing is.
+            StoreError: it is not stored, or that is not known.
+        """
+        if not self.done():
+            raise asyncio.InvalidStateError("the record is on its way")
+        return self._ack()
+
+
+class Span(NamedTuple):
+    """Neighbours in one bundle."""
+
+    bundle: Bundle
+    first: int
+    record_count: int
+
+
+class Spans:
+    """Puts records together that are neighbours."""
+
+    def __init__(self) -> None:
+        self._done: list[Span] = []
+        self._bundle: Bundle | None = None
+        self._first = 0
+        self._next = 0
+
+    def add(self, bundle: Bundle, index: int) -> None:
+        """Note one more record behind those that were noted."""
+        if bundle is not self._bundle or index != self._next:
+            self._end()
+            self._bundle, self._first = bundle, index
+        self._next = index + 1
+
+    def all(self) -> list[Span]:
+        """What was noted, in its order."""
+        self._end()
+        return self._done
+
+    def _end(self) -> None:
+        if self._bundle is not None:
+            self._done.append(Span(self._bundle, self._first, self._next - self._first))
+            self._bundle = None
+
+
+class _Places:
+    """Where many records are that were handed over at once."""
+
+    __slots__ = ("_spans",)
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+
+    def done(self) -> bool:
+        """Whether it is known of all of them what became of them."""
+        return all(span.bundle.settled.done() for span in self._spans)
+
+    def _acks(self) -> list[Acks]:
+        return [_acks_of(span) for span in self._spans]
+
+
+class Deliveries(_Places):
+    """Of many records; any thread may wait for them."""
+
+    __slots__ = ()
+
+    def result(self, timeout_seconds: float | None = None) -> list[Acks]:
+        """Wait until all are stored; where, in their order.
+
+        Raises:
+            StoreError: one is not, or that is not known. Those before it may be.
+            TimeoutError: some are still on their way.
+        """
+        wait({span.bundle.settled for span in self._spans}, timeout_seconds)
+        for span in self._spans:
+            span.bundle.settled.result(0)
+        return self._acks()
+
+
+class AsyncDeliveries(_Places):
+    """Of many records; `await` it for a list of `Acks`."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, list[Acks]]:
+        for span in self._spans:
+            if not span.bundle.settled.done():
+                yield from asyncio.wrap_future(span.bundle.settled).__await__()
+        return self._acks()
+
+
+def _acks_of(span: Span) -> Acks:
+    stored = span.bundle.settled.result()
+    first = stored.first_offset
+    offset = None if first is None else first + span.first
+    return Acks(offset, span.record_count, stored.timestamp, stored.duplicates > 0)

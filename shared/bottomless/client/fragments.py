@@ -1,0 +1,101 @@
+"""Calls about fragments: the objects that hold a stream, where they lie, and their bytes."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from bottomless.client.address import segment, stream_path
+from bottomless.client.encoding import OCTETS
+from bottomless.client.wire import LIST_PAGE_SIZE, Wire, members
+from bottomless.errors import Code, WrongOffset
+from bottomless.model.names import StreamId
+from bottomless.model.offset_spec import parse_timestamp
+
+
+class Fragment(NamedTuple):
+    """One fragment of the list, and where its object lies if that was asked for."""
+
+    fragment_id: str
+    first_offset: int
+    next_offset: int
+    first_timestamp: int
+    last_timestamp: int
+    size: int
+    """Bytes of the whole object."""
+    index_position: int
+    """Byte of the object at which index and footer start."""
+    object_key: str | None
+    store: Mapping[str, Any] | None
+    """Kind (`file` or `s3`), root and endpoint of the store."""
+
+
+class FragmentCalls(Wire):
+    """What `openapi/reader.yaml` says of fragments."""
+
+    async def fragments(
+        self,
+        name: str,
+        *,
+        first_offset: int,
+        next_offset: int,
+        locations: bool = False,
+        stream_id: StreamId | None = None,
+    ) -> AsyncIterator[Fragment]:
+        """Every fragment that holds a record of the range, in order, page by page.
+
+        The first and the last may stick out of the range; what object storage does not
+        hold yet is not in the list.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the name is that of another stream than `stream_id`.
+        """
+        query: dict[str, int | str] = {"from_offset": first_offset, "to_offset": next_offset}
+        if locations:
+            query["locations"] = "true"
+        async for item in self.list_fragments(name, query, stream_id=stream_id):
+            # A gap has no object: nothing was ever stored under its offsets.
+            if item.get("id") is not None:
+                yield _fragment(item)
+
+    async def list_fragments(
+        self,
+        name: str,
+        query: Mapping[str, int | str] | None = None,
+        *,
+        stream_id: StreamId | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The same list as it is answered, gaps included."""
+        asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
+        while True:
+            value = members(await self._send("GET", f"{stream_path(name)}/fragments", asked))
+            if stream_id not in {None, value["stream_id"]}:
+                raise WrongOffset("another stream has taken the name", code=Code.STREAM_REPLACED)
+            for item in value["fragments"]:
+                yield item
+            token = value.get("next_page_token")
+            if not token:
+                return
+            asked["page_token"] = token
+
+    @asynccontextmanager
+    async def fragment_bytes(
+        self, name: str, fragment_id: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The object of one fragment, piece by piece."""
+        path = f"{stream_path(name)}/fragments/{segment(fragment_id)}"
+        async with self._open(path, {}, OCTETS) as answer:
+            yield answer.pieces
+
+
+def _fragment(item: Mapping[str, Any]) -> Fragment:
+    return Fragment(
+        fragment_id=item["id"],
+        first_offset=item["first_offset"],
+        next_offset=item["last_offset"] + 1,
+        first_timestamp=parse_timestamp(item["first_timestamp"]),
+        last_timestamp=parse_timestamp(item["last_timestamp"]),
+        size=item["size_bytes"],
+        index_position=item["index_position"],
+        object_key=item.get("object_key"),
+        store=item.get("store"),
+    )

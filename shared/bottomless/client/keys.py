@@ -1,0 +1,58 @@
+"""Calls about API keys: create, list, show, rotate, revoke.
+
+Only the answers of `create_key` and `rotate_key` hold a secret, each once; whoever calls them
+keeps it, since nobody can ask for it again.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final
+
+from bottomless.client.address import segment
+from bottomless.client.wire import Wire, members
+
+_PATH: Final = "/v1/keys"
+
+
+class KeyCalls(Wire):
+    """What `openapi/manifest.yaml` says of keys."""
+
+    async def create_key(
+        self,
+        scopes: Sequence[str],
+        *,
+        label: str = "",
+        tenant: str | None = None,
+        expires_at: str | None = None,
+        ttl_seconds: int | None = None,
+    ) -> dict[str, Any]:
+        """Create a key; `secret` of the answer is the whole credential.
+
+        `expires_at` is RFC 3339; it or `ttl_seconds`, or neither for a key that never ends.
+        """
+        asked: dict[str, Any] = {"scopes": list(scopes), "label": label}
+        given = {"tenant": tenant, "expires_at": expires_at, "ttl_seconds": ttl_seconds}
+        asked |= {name: value for name, value in given.items() if value is not None}
+        return await self._send_json("POST", _PATH, asked)
+
+    def list_keys(self, *, tenant: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Every key of a tenant, the oldest first; without secrets."""
+        return self._list(_PATH, {} if tenant is None else {"tenant": tenant})
+
+    async def show_key(self, key_id: str) -> dict[str, Any]:
+        """A key, without its secret."""
+        return members(await self._send("GET", _key_path(key_id)))
+
+    async def rotate_key(
+        self, key_id: str, *, overlap_seconds: int | None = None
+    ) -> dict[str, Any]:
+        """Give a key a new secret; the one before stays good for the overlap (default an hour)."""
+        asked = {} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}
+        return await self._send_json("POST", f"{_key_path(key_id)}/rotate", asked)
+
+    async def revoke_key(self, key_id: str) -> dict[str, Any]:
+        """Refuse a key from now on; the same again changes nothing."""
+        return await self._send_json("DELETE", _key_path(key_id), repeatable=True)
+
+
+def _key_path(key_id: str) -> str:
+    return f"{_PATH}/{segment(key_id)}"

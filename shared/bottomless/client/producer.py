@@ -1,0 +1,212 @@
+"""`AsyncProducer`: records one by one or in bulk, in order and once, as fast as batches go."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Self
+
+from bottomless.client.appends import AppendCalls
+from bottomless.client.delivery import (
+    AsyncDeliveries,
+    AsyncDelivery,
+    Bundle,
+    Span,
+    Spans,
+)
+from bottomless.client.outbox import Identity, Outbox, Sending
+from bottomless.client.rows import Row, Text, json_row_of, row_of
+from bottomless.errors import InvalidRequest, Overloaded
+from bottomless.model.names import parse_reference
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Who a producer wants to be."""
+
+    stream: str
+    producer_id: str | None = None
+    """The same one after a restart goes on where it was; without one it is a new one."""
+    epoch: int | None = None
+    next_sequence: int | None = None
+
+    def __post_init__(self) -> None:
+        together = (self.epoch is None) == (self.next_sequence is None)
+        if not together or (self.epoch is not None and self.producer_id is None):
+            raise InvalidRequest("epoch and next_sequence go together, with a producer_id")
+
+
+async def identify(client: AppendCalls, wanted: Wanted) -> Identity:
+    """Who a producer is. Without an epoch it is raised, so that older instances are fenced.
+
+    Raises:
+        StoreError: as the server answers; the stream is looked for here.
+    """
+    given = wanted.producer_id
+    name = f"py-{token_hex(8)}" if given is None else parse_reference(given)
+    if wanted.epoch is not None and wanted.next_sequence is not None:
+        return Identity(wanted.stream, name, wanted.epoch, wanted.next_sequence)
+    known = await client.raise_producer_epoch(wanted.stream, name)
+    last = known["last_seq"]
+    return Identity(wanted.stream, name, known["epoch"], 0 if last is None else last + 1)
+
+
+class AsyncProducer:
+    """Appends to one stream; made by `AsyncClient.producer`, used with `async with`.
+
+    Any number of tasks may send; records are stored in the order of the calls. A task that is
+    cancelled while it waits has handed nothing over; cancelling who waits for a delivery does
+    not call the record back.
+
+    Leaving the block in good order flushes. Leaving it by an error sends nothing more: what
+    was in flight is then stored or not, the rest is not.
+    """
+
+    def __init__(self, client: AppendCalls, wanted: Wanted, sending: Sending) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._sending = sending
+        self._identity: Identity | None = None
+        self._outbox: Outbox | None = None
+        self._let_others_run = False
+
+    async def start(self) -> None:
+        """Learn who it is; `async with` does it.
+
+        Raises:
+            StoreError: as the server answers; there is no such stream, for example.
+        """
+        assert self._outbox is None, "a producer starts once"
+        self._identity = await identify(self._client, self._wanted)
+        self._outbox = Outbox(self._client, self._identity, self._sending)
+
+    @property
+    def block_seconds(self) -> float:
+        """How long handing a record over may wait for room."""
+        return self._sending.block_seconds
+
+    @property
+    def outbox(self) -> Outbox:
+        if self._outbox is None:
+            raise RuntimeError("a producer is used inside of `async with`, or after `start`")
+        return self._outbox
+
+    @property
+    def identity(self) -> Identity:
+        """Who it is. Its `next_sequence` says how many records the stream had of it before."""
+        if self._identity is None:
+            raise RuntimeError("a producer is used inside of `async with`, or after `start`")
+        return self._identity
+
+    async def send(
+        self,
+        value: Text,
+        *,
+        key: Text | None = None,
+        headers: Mapping[str, Text] | None = None,
+        event_time: int | datetime | None = None,
+        filter_value: str | None = None,
+    ) -> AsyncDelivery:
+        """Hand a record over, which waits for room; await what is returned for its `Ack`.
+
+        Raises:
+            InvalidRequest: no server would take it.
+            Overloaded: there was no room in time; it was not handed over.
+            StoreError: the producer has ended, for this reason.
+        """
+        return AsyncDelivery(
+            *await self._put(row_of(value, key, headers, event_time, filter_value))
+        )
+
+    async def send_json(
+        self,
+        value: Any,
+        *,
+        key: Text | None = None,
+        headers: Mapping[str, Text] | None = None,
+        event_time: int | datetime | None = None,
+        filter_value: str | None = None,
+    ) -> AsyncDelivery:
+        """As `send`, with anything that can be said in JSON."""
+        row = json_row_of(value, key, headers, event_time, filter_value)
+        return AsyncDelivery(*await self._put(row))
+
+    async def send_many(self, values: Iterable[Text]) -> AsyncDeliveries:
+        """Hand many values over, in their order. Cancelled, it has handed over the first of them."""
+        spans = Spans()
+        for value in values:
+            spans.add(*await self._put(row_of(value)))
+        return AsyncDeliveries(spans.all())
+
+    async def send_table(self, table: Any) -> AsyncDeliveries:
+        """Hand the rows of a table over: Arrow's, or what can show itself as one, of any size.
+
+        Its columns are those of a record: `value`, and optionally `key`, `headers`,
+        `event_time`, `filter_value` and `content`.
+        """
+        spans = []
+        for body in self.outbox.bodies_of(table):
+            bundle = self.outbox.buffer.add_encoded(body)
+            while bundle is None:
+                await self._wait_for_room()
+                bundle = self.outbox.buffer.add_encoded(body)
+            spans.append(Span(bundle, 0, body.record_count))
+        return AsyncDeliveries(spans)
+
+    send_arrow = send_table
+
+    async def flush(self) -> None:
+        """Send what lingers, and wait until everything that was handed over is stored.
+
+        Raises:
+            StoreError: something is not, or that is not known; the producer has ended.
+        """
+        await self.outbox.flush()
+
+    async def close(self) -> None:
+        """Flush, and end."""
+        try:
+            await self.flush()
+        finally:
+            await self.abort()
+
+    async def abort(self) -> None:
+        """End at once: nothing more is sent, and what is in flight is cut off."""
+        if self._outbox is not None:
+            await self._outbox.stop()
+
+    async def __aenter__(self) -> Self:
+        if self._outbox is None:
+            await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await (self.close() if error is None else self.abort())
+
+    async def _put(self, row: Row) -> tuple[Bundle, int]:
+        if self._let_others_run:
+            # Before the record is handed over: a cancelled call has handed nothing over.
+            self._let_others_run = False
+            await asyncio.sleep(0)
+        place = self.outbox.buffer.add(*row)
+        while place is None:
+            await self._wait_for_room()
+            place = self.outbox.buffer.add(*row)
+        # A loop over `send` that never waits would keep what is full from being sent.
+        self._let_others_run = place[1] == 0
+        return place
+
+    async def _wait_for_room(self) -> None:
+        if not await self.outbox.wait_for_room(self._sending.block_seconds):
+            raise no_room()
+
+
+def no_room() -> Overloaded:
+    return Overloaded("the producer's buffer is full, and the server takes nothing")

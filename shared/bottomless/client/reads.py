@@ -1,0 +1,169 @@
+"""Calls that read: pages as JSON or Arrow, one after the other, and where a stream begins and ends."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from bottomless.client.address import stream_path
+from bottomless.client.encoding import ARROW
+from bottomless.client.wire import Wire, members, stranger
+from bottomless.errors import Unavailable
+from bottomless.model.limits import PAGE_SIZE_MAX
+from bottomless.model.names import StreamId
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]  # it comes without types
+    import polars as pl
+
+_POLL_SECONDS: Final = 0.05
+
+
+class Offsets(NamedTuple):
+    """Bounds of a stream. All `next` bounds are exclusive."""
+
+    stream_id: StreamId
+    first_offset: int
+    next_offset: int
+    object_store_next_offset: int
+    """First offset that object storage does not hold yet."""
+
+
+class Page(NamedTuple):
+    """Records as JSON values, and where to go on."""
+
+    records: list[dict[str, Any]]
+    next_offset: int
+    up_to_date: bool
+    gaps: Sequence[Mapping[str, int]] = ()
+    """Offsets that the page jumped over, since they were given up for good."""
+
+
+class ArrowPage(NamedTuple):
+    """Records as an Arrow table with `offset` and `timestamp` columns, and where to go on."""
+
+    table: pa.Table
+    next_offset: int
+    stream_id: StreamId
+    up_to_date: bool
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """The table as a DataFrame of pandas, which must be installed."""
+        return self.table.to_pandas()
+
+    def to_polars(self) -> "pl.DataFrame":
+        """The table as a DataFrame of Polars, which must be installed."""
+        import polars as pl  # noqa: PLC0415  # not everybody has it
+
+        frame = pl.from_arrow(self.table)
+        assert isinstance(frame, pl.DataFrame)
+        return frame
+
+
+class ReadCalls(Wire):
+    """What `openapi/reader.yaml` says of records and offsets."""
+
+    async def read(self, /, name: str, offset: int | str, **parameters: int | str) -> Page:
+        """Read one page from an offset or an offset spec."""
+        query = {"offset": offset, **parameters}
+        answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
+        value = members(answer)
+        return Page(
+            value["records"], value["next_offset"], value["up_to_date"], value.get("gaps") or ()
+        )
+
+    async def read_arrow(
+        self, /, name: str, offset: int | str, **parameters: int | str
+    ) -> ArrowPage:
+        """Read one page as Arrow; its size is bounded by bytes."""
+        query = {"offset": offset, "max_bytes": PAGE_SIZE_MAX, **parameters}
+        answer = await self._send(
+            "GET", f"{stream_path(name)}/records", query, type_wanted=ARROW, bulk=True
+        )
+        try:
+            with pa.ipc.open_stream(answer.body) as reader:
+                table = reader.read_all()
+            return ArrowPage(
+                table,
+                int(answer.headers["Page-Next-Offset"]),
+                StreamId(answer.headers["Stream-Id"]),
+                answer.headers["Stream-Up-To-Date"] == "true",
+            )
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            raise stranger() from error
+
+    async def arrow_pages(
+        self,
+        /,
+        name: str,
+        offset: int | str,
+        *,
+        until_offset: int | None = None,
+        **parameters: int | str,
+    ) -> AsyncIterator[ArrowPage]:
+        """Page after page from an offset or an offset spec, each asked for when it is wanted.
+
+        Without an end they end where the stream ended when the first was read.
+
+        Raises:
+            OffsetGone: retention or trim came by on the way; nothing is left out silently.
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+        """
+        query: dict[str, int | str] = dict(parameters)
+        if until_offset is None:
+            until_offset = (await self.offsets(name)).next_offset
+        query["until_offset"] = until_offset
+        while True:
+            page = await self.read_arrow(name, offset, **query)
+            if page.table.num_rows:
+                yield page
+            if page.next_offset in (offset, until_offset) or page.up_to_date:
+                return
+            # The first page may begin where there is something; the others where it ended.
+            for start in ("consumer", "default"):
+                query.pop(start, None)
+            query |= {"on_out_of_range": "error", "expect_stream_id": page.stream_id}
+            offset = page.next_offset
+
+    async def resolve(self, /, name: str, spec: str, **parameters: int | str) -> dict[str, Any]:
+        """The offset where a read with this offset spec would start."""
+        path = f"{stream_path(name)}/offsets/resolve"
+        return members(await self._send("GET", path, {"spec": spec, **parameters}))
+
+    async def bounds(self, name: str) -> dict[str, Any]:
+        """Everything that is known of a stream's offsets and times."""
+        return members(await self._send("GET", f"{stream_path(name)}/offsets"))
+
+    async def offsets(self, name: str) -> Offsets:
+        """Where a stream begins and ends, in the log and in object storage."""
+        value = await self.bounds(name)
+        return Offsets(
+            StreamId(value["stream_id"]),
+            value["first_offset"],
+            value["next_offset"],
+            value["object_store_next_offset"],
+        )
+
+    async def wait_until_stored(self, name: str, *, timeout_seconds: float) -> Offsets:
+        """Wait until object storage holds everything that the stream has now.
+
+        Raises:
+            Unavailable: it did not within the time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        wanted = (await self.offsets(name)).next_offset
+        while True:
+            offsets = await self.offsets(name)
+            if offsets.object_store_next_offset >= wanted:
+                return offsets
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    "object storage did not catch up in time",
+                    facts={
+                        "object_store_next_offset": offsets.object_store_next_offset,
+                        "wanted": wanted,
+                    },
+                )
+            await asyncio.sleep(_POLL_SECONDS)

@@ -1,0 +1,162 @@
+"""One record as a program says it, checked as the server would, so that no batch is refused for it. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+from bottomless.client.accumulator import RECORD_SIZE_MIN, Extra
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import (
+    FILTER_VALUE_SIZE_MAX,
+    HEADER_COUNT_MAX,
+    HEADER_SIZE_MAX,
+    RECORD_KEY_SIZE_MAX,
+    RECORD_VALUE_SIZE_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+)
+from bottomless.model.record import Content
+
+Text: TypeAlias = bytes | str
+
+_BYTES: Final = int(Content.BYTES)
+_TEXT: Final = int(Content.TEXT)
+_JSON: Final = int(Content.JSON)
+_ALONE: Final = (None, None, None, None)
+
+
+class Row(NamedTuple):
+    """A record in the form of the columns that it goes into."""
+
+    value: bytes
+    content: int
+    size: int
+    extra: Extra | None
+
+
+def row_of(
+    value: Text | bytearray | memoryview,
+    key: Text | None = None,
+    headers: Mapping[str, Text] | None = None,
+    event_time: int | datetime | None = None,
+    filter_value: str | None = None,
+) -> Row:
+    """A record whose value is bytes or text.
+
+    Raises:
+        InvalidRequest: a part of it is of another type, too large, or no Unicode.
+        TypeError: a value is neither bytes nor text.
+    """
+    if type(value) is bytes and (key, headers, event_time, filter_value) == _ALONE:
+        # Most records, so the shortest way.
+        size = len(value)
+        if size <= RECORD_VALUE_SIZE_MAX:
+            return Row(value, _BYTES, size + RECORD_SIZE_MIN, None)
+    content = _BYTES
+    if isinstance(value, str):
+        value, content = _encoded("value", value), _TEXT
+    elif isinstance(value, (bytearray, memoryview)):
+        # A copy: what was handed over does not change any more.
+        value = bytes(value)
+    elif not isinstance(value, bytes):
+        raise TypeError(f"a value is bytes or str, not {type(value).__name__}; see send_json")
+    return _row(value, content, key, headers, event_time, filter_value)
+
+
+def json_row_of(
+    value: Any,
+    key: Text | None = None,
+    headers: Mapping[str, Text] | None = None,
+    event_time: int | datetime | None = None,
+    filter_value: str | None = None,
+) -> Row:
+    """A record whose value is the JSON text of this.
+
+    Raises:
+        InvalidRequest: it cannot be said in JSON, or a part of it is too large.
+    """
+    try:
+        text = orjson.dumps(value)
+    except orjson.JSONEncodeError as error:
+        raise _fault("value", "it cannot be said in JSON") from error
+    return _row(text, _JSON, key, headers, event_time, filter_value)
+
+
+def _row(
+    value: bytes,
+    content: int,
+    key: Text | None,
+    headers: Mapping[str, Text] | None,
+    event_time: int | datetime | None,
+    filter_value: str | None,
+) -> Row:
+    if len(value) > RECORD_VALUE_SIZE_MAX:
+        raise _fault(
+            "value", f"it has at most {RECORD_VALUE_SIZE_MAX} bytes", Code.RECORD_TOO_LARGE
+        )
+    size = len(value) + RECORD_SIZE_MIN
+    if key is None and headers is None and event_time is None and filter_value is None:
+        return Row(value, content, size, None)
+    extra = Extra(
+        None if key is None else _bounded("key", key, RECORD_KEY_SIZE_MAX),
+        None if headers is None else _headers(headers),
+        None if event_time is None else _milliseconds(event_time),
+        None if filter_value is None else _filter_value(filter_value),
+    )
+    size += len(extra.key or b"") + len(extra.filter_value or "")
+    size += sum(len(name) + len(item) + RECORD_SIZE_MIN for name, item in extra.headers or ())
+    return Row(value, content, size, extra)
+
+
+def _headers(headers: Mapping[str, Text]) -> list[tuple[str, bytes]]:
+    if len(headers) > HEADER_COUNT_MAX:
+        raise _fault("headers", f"a record has at most {HEADER_COUNT_MAX} headers")
+    pairs = []
+    for name, item in headers.items():
+        data = _bytes("headers", item)
+        if len(_encoded("headers", name)) + len(data) > HEADER_SIZE_MAX:
+            raise _fault("headers", f"one has at most {HEADER_SIZE_MAX} bytes")
+        pairs.append((name, data))
+    return pairs
+
+
+def _milliseconds(event_time: int | datetime) -> int:
+    if isinstance(event_time, datetime):
+        if event_time.tzinfo is None:
+            raise _fault("event_time", "without a zone nobody can say which moment is meant")
+        event_time = round(event_time.timestamp() * 1000)
+    if not TIMESTAMP_MIN <= event_time <= TIMESTAMP_MAX:
+        raise _fault("event_time", "it lies outside the years 1 to 9999")
+    return event_time
+
+
+def _filter_value(text: str) -> str:
+    if len(_encoded("filter_value", text)) > FILTER_VALUE_SIZE_MAX:
+        raise _fault("filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
+    return text
+
+
+def _bounded(name: str, item: Text, size_max: int) -> bytes:
+    data = _bytes(name, item)
+    if len(data) > size_max:
+        raise _fault(name, f"it has at most {size_max} bytes")
+    return data
+
+
+def _bytes(name: str, item: Text) -> bytes:
+    return _encoded(name, item) if isinstance(item, str) else bytes(item)
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise _fault(name, "it holds a lone surrogate, which is no Unicode") from error
+
+
+def _fault(name: str, sentence: str, code: Code = Code.VALIDATION_FAILED) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name}: {sentence}", code=code, faults=[Fault(code, sentence, pointer=f"/{name}")]
+    )

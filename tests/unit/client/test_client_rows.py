@@ -1,0 +1,68 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bottomless.client.accumulator import Extra
+from bottomless.client.rows import json_row_of, row_of
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.record import Content
+
+
+def test_bytes_stay_bytes_and_text_is_remembered_as_text() -> None:
+    assert row_of(b"\xff")[:2] == (b"\xff", Content.BYTES)
+    assert row_of("ü")[:2] == (b"\xc3\xbc", Content.TEXT)
+    assert json_row_of({"a": [1, None]})[:2] == (b'{"a":[1,null]}', Content.JSON)
+
+
+def test_what_may_change_is_copied() -> None:
+    value = bytearray(b"abc")
+    row = row_of(value)
+    value[0] = 0
+    assert row.value == b"abc"
+    assert row_of(memoryview(b"abc")).value == b"abc"
+
+
+def test_what_is_beside_the_value_takes_the_form_of_its_column() -> None:
+    moment = datetime(2026, 11, 21, 8, tzinfo=UTC)
+    row = row_of("x", "kü", {"a": "1", "b": b"\0"}, moment, "emea")
+    assert row.extra == Extra("kü".encode(), [("a", b"1"), ("b", b"\0")], 1795248000000, "emea")
+    assert row_of("x", event_time=-5).extra == Extra(event_time=-5)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"value": "\ud800"},
+        {"value": b"x" * (2**20 + 1)},
+        {"value": "x", "key": b"k" * 1025},
+        {"value": "x", "headers": {str(n): b"" for n in range(33)}},
+        {"value": "x", "headers": {"name": b"x" * 4093}},
+        {"value": "x", "event_time": datetime(2026, 1, 1)},  # noqa: DTZ001  # that is the fault
+        {"value": "x", "event_time": 10**15},
+        {"value": "x", "filter_value": "ü" * 128},
+    ],
+    ids=["surrogate", "value", "key", "headers", "header", "zone", "time", "filter value"],
+)
+def test_what_no_server_would_take_is_refused_before_it_is_sent(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        row_of(**given)
+
+
+def test_a_value_that_is_too_large_has_the_code_of_the_server() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        row_of(b"x" * (2**20 + 1))
+    assert caught.value.code is Code.RECORD_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "value", [float, object(), 2**70, "\ud800"], ids=["type", "object", "integer", "surrogate"]
+)
+def test_what_json_cannot_say_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRequest):
+        json_row_of(value)
+
+
+def test_a_value_that_is_neither_bytes_nor_text_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="send_json"):
+        row_of({"a": 1})  # type: ignore[arg-type]
