@@ -1,4 +1,4 @@
-"""`bottomless`: the command line. Other distributions add commands by entry points.
+"""`bottomless`, the command line. Other distributions add commands by entry points.
 
 One module a subject. Nothing heavy is imported before a command runs, so that help and
 completion are quick: a command that talks imports the client when it does.

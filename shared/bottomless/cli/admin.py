@@ -5,17 +5,25 @@ from typing import Annotated
 import typer
 
 from bottomless.cli.asking import DryRun, Yes, confirm
+from bottomless.cli.examples import examples
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Form, Output
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="For operators.", no_args_is_help=True)
-    group.command("gc")(_collect_garbage)
-    group.command("rebuild")(_rebuild)
-    group.command("takeover")(_take_over)
+    group.command(
+        "gc", epilog=examples("admin gc --dry-run", "admin gc --minimum-age 1D --yes --wait")
+    )(_collect_garbage)
+    group.command("rebuild", epilog=examples("admin rebuild --wait"))(_rebuild)
+    group.command(
+        "takeover",
+        epilog=examples(
+            "admin takeover orders --expect-home 0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait"
+        ),
+    )(_take_over)
     app.add_typer(group, name="admin")
 
 

@@ -1,4 +1,4 @@
-"""The command line as a whole: its own commands, and those of other distributions.
+"""The command line as a whole: its own commands, and those that other distributions add.
 
 The group is `bottomless.commands`; an entry is a function that typer makes a command of,
 or a whole `typer.Typer`. `bottomless-server` adds `serve` so, and this distribution
@@ -7,14 +7,18 @@ knows nothing of servers.
 
 import sys
 from importlib.metadata import entry_points, version
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bottomless.cli import (
     admin,
+    bench,
     consumers,
+    doctor,
     fragments,
+    keys,
     manifest,
     operations,
     positions,
@@ -23,9 +27,12 @@ from bottomless.cli import (
     retention,
     streams,
     tail,
+    whoami,
 )
+from bottomless.cli.connection import URL_DEFAULT
 from bottomless.cli.failures import EXIT_CODES, Guarded, tell
-from bottomless.cli.session import Session
+from bottomless.cli.profiles import complete_profile
+from bottomless.cli.session import CA_FILE, PROFILE, TOKEN, TOKEN_FILE, URL, Session
 
 COMMANDS = "bottomless.commands"
 
@@ -47,6 +54,7 @@ def create_app() -> typer.Typer:
         epilog=EXIT_CODES,
         cls=Guarded,
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -59,7 +67,10 @@ def create_app() -> typer.Typer:
     tail.add_to(app)
     positions.add_to(app)
     retention.add_to(app)
-    for group in (consumers, fragments, manifest, operations, admin):
+    whoami.add_to(app)
+    doctor.add_to(app)
+    bench.add_to(app)
+    for group in (consumers, fragments, manifest, operations, keys, admin):
         group.add_to(app)
     app.command("version")(_print_version)
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
@@ -86,13 +97,35 @@ def _encodable(word: str) -> bool:
 def _root(
     context: typer.Context,
     url: Annotated[
-        str, typer.Option(envvar="BOTTOMLESS_URL", help="The server, or the proxy before several.")
-    ] = "http://127.0.0.1:8080",
+        str | None,
+        typer.Option(
+            help=f"The server, or the proxy before several; else {URL}, else the profile's.",
+            show_default=URL_DEFAULT,
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help=f"A profile of the configuration file; else {PROFILE}.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"File that holds the token, for its owner only; else {TOKEN_FILE} or {TOKEN}."
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"Certificates to trust, where the server's are of your own; else {CA_FILE}."
+        ),
+    ] = None,
 ) -> None:
     """Streams that never end, over HTTP."""
-    if not url.startswith(("http://", "https://")):
-        raise typer.BadParameter("a url starts with http:// or https://", param_hint="--url")
-    context.obj = Session(url)
+    given = {"url": url, "profile": profile, "token_file": token_file, "ca_file": ca_file}
+    context.obj = Session.of_parameters(given)
 
 
 def _print_version() -> None:

@@ -42,7 +42,9 @@ class Batch(NamedTuple):
     input_size: int
 
     def body(self) -> bytes:
-        return b'{"records":[' + b",".join(self.records) + b"]}"
+        from bottomless.client.encoding import joined_json_body  # noqa: PLC0415
+
+        return joined_json_body(self.records)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
@@ -163,30 +165,19 @@ def tables_of(stream: BinaryIO, limits: Limits, skipped: int = 0) -> Iterator["p
     """The record batches of an Arrow IPC stream behind the first rows, cut to requests."""
     import pyarrow as pa  # noqa: PLC0415
 
+    from bottomless.client.encoding import slices_of  # noqa: PLC0415
+
     try:
         with pa.ipc.open_stream(cast("IOBase", stream)) as reader:
             kept = [name for name in reader.schema.names if name not in _COLUMNS_READ_ONLY]
             for batch in reader:
                 rows = batch.select(kept).slice(min(skipped, batch.num_rows))
                 skipped -= batch.num_rows - rows.num_rows
-                fitting = rows.num_rows * limits.size // max(rows.nbytes, 1)
-                step = max(1, min(limits.record_count, fitting))
-                for start in range(0, rows.num_rows, step):
-                    yield rows.slice(start, step)
+                yield from slices_of(rows, record_count=limits.record_count, size=limits.size)
     except pa.ArrowInvalid as error:
         raise InvalidRequest(
             "the input is not an Arrow IPC stream", code=Code.VALIDATION_FAILED
         ) from error
-
-
-def arrow_body(rows: "pa.RecordBatch") -> bytes:
-    """Rows as an Arrow IPC stream of their own."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_batch(rows)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 def _loaded(line: bytes, number: int) -> Any:

@@ -5,9 +5,10 @@ from typing import Annotated, Final
 import typer
 
 from bottomless.cli.asking import Yes, confirm
-from bottomless.cli.output import Column, Form, ListForm, ListOutput, Output, show, show_list
+from bottomless.cli.examples import examples
+from bottomless.cli.output import Column, Form, Output, show, show_list
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 from bottomless.model.limits import OFFSET_MAX
 
 _COLUMNS: Final = [
@@ -22,14 +23,20 @@ _Consumer = Annotated[str, typer.Argument(help="Name of the consumer.")]
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="The stored offsets of consumers.", no_args_is_help=True)
-    group.command("ls")(_list)
-    group.command("get")(_get)
-    group.command("set")(_set)
-    group.command("rm")(_remove)
+    group.command("ls", epilog=examples("consumers ls orders"))(_list)
+    group.command("get", epilog=examples("consumers get orders billing -o json"))(_get)
+    group.command(
+        "set",
+        epilog=examples(
+            "consumers set orders billing 1040",
+            "consumers set orders billing 0 --allow-regression",
+        ),
+    )(_set)
+    group.command("rm", epilog=examples("consumers rm orders billing"))(_remove)
     app.add_typer(group, name="consumers")
 
 
-def _list(context: typer.Context, stream: Stream, output: ListOutput = ListForm.TABLE) -> None:
+def _list(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """List the consumers of a stream."""
     with open_client(context) as client:
         show_list(client.list_consumers(stream), _COLUMNS, output)
@@ -40,7 +47,7 @@ def _get(
 ) -> None:
     """Show how far a consumer has come."""
     with open_client(context) as client:
-        show(client.consumer(stream, consumer), output)
+        show(client.describe_consumer(stream, consumer), output, name=consumer)
 
 
 def _set(
@@ -57,9 +64,8 @@ def _set(
 ) -> None:
     """Store the offset that a consumer continues with."""
     with open_client(context) as client:
-        show(
-            client.commit(stream, consumer, next_offset, allow_regression=allow_regression), output
-        )
+        stored = client.commit(stream, consumer, next_offset, allow_regression=allow_regression)
+        show(stored, output, name=consumer)
 
 
 def _remove(context: typer.Context, stream: Stream, consumer: _Consumer, yes: Yes = False) -> None:

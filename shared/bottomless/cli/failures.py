@@ -6,16 +6,19 @@ whoever reports it needs that more than a nice line.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
+from bottomless.cli.connection import CHOICE, Choice
+from bottomless.cli.reasons import reason_of
 from bottomless.errors import (
     Code,
     Corrupt,
+    Denied,
     Exists,
     Fenced,
     InvalidRequest,
@@ -30,7 +33,7 @@ from bottomless.errors import (
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not found; 4 in conflict with "
-    "what is there; 5 not available now, the same later may pass; 130 interrupted; "
+    "what is there; 5 not available now, the same later may pass; 6 not allowed; 130 interrupted; "
     "141 nobody reads the output any more."
 )
 
@@ -38,6 +41,7 @@ _FAILED: Final = 1
 _NOT_FOUND: Final = 3
 _CONFLICT: Final = 4
 _UNAVAILABLE: Final = 5
+_DENIED: Final = 6
 _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _FAULT_COUNT_MAX: Final = 3
@@ -51,6 +55,7 @@ _OUTCOMES: Final = {
 
 _ADVICE: Final[dict[type[StoreError], str]] = {
     InvalidRequest: "change what is asked",
+    Denied: "`bottomless whoami` shows what you may do",
     NotFound: "name another",
     Exists: "use the one that is there, or another name",
     WrongOffset: "look at what is there now, then decide",
@@ -64,6 +69,9 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 _ADVICE_BY_CODE: Final = {
     Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
+    Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys that there are",
+    Code.KEY_NOT_ACTIVE: "`bottomless keys create` makes another",
+    Code.UNAUTHENTICATED: "name a token with --token-file, BOTTOMLESS_TOKEN or a profile",
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
     Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`",
     Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
@@ -75,13 +83,16 @@ class Guarded(TyperGroup):
     """The group of all commands; no failure that can be foreseen leaves it as a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        with failures_told():
+        with failures_told(lambda: ctx.meta.get(CHOICE)):
             return super().invoke(ctx)
 
 
 @contextmanager
-def failures_told() -> Iterator[None]:
-    """Turn what goes wrong in the block into a line and an exit code."""
+def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterator[None]:
+    """Turn what goes wrong in the block into a line and an exit code.
+
+    `choice` says afterwards which server was talked to, if one was.
+    """
     try:
         try:
             yield
@@ -94,7 +105,7 @@ def failures_told() -> Iterator[None]:
         _silence_stdout()
         raise typer.Exit(_BROKEN_PIPE) from error
     except StoreError as error:
-        tell(sentence_of(error))
+        tell(sentence_of(error, choice()))
         raise typer.Exit(exit_code_of(error)) from error
     except OSError as error:
         named = f": {error.filename}" if error.filename else ""
@@ -108,9 +119,10 @@ def tell(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def sentence_of(error: StoreError) -> str:
+def sentence_of(error: StoreError, choice: Choice | None = None) -> str:
     """What happened, whether anything was changed, and what to do: one line."""
-    parts = [f"{error} ({error.code})"]
+    sentence, advice = advice_for(error, choice)
+    parts = [f"{sentence} ({error.code})"]
     parts += [
         f"{fault.pointer or fault.parameter or fault.header or 'request'}: {fault.detail}"
         for fault in error.faults[:_FAULT_COUNT_MAX]
@@ -120,13 +132,23 @@ def sentence_of(error: StoreError) -> str:
         parts.append("nothing more was stored")
     elif error.outcome is not None:
         parts.append(_OUTCOMES[error.outcome])
-    advice = _ADVICE_BY_CODE.get(error.code) or _advice_of(error)
     return "; ".join([*parts, advice] if advice else parts)
+
+
+def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
+    """What happened, as exactly as can be said, and what to do; empty if nobody knows."""
+    reason = None if choice is None else reason_of(error, choice)
+    if reason is not None:
+        return reason
+    advice = _ADVICE_BY_CODE.get(error.code)
+    return str(error), advice or _advice_of(error)
 
 
 def exit_code_of(error: StoreError) -> int:
     """The exit code that says what kind of error it is."""
     match error:
+        case Denied():
+            return _DENIED
         case NotFound():
             return _NOT_FOUND
         case Exists() | WrongOffset() | OffsetGone() | Fenced():
@@ -136,8 +158,8 @@ def exit_code_of(error: StoreError) -> int:
     return _UNAVAILABLE if error.retryable else _FAILED
 
 
-def _advice_of(error: StoreError) -> str | None:
-    return next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), None)
+def _advice_of(error: StoreError) -> str:
+    return next((text for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
 
 
 def _silence_stdout() -> None:

@@ -5,9 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
-from bottomless.cli.output import Column, ListForm, ListOutput, show_list, write
+from bottomless.cli.examples import examples
+from bottomless.cli.output import Column, Form, Output, show_list, write
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 from bottomless.model.limits import OFFSET_MAX
 
 _COLUMNS: Final = [
@@ -22,8 +23,11 @@ _COLUMNS: Final = [
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="The objects that hold a stream.", no_args_is_help=True)
-    group.command("ls")(_list)
-    group.command("cat")(_cat)
+    group.command(
+        "ls",
+        epilog=examples("fragments ls orders", "fragments ls orders --from-offset 1040 -o name"),
+    )(_list)
+    group.command("cat", epilog=examples("fragments cat orders ID > fragment.bin"))(_cat)
     app.add_typer(group, name="fragments")
 
 
@@ -36,14 +40,14 @@ def _list(
     to_offset: Annotated[
         int | None, typer.Option(min=0, max=OFFSET_MAX + 1, help="Those below.")
     ] = None,
-    output: ListOutput = ListForm.TABLE,
+    output: Output = Form.TABLE,
 ) -> None:
     """List fragments, gaps included; as names only fragments."""
     given = {"from_offset": from_offset, "to_offset": to_offset}
     query = {name: value for name, value in given.items() if value is not None}
     with open_client(context) as client:
         items = client.list_fragments(stream, query)
-        if output is ListForm.NAME:
+        if output is Form.NAME:
             items = (item for item in items if item.get("id"))
         show_list(items, _COLUMNS, output, name="id")
 

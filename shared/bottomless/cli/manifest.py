@@ -5,17 +5,18 @@ from typing import Annotated, Any
 
 import typer
 
+from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.operations import finish
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="The tree of a stream's fragments.", no_args_is_help=True)
-    group.command("tree")(_tree)
-    group.command("verify")(_verify)
+    group.command("tree", epilog=examples("manifest tree orders --depth 2"))(_tree)
+    group.command("verify", epilog=examples("manifest verify orders --checksums"))(_verify)
     app.add_typer(group, name="manifest")
 
 
@@ -29,10 +30,11 @@ def _tree(
     """Show the tree that leads to a stream's fragments."""
     with open_client(context) as client:
         found = client.manifest(stream, depth=depth, group=group)
-    if output is Form.JSON:
-        show(found, output)
+    if output is not Form.TABLE:
+        show(found, output, name=stream)
         return
-    show({name: value for name, value in found.items() if name != "entries"}, output)
+    above = {name: value for name, value in found.items() if name != "entries"}
+    show(above, output, name=stream)
     for text in _branches(found["entries"], 0):
         line(text)
 

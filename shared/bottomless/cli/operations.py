@@ -5,36 +5,48 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bottomless.cli.examples import examples
 from bottomless.cli.output import Form, Output, show
 from bottomless.cli.session import open_client
+from bottomless.cli.waiting import wait_for
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient
+    from bottomless.client import Client
 
-Wait = Annotated[bool, typer.Option("--wait", help="Wait until the operation is finished.")]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait until the operation is finished; says what it waits for."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="Work that was accepted and goes on by itself.", no_args_is_help=True)
-    group.command("show")(_show)
+    group.command(
+        "show",
+        epilog=examples(
+            "operations show op_0198d2a45b1e7c3a9a510f7e6f0d2c11",
+            "operations show op_0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait -o json",
+        ),
+    )(_show)
     app.add_typer(group, name="operations")
 
 
 def finish(
-    client: "BottomlessClient", accepted: Mapping[str, Any], form: Form, *, wait: bool
+    client: "Client", accepted: Mapping[str, Any], form: Form, *, wait: bool
 ) -> Mapping[str, Any] | None:
     """Show what was accepted, or wait, show what came of it and return the result."""
+    operation_id = accepted["operation_id"]
     if not wait:
-        show(accepted, form)
+        show(accepted, form, name=operation_id)
         return None
-    return settled(client.wait_for_operation(accepted["operation_id"]), form)
+    return settled(wait_for(client, operation_id), form)
 
 
 def settled(operation: Mapping[str, Any], form: Form) -> Mapping[str, Any] | None:
     """Show an operation and return its result; what it failed of is raised."""
     from bottomless.client.problems import error_from_problem  # noqa: PLC0415
 
-    show(operation, form)
+    show(operation, form, name=operation["operation_id"])
     if operation["state"] == "failed":
         raise error_from_problem(500, operation["error"])
     result: Mapping[str, Any] | None = operation["result"]
@@ -49,7 +61,5 @@ def _show(
 ) -> None:
     """Show an operation; exits with an error if it failed."""
     with open_client(context) as client:
-        operation = (
-            client.wait_for_operation(operation_id) if wait else client.operation(operation_id)
-        )
+        operation = wait_for(client, operation_id) if wait else client.operation(operation_id)
         settled(operation, output)

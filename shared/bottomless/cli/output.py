@@ -15,22 +15,14 @@ _BLOCK_ROWS = 500
 Item = Mapping[str, Any]
 
 
-class ListForm(StrEnum):
-    """How a list is shown."""
+class Form(StrEnum):
+    """How something is shown; as a name only what the next command needs to name it."""
 
     TABLE = "table"
     JSON = "json"
     NAME = "name"
 
 
-class Form(StrEnum):
-    """How one thing is shown."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-ListOutput = Annotated[ListForm, typer.Option("--output", "-o", help="How to show it.")]
 Output = Annotated[Form, typer.Option("--output", "-o", help="How to show it.")]
 
 
@@ -51,27 +43,30 @@ def line(text: str) -> None:
 
 
 def show_list(
-    items: Iterable[Item], columns: list[Column], form: ListForm, *, name: str | None = None
+    items: Iterable[Item], columns: list[Column], form: Form, *, name: str | None = None
 ) -> None:
     """Show items as they come; `name` is the member that names one, else the first column."""
-    if form is ListForm.JSON:
+    if form is Form.JSON:
         _write_array(items)
-    elif form is ListForm.NAME:
+    elif form is Form.NAME:
         for item in items:
             line(_cell(item[name] if name else columns[0].value(item)))
     else:
         _write_table(items, columns)
 
 
-def show(value: Item, form: Form) -> None:
-    """Show one thing: its members one below the other, or as JSON."""
+def show(value: Item, form: Form, *, name: str) -> None:
+    """Show one thing: its members one below the other, as JSON, or what names it alone."""
+    if form is Form.NAME:
+        line(_cell(name))
+        return
     if form is Form.JSON:
         write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
         return
     facts = list(_flat(value))
     width = max((len(name) for name, _ in facts), default=0)
-    for name, fact in facts:
-        line(f"{name:<{width}}  {_cell(fact)}")
+    for title, fact in facts:
+        line(f"{title:<{width}}  {_cell(fact)}")
 
 
 def _write_array(items: Iterable[Item]) -> None:

@@ -4,20 +4,28 @@ from typing import Annotated
 
 import typer
 
+from bottomless.cli.examples import examples
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("offsets")(_offsets)
-    app.command("resolve")(_resolve)
+    app.command("offsets", epilog=examples("offsets orders -o json"))(_offsets)
+    app.command(
+        "resolve",
+        epilog=examples(
+            "resolve orders tail:10",
+            "resolve orders timestamp:2026-08-22T09:20:00Z",
+            "resolve orders stored --consumer billing",
+        ),
+    )(_resolve)
 
 
 def _offsets(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """Show the bounds of a stream; those called next are exclusive."""
     with open_client(context) as client:
-        show(client.bounds(stream), output)
+        show(client.bounds(stream), output, name=stream)
 
 
 def _resolve(
@@ -37,6 +45,6 @@ def _resolve(
     with open_client(context) as client:
         found = client.resolve(stream, spec, **asked)
     if output is Form.JSON:
-        show(found, output)
+        show(found, output, name=stream)
     else:
         line(str(found["offset"]))

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
 import typer
 
+from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.records import RecordForm, writer_of
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 from bottomless.model.limits import MIB, OFFSET_MAX, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
 if TYPE_CHECKING:
     from io import IOBase
 
-    from bottomless.client import BottomlessClient
+    from bottomless.client import Client
 
 _PAGE_SIZE: Final = 4 * MIB
 """Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
@@ -35,7 +36,14 @@ class Span(NamedTuple):
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("read")(_read)
+    app.command(
+        "read",
+        epilog=examples(
+            "read orders --limit 2",
+            "read orders --from timestamp:2026-08-22T09:20:00Z --details",
+            "read orders -o arrow > orders.arrows",
+        ),
+    )(_read)
 
 
 def _read(
@@ -62,6 +70,7 @@ def _read(
         raise typer.BadParameter("arrow is for a file or a pipe", param_hint="--output")
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
+    with open_client(context, patient=True) as client:
         if output is RecordForm.ARROW:
             _read_arrow(client, stream, span)
         else:
@@ -69,7 +78,7 @@ def _read(
 
 
 def span_of(
-    client: "BottomlessClient",
+    client: "Client",
     stream: str,
     start: str,
     *,
@@ -89,7 +98,7 @@ def span_of(
 
 
 def read_span(
-    client: "BottomlessClient", stream: str, span: Span, form: RecordForm, *, details: bool
+    client: "Client", stream: str, span: Span, form: RecordForm, *, details: bool
 ) -> None:
     """Write the records of a span, page by page."""
     writer = writer_of(form, details=details)
@@ -112,7 +121,7 @@ def read_span(
     writer.close()
 
 
-def _read_arrow(client: "BottomlessClient", stream: str, span: Span) -> None:
+def _read_arrow(client: "Client", stream: str, span: Span) -> None:
     import pyarrow as pa  # noqa: PLC0415
 
     offset, left = span.start_offset, span.limit

@@ -5,23 +5,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bottomless.cli.asking import DryRun, Yes, confirm
+from bottomless.cli.examples import examples
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Form, Output, show
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import MaxAge, MaxBytes, Stream, retention_of
+from bottomless.cli.stream_config import MaxAge, MaxBytes, retention_of
+from bottomless.cli.stream_names import Stream
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import OFFSET_MAX
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient
+    from bottomless.client import Client
 
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="What a stream's limits remove.", no_args_is_help=True)
-    group.command("preview")(_preview)
-    group.command("apply")(_apply)
+    group.command("preview", epilog=examples("retention preview orders --max-age 3D"))(_preview)
+    group.command("apply", epilog=examples("retention apply orders --dry-run"))(_apply)
     app.add_typer(group, name="retention")
-    app.command("trim")(_trim)
+    app.command(
+        "trim", epilog=examples("trim orders 1040 --dry-run", "trim orders 1040 --yes --wait")
+    )(_trim)
 
 
 def _preview(
@@ -34,7 +38,7 @@ def _preview(
     """Show what retention would remove now, and which consumers would lose records."""
     limits = retention_of(max_age, max_bytes)
     with open_client(context) as client:
-        show(client.preview_retention(stream, limits or None), output)
+        show(client.preview_retention(stream, limits or None), output, name=stream)
 
 
 def _apply(
@@ -48,7 +52,7 @@ def _apply(
     """Remove now what the stream's limits do not keep; otherwise a timer does it."""
     with open_client(context) as client:
         if dry_run:
-            show(client.preview_retention(stream), output)
+            show(client.preview_retention(stream), output, name=stream)
             return
         if not yes:
             goes = client.preview_retention(stream)["would_delete"]
@@ -77,7 +81,8 @@ def _trim(
     with open_client(context) as client:
         bounds = client.bounds(stream)
         if dry_run:
-            show(_would_trim(client, stream, bounds, before_offset, allow_empty), output)
+            would = _would_trim(client, stream, bounds, before_offset, allow_empty)
+            show(would, output, name=stream)
             return
         confirm(f"Remove the records of {stream} below offset {before_offset}?", yes)
         accepted = client.trim(
@@ -87,7 +92,7 @@ def _trim(
 
 
 def _would_trim(
-    client: "BottomlessClient",
+    client: "Client",
     stream: str,
     bounds: dict[str, Any],
     before_offset: int,

@@ -5,16 +5,19 @@ from typing import Annotated
 
 import typer
 
+from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.records import FollowForm, RecordForm, writer_of
 from bottomless.cli.session import open_client
-from bottomless.cli.streams import Stream
+from bottomless.cli.stream_names import Stream
 from bottomless.errors import StoreError
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command("tail")(_tail)
+    app.command(
+        "tail", epilog=examples("tail orders -n 3", "tail -f orders", "tail -f orders -o ndjson")
+    )(_tail)
 
 
 def _tail(
@@ -38,11 +41,13 @@ def _tail(
     where it was, without one twice and without one missing.
     """
     spec = start or (f"tail:{count}" if count else "next")
+    if not follow:
+        with open_client(context) as client:
+            span = span_of(client, stream, spec)
+        with open_client(context, patient=True) as client:
+            read_span(client, stream, span, RecordForm(output.value), details=details)
+        return
     with open_client(context) as client:
-        if not follow:
-            form = RecordForm(output.value)
-            read_span(client, stream, span_of(client, stream, spec), form, details=details)
-            return
         writer = writer_of(output, details=details)
         outage = _Outage()
         for batch in client.follow(

@@ -1,4 +1,4 @@
-"""What the command line talks to: one server for each module of tests."""
+"""What the command line talks to: one server for all these tests, and nobody's own settings."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,17 @@ from support.server import AllInOne
 
 SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4"}
 
+OWN = ("URL", "TOKEN", "TOKEN_FILE", "PROFILE", "CA_FILE")
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_the_tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in OWN:
+        monkeypatch.delenv(f"BOTTOMLESS_{name}", raising=False)
+
+
+@pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
     with AllInOne(tmp_path_factory.mktemp("cli") / "data", SETTINGS) as server:
         yield server

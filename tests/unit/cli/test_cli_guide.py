@@ -33,7 +33,7 @@ def run(cli: CommandLine, line: str) -> str:
 def test_the_blocks_of_the_guide_do_what_it_says(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(BLOCKS) == 6
+    assert len(BLOCKS) == 8
     monkeypatch.chdir(tmp_path)
     shown = {line: run(cli, line) for block in BLOCKS for line in block.splitlines()}
 

@@ -1,6 +1,9 @@
 """Every command explains itself, quickly and without colours."""
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,14 +33,21 @@ def test_the_commands_are_these() -> None:
         "admin gc",
         "admin rebuild",
         "admin takeover",
+        "bench",
         "consumers get",
         "consumers ls",
         "consumers rm",
         "consumers set",
         "create",
         "describe",
+        "doctor",
         "fragments cat",
         "fragments ls",
+        "keys create",
+        "keys ls",
+        "keys revoke",
+        "keys rotate",
+        "keys show",
         "ls",
         "manifest tree",
         "manifest verify",
@@ -54,6 +64,7 @@ def test_the_commands_are_these() -> None:
         "trim",
         "update",
         "version",
+        "whoami",
     ]
 
 
@@ -75,6 +86,65 @@ def test_a_command_says_what_it_and_each_of_its_options_does(path: tuple[str, ..
     assert silent == []
 
 
+FOREIGN = {("serve",), ("version",)}
+"""One is another distribution's, and one needs no example."""
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path not in FOREIGN], ids=" ".join)
+def test_help_ends_with_examples_whose_options_there_are(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(create_app(), [*path, "-h"]).stdout
+    before, _, examples = shown.partition("Examples:")
+    lines = examples.strip().splitlines()
+    assert lines
+    for line in lines:
+        # What a shell would do with it is not the command's.
+        words = shlex.split(line.split(" > ")[0])
+        named = [word for word in words if not word.startswith("-")]
+        assert named[0] == "bottomless"
+        assert " ".join(path) in " ".join(words)
+        root = CliRunner().invoke(create_app(), ["--help"]).stdout
+        for option in [word for word in words if word.startswith("-")]:
+            assert re.search(rf"(?<![\w-]){option}\b", before + root), option
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path not in FOREIGN], ids=" ".join)
+def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(create_app(), [*path, "--help"]).stdout
+    if " ".join(path) in OF_RECORDS:
+        assert "table" not in shown
+    else:
+        assert "-o, --output <table|json|name>" in shown
+
+
+OF_RECORDS = {"read", "tail", "fragments cat", "consumers rm"}
+"""They write records or bytes as they are, or nothing at all."""
+
+
+def test_help_and_completion_load_no_library_that_talks_or_computes() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", f"{LOADS}; print(*sorted({HEAVY!r} & sys.modules.keys()))"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert told.stdout.split() == []
+
+
+LOADS = "import sys; from bottomless.cli import create_app; create_app()"
+HEAVY = {
+    "aiohttp",
+    "asyncio",
+    "httpx",
+    "numpy",
+    "platformdirs",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "ssl",
+}
+
+
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_the_guide_names_every_command(path: tuple[str, ...]) -> None:
     assert f"bottomless {' '.join(path)}" in GUIDE
@@ -86,10 +156,6 @@ def test_help_names_the_exit_codes_that_the_guide_lists() -> None:
     assert named
     codes = re.findall(r"(?:^|; )(\d+) ", named[1])
     assert codes == re.findall(r"^\| (\d+) \|", GUIDE, re.MULTILINE)
-
-
-def test_completion_can_be_shown() -> None:
-    assert "--show-completion" in CliRunner().invoke(create_app(), ["--help"]).stdout
 
 
 @pytest.mark.parametrize(

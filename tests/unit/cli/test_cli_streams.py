@@ -38,8 +38,8 @@ def test_a_stream_is_created_found_changed_and_deleted(cli: CommandLine) -> None
         "create", "life", "--max-age", "7D", "--max-bytes", "1000", "--label", "a=b"
     )
 
-    assert cli.ok("ls", "li", "-o", "name") == "life\n"
-    assert cli.ok("ls", "li").splitlines()[0].split()[:2] == ["NAME", "ID"]
+    assert cli.ok("ls", "lif", "-o", "name") == "life\n"
+    assert cli.ok("ls", "lif").splitlines()[0].split()[:2] == ["NAME", "ID"]
     described = cli.json("describe", "life")
     assert (described["labels"], described["retention"]["max_bytes"]) == ({"a": "b"}, 1000)
 

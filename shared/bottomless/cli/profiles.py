@@ -1,0 +1,126 @@
+"""Profiles: servers with a name, and how one is known there, in a file of the user's own.
+
+The file is `config.toml` in the directory that the system has for such files. A table is a
+profile; `[default]` is taken where none is named. Secrets are read here and shown nowhere.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from stat import S_IMODE, S_ISREG
+from typing import Any, Final
+
+import typer
+
+from bottomless.cli.connection import Layer
+
+DEFAULT: Final = "default"
+FILE_NAME: Final = "config.toml"
+MEMBERS: Final = ("url", "token", "token_file", "ca_file")
+
+_OTHERS: Final = 0o077
+"""Whoever is not the owner."""
+
+_FILE_SIZE_MAX: Final = 64 * 1024
+_TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}", re.ASCII)
+"""What fits into a header, and no more than the server takes of one."""
+
+
+def config_file() -> Path:
+    """Where profiles are, whether or not there are any."""
+    from platformdirs import user_config_path  # noqa: PLC0415
+
+    return user_config_path("bottomless") / FILE_NAME
+
+
+def load_profile(name: str | None, file: Path) -> Layer | None:
+    """The profile of that name, which must be there, or the default one, which need not."""
+    profiles = _profiles(file)
+    found = profiles.get(name or DEFAULT)
+    if found is None:
+        if name is None:
+            return None
+        known = ", ".join(sorted(profiles)) or "none"
+        raise _wrong(f"there is no profile of this name in {file}; there are: {known}", "--profile")
+    return _layer(name or DEFAULT, found, file)
+
+
+def complete_profile(incomplete: str) -> list[str]:
+    """Names of profiles that start so, for the shell; none where the file cannot be read."""
+    with suppress(typer.BadParameter):
+        return sorted(name for name in _profiles(config_file()) if name.startswith(incomplete))
+    return []
+
+
+def read_token(file: Path, named: str) -> str:
+    """The one line that a token file holds; `named` is how the user named the file."""
+    try:
+        with file.open("rb") as opened:
+            _refuse_open_to_others(opened.fileno(), file, named)
+            text = opened.read(_FILE_SIZE_MAX + 1).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise _wrong(f"{file}: {error.strerror}", named) from error
+    return checked_token(text, named)
+
+
+def checked_token(text: str, named: str) -> str:
+    """The token, if it can be one; says nothing of what it is."""
+    if not _TOKEN.fullmatch(text):
+        raise _wrong("this holds no token: one word of printable ASCII is expected", named)
+    return text
+
+
+def _profiles(file: Path) -> Mapping[str, Any]:
+    import tomllib  # noqa: PLC0415
+
+    try:
+        with file.open("rb") as opened:
+            profiles = tomllib.loads(opened.read(_FILE_SIZE_MAX).decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise _wrong(f"{file}: {error.strerror}", "--profile") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # What it says of the place is useful; it never repeats more than one character.
+        raise _wrong(f"{file} is not TOML: {error}", "--profile") from error
+    return profiles
+
+
+def _layer(name: str, members: object, file: Path) -> Layer:
+    if not isinstance(members, dict) or any(not isinstance(m, str) for m in members.values()):
+        raise _wrong(f"{file}: [{name}] is not a table of strings", "--profile")
+    unknown = sorted(set(members) - set(MEMBERS))
+    if unknown:
+        taken = ", ".join(MEMBERS)
+        raise _wrong(f"{file}: [{name}] has {unknown[0]}, and takes only {taken}", "--profile")
+    if "token" in members:
+        if "token_file" in members:
+            raise _wrong(f"{file}: [{name}] has both token and token_file", "--profile")
+        with file.open("rb") as opened:
+            _refuse_open_to_others(opened.fileno(), file, "--profile")
+    return Layer(
+        source=f"profile {name}",
+        url=members.get("url"),
+        token=members.get("token"),
+        token_file=_beside(file, members.get("token_file")),
+        ca_file=_beside(file, members.get("ca_file")),
+        is_profile=True,
+    )
+
+
+def _beside(file: Path, named: str | None) -> Path | None:
+    """A path as a profile names it: from the directory of its file, `~` being the user's."""
+    return None if named is None else file.parent / Path(named).expanduser()
+
+
+def _refuse_open_to_others(descriptor: int, file: Path, named: str) -> None:
+    about = os.fstat(descriptor)
+    # What comes through a pipe is nobody else's; other systems say nothing by modes.
+    if os.name == "posix" and S_ISREG(about.st_mode) and S_IMODE(about.st_mode) & _OTHERS:
+        raise _wrong(f"others can read the token in {file}; run: chmod 600 {file}", named)
+
+
+def _wrong(sentence: str, named: str) -> typer.BadParameter:
+    return typer.BadParameter(sentence, param_hint=named)

@@ -1,0 +1,117 @@
+"""Waiting for the end of an operation, and saying on stderr what is waited for.
+
+What takes seconds stays silent. Whoever waits longer hears in which phase the work is, how
+far it has come, and, where it rests on purpose, until when.
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from bottomless.cli.failures import tell
+from bottomless.errors import StoreError
+
+if TYPE_CHECKING:
+    from bottomless.client import Client
+
+SILENT_SECONDS: Final = 10.0
+"""So long nobody wonders."""
+
+_AGAIN_SECONDS: Final = 30.0
+"""After this the same phase is told once more, with how far it has come."""
+
+_OUTAGE_SECONDS_MAX: Final = 60.0
+"""A server that restarts takes less; the work goes on behind it."""
+
+_MEANINGS: Final = {
+    "closing": "its owner is asked to stop",
+    "waiting": "the objects stay for those who still read them",
+    "sweeping": "the objects are being deleted",
+    "waiting again": "uploads that were under way may still arrive",
+    "sweeping again": "what arrived meanwhile is being deleted",
+}
+"""Phases of a deletion, in words; of other kinds the phase says itself what it is."""
+
+_POLL_SECONDS: Final = 0.05
+_POLL_SECONDS_MAX: Final = 2.0
+_FINISHED: Final = frozenset({"succeeded", "failed"})
+_NOT_COUNTS: Final = frozenset({"phase", "waits_until"})
+
+
+def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
+    """Wait for the end of an operation and return it, succeeded or failed.
+
+    A server that is away for a while is waited for too: the operation is not lost with it.
+    """
+    narrator = Narrator(time.monotonic())
+    pause = _POLL_SECONDS
+    away_since: float | None = None
+    while True:
+        try:
+            operation = client.operation(operation_id)
+        except StoreError as error:
+            now = time.monotonic()
+            if away_since is None:
+                away_since = now
+            if not error.retryable or now - away_since > _OUTAGE_SECONDS_MAX:
+                raise
+        else:
+            away_since = None
+            if operation["state"] in _FINISHED:
+                return operation
+            sentence = narrator.sentence(operation, time.monotonic(), datetime.now(UTC))
+            if sentence is not None:
+                tell(sentence)
+        # The contract has no answer that comes when an operation ends.
+        time.sleep(pause)
+        pause = min(2 * pause, _POLL_SECONDS_MAX)
+
+
+class Narrator:
+    """Decides what is worth a line. Pure: the clock's readings are given."""
+
+    def __init__(self, started: float) -> None:
+        self._silent_until = started + SILENT_SECONDS
+        self._told: tuple[object, ...] = ()
+        self._told_at = started
+
+    def sentence(self, operation: Mapping[str, Any], now: float, clock: datetime) -> str | None:
+        """What to say of an operation that is not finished, if anything."""
+        progress = operation["progress"]
+        rests_until = progress.get("waits_until")
+        error = operation["error"]
+        facts = (progress.get("phase"), rests_until, error and error["code"])
+        news = facts != self._told
+        # A rest is told at once: it is long, and whoever knows that may not want to wait.
+        if now < self._silent_until and not (news and rests_until):
+            return None
+        if not news and now - self._told_at < _AGAIN_SECONDS:
+            return None
+        first, self._told, self._told_at = not self._told, facts, now
+        words = [f"{operation['kind']} {operation['operation_id']}: {_phase(operation)}"]
+        if rests_until:
+            words.append(f"until {rests_until}, {_left(rests_until, clock)}")
+        counts = [f"{name} {value}" for name, value in progress.items() if _is_count(name, value)]
+        parts = [" ".join(words), *([", ".join(counts)] if counts else [])]
+        if error:
+            parts.append(f"is tried again after: {error['detail']} ({error['code']})")
+        if first:
+            parts.append("Ctrl-C ends the waiting, not the work")
+        return "; ".join(parts)
+
+
+def _phase(operation: Mapping[str, Any]) -> str:
+    phase = str(operation["progress"].get("phase") or operation["state"])
+    return _MEANINGS.get(phase, phase)
+
+
+def _is_count(name: str, value: object) -> bool:
+    return name not in _NOT_COUNTS and isinstance(value, int) and not isinstance(value, bool)
+
+
+def _left(rests_until: str, clock: datetime) -> str:
+    seconds = round((datetime.fromisoformat(rests_until) - clock).total_seconds())
+    if seconds < 120:
+        return f"in {max(seconds, 0)} s"
+    return f"in {seconds // 60} min"

@@ -1,0 +1,65 @@
+"""What has begun well is not broken off by a server that is away for a moment."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from support.command_line import CommandLine
+from support.stand_in import OURS, Answer, Asked, standing_in
+
+AWAY = b'{"code":"draining","detail":"it stops","retryable":true,"outcome":"none"}'
+BOUNDS = {"stream_id": "s", "first_offset": 0, "next_offset": 1, "object_store_next_offset": 0}
+PAGE = {"records": [{"offset": 0, "value": "one"}], "next_offset": 1, "up_to_date": True}
+DONE: dict[str, Any] = {
+    "operation_id": "op_1",
+    "kind": "delete-stream",
+    "state": "succeeded",
+    "progress": {},
+    "result": {},
+    "error": None,
+}
+
+
+class Away:
+    """Is away once for each path whose end is named, and then answers."""
+
+    def __init__(self, *paths: str) -> None:
+        self._left = list(paths)
+
+    def answer(self, asked: Asked) -> Answer:
+        path = asked.path.partition("?")[0]
+        for end in self._left:
+            if path.endswith(end):
+                self._left.remove(end)
+                return 503, AWAY, OURS
+        if path.endswith("/resolve"):
+            return 200, orjson.dumps({"stream_id": "s", "offset": 0, "clamped": None}), OURS
+        if path.endswith("/offsets"):
+            return 200, orjson.dumps(BOUNDS), OURS
+        if path.endswith("/records"):
+            return 200, orjson.dumps(PAGE), OURS
+        return 200, orjson.dumps(DONE), OURS
+
+
+@pytest.mark.parametrize("words", [("read", "s"), ("tail", "s")], ids=" ".join)
+def test_a_page_that_is_not_there_for_a_moment_is_asked_for_again(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    with standing_in(Away("/records").answer) as server:
+        assert CommandLine(server.url, tmp_path).ok(*words) == "one\n"
+
+
+def test_a_read_that_cannot_begin_says_so_at_once(tmp_path: Path) -> None:
+    with standing_in(Away("/resolve").answer) as server:
+        result = CommandLine(server.url, tmp_path).run("read", "s")
+    assert (result.exit_code, "draining" in result.stderr) == (5, True)
+    assert len(server.asked) == 1
+
+
+def test_waiting_for_an_operation_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+    with standing_in(Away("/op_1").answer) as server:
+        cli = CommandLine(server.url, tmp_path)
+        assert cli.ok("operations", "show", "op_1", "--wait", "-o", "name") == "op_1\n"
+        assert len(server.asked) == 2
+        assert cli.run("operations", "show", "op_1").exit_code == 0

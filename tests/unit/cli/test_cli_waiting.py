@@ -1,0 +1,93 @@
+"""Waiting for operations: silent while it is short, and then telling what it is waited for."""
+
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import CommandLine
+from support.server import AllInOne
+
+from bottomless.cli.waiting import SILENT_SECONDS, Narrator
+
+NOON = datetime(2026, 8, 22, 12, 0, tzinfo=UTC)
+LATER = SILENT_SECONDS + 1
+
+
+def operation(error: dict[str, str] | None = None, **progress: Any) -> dict[str, Any]:
+    return {
+        "operation_id": "op_1",
+        "kind": "delete-stream",
+        "state": "running",
+        "progress": progress,
+        "error": error,
+    }
+
+
+def test_what_is_soon_over_is_not_told() -> None:
+    narrator = Narrator(0.0)
+    assert narrator.sentence(operation(phase="sweeping"), SILENT_SECONDS - 1, NOON) is None
+
+
+def test_a_rest_is_told_at_once_with_its_end() -> None:
+    resting = operation(phase="waiting", waits_until="2026-08-22T13:00:00.000Z")
+    assert Narrator(0.0).sentence(resting, 0.1, NOON) == (
+        "delete-stream op_1: the objects stay for those who still read them until "
+        "2026-08-22T13:00:00.000Z, in 60 min; Ctrl-C ends the waiting, not the work"
+    )
+
+
+def test_a_phase_is_told_once_and_then_now_and_again_with_its_counts() -> None:
+    narrator = Narrator(0.0)
+    sweeping = operation(phase="sweeping", deleted_objects=3)
+    first = narrator.sentence(sweeping, LATER, NOON)
+    assert first is not None
+    assert "being deleted; deleted_objects 3; Ctrl-C" in first
+    assert narrator.sentence(sweeping, LATER + 29, NOON) is None
+    again = narrator.sentence(operation(phase="sweeping", deleted_objects=9), LATER + 30, NOON)
+    assert again == "delete-stream op_1: the objects are being deleted; deleted_objects 9"
+    assert narrator.sentence(operation(phase="closing"), LATER + 31, NOON) is not None
+
+
+def test_why_a_step_is_tried_again_is_told() -> None:
+    ill = operation({"code": "object-store-unavailable", "detail": "it does not answer"})
+    told = Narrator(0.0).sentence(ill, LATER, NOON)
+    assert told is not None
+    assert "running; is tried again after: it does not answer (object-store-unavailable)" in told
+
+
+GRACE = {
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "1500",
+    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "1500",
+}
+
+
+@pytest.fixture
+def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AllInOne]:
+    with AllInOne(tmp_path / "data", request.param) as server:
+        yield server
+
+
+@pytest.mark.parametrize("house", [GRACE], indirect=True)
+def test_rm_waits_for_the_grace_and_says_so(house: AllInOne, tmp_path: Path) -> None:
+    cli = CommandLine(house.url, tmp_path)
+    cli.stream("going", "one")
+    result = cli.run("rm", "going", "--yes", "--wait", "-o", "name")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("op_")
+    assert "the objects stay for those who still read them until 20" in result.stderr
+
+
+@pytest.mark.parametrize("house", [{}], indirect=True)
+def test_ctrl_c_ends_the_waiting_and_not_the_work(house: AllInOne, tmp_path: Path) -> None:
+    cli = CommandLine(house.url, tmp_path)
+    cli.stream("staying", "one")
+    waiting = cli.start("rm", "staying", "--yes", "--wait")
+    assert waiting.stderr is not None
+    assert b"in 60 min; Ctrl-C ends the waiting, not the work" in waiting.stderr.readline()
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.wait(20) == 130
+    assert waiting.communicate() == (b"", b"")
+    assert cli.ok("ls", "--deleting", "-o", "name") == "staying\n"
