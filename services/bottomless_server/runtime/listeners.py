@@ -5,7 +5,9 @@ left behind is removed; one that a live process answers on is an error.
 """
 
 import asyncio
+import functools
 import hashlib
+import math
 import os
 import socket
 import stat
@@ -13,19 +15,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from bottomless_server.runtime.connections import Connections, HttpBounds
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.protocol import BoundedProtocol
 
 SOCKET_PATH_SIZE_MAX: Final = 107
 """Bytes of a unix socket's address, without the NUL at its end."""
-KEEP_ALIVE_SECONDS: Final = 75
-"""Longer than our own clients keep an idle connection, so that none is closed on a request."""
 CLOSE_SECONDS: Final = 5
 """How long requests that did not end in the drain may still take."""
 
@@ -117,22 +118,31 @@ class Listener:
     """One server on one bound socket, in the loop that opens it."""
 
     def __init__(
-        self, app: ASGIApp, bound: socket.socket, *, close_seconds: int = CLOSE_SECONDS
+        self,
+        app: ASGIApp,
+        bound: socket.socket,
+        *,
+        close_seconds: int = CLOSE_SECONDS,
+        bounds: HttpBounds | None = None,
     ) -> None:
         self._bound = bound
+        self.connections = Connections(bounds or HttpBounds())
+        protocol = functools.partial(BoundedProtocol, self.connections)
         self._server = _Server(
+            self.connections,
             uvicorn.Config(
                 app,
-                http=BoundedProtocol,
+                # Uvicorn calls what it takes for a class, with names.
+                http=cast("type[asyncio.Protocol]", protocol),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=math.ceil(self.connections.bounds.idle_seconds),
                 timeout_graceful_shutdown=close_seconds,
-            )
+            ),
         )
         self._serving: asyncio.Task[None] | None = None
 
@@ -156,6 +166,7 @@ class Listener:
         if self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
+            self.connections.cut_all()
         self._bound.close()
         if isinstance(address, str):
             with suppress(FileNotFoundError):
@@ -163,9 +174,22 @@ class Listener:
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, connections: Connections, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.accepting = asyncio.Event()
+        self._connections = connections
+        self._looked_at: float | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called some ten times a second."""
+        now = asyncio.get_running_loop().time()
+        every = self._connections.bounds.look_seconds
+        passed = every if self._looked_at is None else now - self._looked_at
+        if passed >= every:
+            self._looked_at = now
+            # A loop that was held up did not read what had come: nobody is blamed for that.
+            self._connections.look(min(passed, 2 * every))
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -1,33 +1,120 @@
 """The HTTP/1.1 protocol of our listeners: uvicorn's, with bounds and with problems.
 
-Uvicorn's own has no bound on the bytes of a request's head, and answers what is not
-HTTP in plain text.
+Uvicorn's own has no bound on the bytes or the time of a request, waits for ever for a client
+that takes nothing, and answers what is not HTTP in plain text.
+
+Who is refused while bytes of its request are still on their way would lose the answer to a
+reset connection. So such a connection lingers: it is closed for writing, and what still comes
+is read and dropped, for some seconds and some bytes.
 """
 
+import asyncio
+from enum import Enum, auto
 from typing import Any, Final
 
 import httptools
+from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
 
-from bottomless.errors import Code, InvalidRequest
-from bottomless.model.limits import KIB
+from bottomless.errors import Code, InvalidRequest, Overloaded, StoreError
+from bottomless.model.limits import MIB
+from bottomless_server.runtime.connections import Connections
 from bottomless_server.runtime.http import PROBLEM_TYPE, problem_response, request_id_of
-
-HEAD_SIZE_MAX: Final = 64 * KIB
-"""Bytes of names and values of all headers of a request; a URL may have as many before 414."""
 
 CUT_SECONDS: Final = 2.0
 """For a client that was cut off to take what waits for it."""
+LINGER_SECONDS: Final = 5.0
+LINGER_BYTES: Final = 16 * MIB
+"""As much as any body may have, so that who sends it whole before it reads is answered."""
+_REFUSED_COUNT_MAX: Final = 100
+"""Connections beyond the bound that are told so; more are dropped without a word."""
+_PIPELINE_COUNT_MAX: Final = 100
+"""Requests of one connection that wait for the one before them."""
+
+
+class Reading(Enum):
+    """What of a request is being read."""
+
+    NOTHING = auto()
+    """Between requests: one is being answered, or none is there."""
+    HEAD = auto()
+    BODY = auto()
+    REST = auto()
+    """Nothing counts any more; what comes is dropped."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    _head_size = 0
-    _refusal = InvalidRequest("this is not an HTTP/1.1 request", code=Code.BAD_HEADER)
+    def __init__(
+        self,
+        watched: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._watched = watched
+        self._bounds = watched.bounds
+        self._reading = Reading.NOTHING
+        self._seconds = 0.0
+        """Spent in this state, while the client was the one to go on."""
+        self._stall_seconds = 0.0
+        self._head_size = self._header_count = 0
+        self._fed = 0
+        """Bytes since something of a request was understood."""
+        self._body_size = 0
+        """Bytes of bodies that are held for this connection."""
+        self._dropped = 0
+        self._refusal: StoreError | None = None
+        self._written = self._taken = 0
+        self._stuck_seconds = 0.0
+        self.took_at = self.loop.time()
+        self._outgoing = _Outgoing(self)
+
+    # What the transport says
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        over = len(self._watched) - self._bounds.connection_count_max
+        self._watched.add(self)
+        if over >= _REFUSED_COUNT_MAX:
+            self.cut_off("connections")
+        elif over >= 0:
+            self._refuse(Overloaded("too many clients are connected", retry_after_seconds=1))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watched.remove(self)
+        self._let_bodies_go()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._reading is Reading.REST:
+            self._drop(len(data))
+            return
+        self._unset_keepalive_if_required()
+        self._fed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # No other protocol is spoken here, so the request is one of HTTP/1.1.
+            pass
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or _not_http())
+            return
+        # A value without an end would be gathered in the parser, which tells only of whole ones.
+        if self._fed > 2 * self._bounds.head_bytes_max and self._reading is not Reading.NOTHING:
+            self._refuse(_headers_too_large())
+
+    # What the parser says
 
     def on_message_begin(self) -> None:
-        self._head_size = 0
+        if len(self.pipeline) >= _PIPELINE_COUNT_MAX:
+            raise httptools.HttpParserError
+        self._enter(Reading.HEAD)
+        self._head_size = self._header_count = self._fed = 0
         super().on_message_begin()
         # ASGI has no word for it: a server can only wait for a client that takes nothing.
         self.scope["bottomless.cut"] = self.cut  # type: ignore[typeddict-unknown-key]
@@ -37,43 +124,211 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        too_large = InvalidRequest("the headers are too large", code=Code.HEADERS_TOO_LARGE)
-        self._count(len(name) + len(value), too_large)
+        self._header_count += 1
+        self._count(len(name) + len(value), _headers_too_large())
         super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._enter(Reading.BODY)
+        self.cycle.transport = self._outgoing  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        self._fed, self._stall_seconds = 0, 0.0
+        if self.cycle.response_complete:
+            self._drop(len(body))
+            return
+        self._body_size += len(body)
+        self._watched.body_bytes += len(body)
+        if self._watched.body_bytes > self._bounds.body_bytes_max:
+            self._refusal = Overloaded("too many bodies are on their way", retry_after_seconds=1)
+            raise httptools.HttpParserError
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._enter(Reading.NOTHING)
+        super().on_message_complete()
+
+    # What the application does
+
+    def on_response_complete(self) -> None:
+        if not self.pipeline:
+            self._let_bodies_go()
+        if self._reading is Reading.BODY:
+            # What is left of the body may still come, within the bounds of lingering.
+            self._seconds, self._dropped = 0.0, 0
+        super().on_response_complete()
+
+    def write(self, data: bytes) -> None:
+        """Send; what waits to be taken is counted."""
+        self._written += len(data)
+        self.transport.write(data)
+        self._watched.note_written(len(data))
+
+    def end(self) -> None:
+        """Close when all is sent, so that the client can read all of it."""
+        if self._reading is Reading.BODY:
+            self._linger()
+        else:
+            self.transport.close()
 
     def cut(self, last: bytes) -> None:
         """End an answer in chunks whose client takes nothing: its last bytes stand behind what
         waits already, and some seconds later the connection is gone, with whatever is left."""
         if self.transport.is_closing():
             return
-        self.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+        self.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
         self.transport.close()
         self.loop.call_later(CUT_SECONDS, self.transport.abort)
 
-    def send_400_response(self, msg: str) -> None:
-        """Called after the parser gave up, for whatever reason."""
-        del msg
-        if self.cycle is not None and self.cycle.response_started:
-            # Bytes of a second answer must not stand in the middle of a first.
-            self.transport.close()
+    def cut_off(self, why: str) -> None:
+        """Drop the connection, with all that waits."""
+        self._watched.ended[why] += 1
+        self.transport.abort()
+
+    # What time does
+
+    def look(self, seconds: float) -> int:
+        """Count the time, end what is over its bounds; returns the bytes that wait to be sent."""
+        waiting = self.transport.get_write_buffer_size()
+        taken = self._written - waiting
+        if not waiting or taken != self._taken:
+            self._taken, self._stuck_seconds = taken, 0.0
+            self.took_at = self.loop.time()
+        else:
+            self._stuck_seconds += seconds
+            if self._stuck_seconds >= self._bounds.send_stall_seconds:
+                self.cut_off("send_stall")
+                return 0
+        if not self.transport.is_closing():
+            self._spend(seconds)
+        return waiting
+
+    def _spend(self, seconds: float) -> None:
+        bounds = self._bounds
+        answered = self.cycle is None or self.cycle.response_complete
+        if self._reading is Reading.BODY and not answered:
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                # It is the application's turn.
+                return
+            self._stall_seconds += seconds
+        elif self._reading is Reading.NOTHING and not answered:
             return
+        self._seconds += seconds
+        if self._reading is Reading.HEAD and self._seconds >= bounds.head_seconds:
+            self._refuse(_too_slow("the head of the request did not arrive in time"))
+        elif self._reading is Reading.NOTHING:
+            # A client that never said anything gets no more time than one that began to.
+            if self._seconds >= (
+                bounds.head_seconds if self.cycle is None else bounds.idle_seconds
+            ):
+                self._watched.ended["idle"] += 1
+                self.transport.close()
+        elif self._reading is Reading.REST or answered:
+            if self._seconds >= LINGER_SECONDS:
+                self.transport.close()
+        elif self._seconds >= bounds.body_seconds or (
+            self._stall_seconds >= bounds.body_stall_seconds
+        ):
+            self._refuse(_too_slow("the body of the request did not arrive in time"))
+
+    # Refusals
+
+    def _refuse(self, error: StoreError) -> None:
+        """Answer for a request that is not read to its end, and end the connection."""
+        if self.transport.is_closing() or self._reading is Reading.REST:
+            return
+        self._watched.ended[error.code.replace("-", "_")] += 1
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if self._reading is not Reading.BODY:
+                # Those before it are answered; bytes of a refusal must not stand among theirs.
+                cycle.keep_alive = False
+                self._enter(Reading.REST)
+                return
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        elif self._reading is Reading.BODY:
+            self._linger()
+            return
+        self._let_bodies_go()
+        self.write(self._refusal_bytes(error))
+        self._linger()
+
+    def _refusal_bytes(self, error: StoreError) -> bytes:
         scope: dict[str, Any] = {}
-        answer = problem_response(self._refusal, request_id_of(scope))
+        answer = problem_response(error, request_id_of(scope))
         body = bytes(answer.body)
+        named = {
+            **{name: value for name, value in answer.headers.items() if name == "retry-after"},
+            "content-type": PROBLEM_TYPE,
+            "content-length": str(len(body)),
+            "request-id": request_id_of(scope),
+            "x-content-type-options": "nosniff",
+            "connection": "close",
+        }
         lines = [
             STATUS_LINE[answer.status_code],
             *(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers),
-            b"content-type: %s\r\n" % PROBLEM_TYPE.encode(),
-            b"content-length: %d\r\n" % len(body),
-            b"request-id: %s\r\n" % request_id_of(scope).encode(),
-            b"x-content-type-options: nosniff\r\nconnection: close\r\n\r\n",
+            *(f"{name}: {value}\r\n".encode() for name, value in named.items()),
+            b"\r\n",
             body,
         ]
-        self.transport.write(b"".join(lines))
-        self.transport.close()
+        return b"".join(lines)
 
-    def _count(self, size: int, refusal: InvalidRequest) -> None:
+    def _linger(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._enter(Reading.REST)
+        self._unset_keepalive_if_required()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+
+    def _drop(self, size: int) -> None:
+        self._dropped += size
+        if self._dropped > LINGER_BYTES and not self.transport.is_closing():
+            self.transport.close()
+
+    def _enter(self, reading: Reading) -> None:
+        self._reading = reading
+        self._seconds = self._stall_seconds = 0.0
+        self._fed = self._dropped = 0
+
+    def _let_bodies_go(self) -> None:
+        self._watched.body_bytes -= self._body_size
+        self._body_size = 0
+
+    def _count(self, size: int, refusal: StoreError) -> None:
         self._head_size += size
-        if self._head_size > HEAD_SIZE_MAX:
+        bounds = self._bounds
+        if self._head_size > bounds.head_bytes_max or self._header_count > bounds.header_count_max:
             self._refusal = refusal
             raise httptools.HttpParserError
+
+
+class _Outgoing:
+    """The transport as one request's answer sees it."""
+
+    def __init__(self, connection: BoundedProtocol) -> None:
+        self.write = connection.write
+        self.close = connection.end
+        self._connection = connection
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+
+def _not_http() -> InvalidRequest:
+    return InvalidRequest("this is not an HTTP/1.1 request", code=Code.BAD_HEADER)
+
+
+def _headers_too_large() -> InvalidRequest:
+    return InvalidRequest("the headers are too large", code=Code.HEADERS_TOO_LARGE)
+
+
+def _too_slow(sentence: str) -> Overloaded:
+    return Overloaded(sentence, code=Code.REQUEST_TIMEOUT)

@@ -4,16 +4,20 @@ Each service adds its own in its `settings.py`, as a subclass of `CommonSettings
 of another service's settings in the environment disturb nobody; an empty one is not set.
 """
 
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
+from pydantic_settings import SettingsConfigDict
 
-from bottomless.model.limits import GIB, MIB
+from bottomless.model.limits import GIB, KIB, MIB
+from bottomless_server.runtime.identity.settings import IdentitySettings
+
+_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/?")
 
 
-class CommonSettings(BaseSettings):
+class CommonSettings(IdentitySettings):
     model_config = SettingsConfigDict(
         env_prefix="BOTTOMLESS_", env_ignore_empty=True, extra="forbid", frozen=True
     )
@@ -56,12 +60,74 @@ class CommonSettings(BaseSettings):
     reader_url: str | None = None
     """The reader service's internal listener."""
 
+    http_head_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0
+    """How long a client may take for the head of a request, and to begin its first one (408)."""
+    http_body_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """How long a client may take for a body: room is held for it meanwhile (408)."""
+    http_body_stall_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0
+    """How long nothing of a body may come (408)."""
+    http_idle_seconds: Annotated[float, Field(gt=0, le=3600)] = 75.0
+    """How long a connection may stay between requests; our own clients let go earlier."""
+    http_send_stall_seconds: Annotated[float, Field(gt=0, le=3600)] = 90.0
+    """A client that takes nothing of its answer for so long is cut off. Longer than
+    `BOTTOMLESS_READER_BLOCKED_SECONDS`, which ends an answer that stays open with a reason."""
+    http_head_bytes_max: Annotated[int, Field(ge=8 * KIB, le=1 * MIB)] = 64 * KIB
+    """Bytes of a request's URL and headers (414, 431)."""
+    http_header_count_max: Annotated[int, Field(ge=16, le=10_000)] = 100
+    """Headers of a request (431)."""
+    http_body_bytes_max: Annotated[int, Field(ge=1 * MIB)] = 512 * MIB
+    """Bytes of bodies of a listener's requests that have no answer yet; more are refused
+    (503 `overloaded`)."""
+    http_send_bytes_max: Annotated[int, Field(ge=1 * MIB)] = 256 * MIB
+    """Bytes of a listener's answers that wait to be taken; beyond, who takes nothing is cut off."""
+    http_connection_count_max: Annotated[int, Field(ge=1)] = 10_000
+    """Connections of a listener; more are refused (503 `overloaded`). Never more than the
+    descriptors of the process allow."""
+
+    cors_origins: str | None = None
+    """Origins whose pages may call the public listener, `https://host[:port]`, with commas
+    between them; no page may if it is not set."""
+    docs: bool = False
+    """Serve `/docs`, the contract for people."""
+    metrics_listen: str | None = None
+    """Another listener, `host:port`, for `/metrics` alone: where the internal ones are sockets,
+    which Prometheus does not ask."""
+
+    otel: bool = False
+    """Send OpenTelemetry spans, to where `OTEL_EXPORTER_OTLP_ENDPOINT` and its like say; needs the
+    extra `otel`."""
+
     drain_seconds: float = 20
     """How long in-flight work may take when the process is told to stop."""
+
+    rate_tenant_requests_per_second: Annotated[int, Field(ge=1)] | None = None
+    """Requests that a tenant may send to this process in a second; no limit if it is not set."""
+    rate_tenant_append_bytes_per_second: Annotated[int, Field(ge=KIB)] | None = None
+    """Bytes of bodies that a tenant may append through this process in a second, as they are
+    sent; no limit if it is not set."""
+    rate_key_requests_per_second: Annotated[int, Field(ge=1)] | None = None
+    """The same for each credential: an API key, or the subject of a token."""
+    rate_key_append_bytes_per_second: Annotated[int, Field(ge=KIB)] | None = None
+    """The same for each credential."""
 
     fault_points: bool = False
     """For tests alone: let the internal listener arm places where the process dies."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_requests: bool = False
+    """A line for every request, at the level of info; else they are told at that of debug."""
     log_json: bool = False
     """One JSON object a line instead of text for people."""
+
+    @property
+    def allowed_origins(self) -> tuple[str, ...]:
+        words = (self.cors_origins or "").split(",")
+        return tuple(word.strip().rstrip("/") for word in words if word.strip())
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: str | None) -> str | None:
+        for word in (value or "").split(","):
+            if word.strip() and not _ORIGIN.fullmatch(word.strip()):
+                raise ValueError("an origin looks like https://host or http://host:port")
+        return value

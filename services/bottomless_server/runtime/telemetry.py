@@ -14,6 +14,8 @@ from typing import Literal, TextIO, cast
 import structlog
 from structlog.typing import Processor
 
+from bottomless_server.runtime.tracing import name_request
+
 
 def configure_logs(
     level: Literal["debug", "info", "warning", "error"] = "info", *, as_json: bool = False
@@ -23,6 +25,7 @@ def configure_logs(
     stderr = cast("TextIO", _Stderr())
     stamps: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        name_request,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]

@@ -1,0 +1,31 @@
+"""File descriptors: a process takes as many as it is allowed, since each client is one."""
+
+import resource
+from typing import Final
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_KEPT_BACK: Final = 512
+"""For files, the object store, coordination and peers."""
+_COUNTED_MAX: Final = 1 << 20
+"""A limit beyond is none."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one; returns how many descriptors there may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _COUNTED_MAX if hard == resource.RLIM_INFINITY else min(hard, _COUNTED_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the descriptor limit stays", soft=soft, hard=hard, error=str(error))
+            return soft
+    return wanted
+
+
+def connection_count_max(descriptor_count: int) -> int:
+    """How many connections a process with so many descriptors may have."""
+    return max(descriptor_count - _KEPT_BACK, descriptor_count // 2)
