@@ -31,8 +31,12 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.dispatch import Dispatcher
+from bottomless_server.runtime.front import Front
+from bottomless_server.runtime.identity.opening import open_gate
 from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
+from bottomless_server.runtime.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.service import Service, run_process, serve
 from bottomless_server.runtime.settings import CommonSettings
 from bottomless_server.runtime.telemetry import configure_logs
@@ -72,10 +76,11 @@ def run(settings: CommonSettings) -> int:
                 await held.enter_async_context(_watched(valkey))
                 coordination_url = valkey.url
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
-            drive = open_drive(store_url, settings)
-            coordination = open_coordination(coordination_url)
+            front = Front(settings)
+            drive = measured_drive(open_drive(store_url, settings), front.metrics)
+            coordination = MeasuredCoordination(open_coordination(coordination_url), front.metrics)
             try:
-                return await _serve(settings, drive, coordination)
+                return await _serve(settings, drive, coordination, front)
             finally:
                 await drive.aclose()
                 await coordination.aclose()
@@ -162,7 +167,9 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
         pause = min(2 * pause, RESTART_SECONDS_MAX)
 
 
-async def _serve(settings: CommonSettings, drive: Drive, coordination: Coordination) -> int:
+async def _serve(
+    settings: CommonSettings, drive: Drive, coordination: Coordination, front: Front
+) -> int:
     data_dir = settings.data_dir
     urls = {name: internal_url(None, data_dir, name) for name in SERVICES}
     common: dict[str, Any] = {
@@ -182,12 +189,15 @@ async def _serve(settings: CommonSettings, drive: Drive, coordination: Coordinat
     ]
     assert tuple(service.name for service in services) == SERVICES
     apps = {service.name: service.public for service in services}
-    return await serve(
-        services,
-        public_app=Dispatcher(apps, route, "Bottomless"),
-        host=settings.host,
-        port=settings.port,
-        internal_urls=urls,
-        drain_order=DRAIN_ORDER,
-        drain_seconds=settings.drain_seconds,
-    )
+    limits = RateLimits(policies_of(settings))
+    async with open_gate(settings, urls["manifest"]) as gate:
+        return await serve(
+            services,
+            public_app=gate.around(limits.around(Dispatcher(apps, route, "Bottomless"))),
+            host=settings.host,
+            port=settings.port,
+            internal_urls=urls,
+            drain_order=DRAIN_ORDER,
+            drain_seconds=settings.drain_seconds,
+            front=front,
+        )

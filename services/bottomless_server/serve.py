@@ -1,6 +1,5 @@
 """`bottomless serve`: the command that runs services. Imports nothing heavy before it runs."""
 
-import os
 import signal
 import sys
 from enum import StrEnum
@@ -52,11 +51,6 @@ def command(
     and BOTTOMLESS_INGEST_URL (internal listeners of these, http:// or unix://), and
     BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
     """
-    if not _loopback(host) and os.environ.get(UNAUTHENTICATED) != "1":
-        _fail(
-            f"{host} can be reached from other machines and nobody is authenticated yet; "
-            f"set {UNAUTHENTICATED}=1 to serve there all the same"
-        )
     # Until there is a loop that hears signals: nothing was answered yet, so this is a clean stop.
     signal.signal(signal.SIGTERM, _stop_before_start)
     raise typer.Exit(_run(service, {"data_dir": data_dir, "port": port, "host": host}))
@@ -68,13 +62,20 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     from bottomless_server.runtime.settings import CommonSettings  # noqa: PLC0415
 
     try:
+        settings = CommonSettings(**given)
+        if not (_loopback(settings.host) or settings.identity or settings.allow_unauthenticated):
+            return _fail(
+                f"{settings.host} can be reached from other machines and nobody is asked who they "
+                f"are; set BOTTOMLESS_IDENTITY=true (docs/identity.md), or {UNAUTHENTICATED}=1 to "
+                "serve there all the same"
+            )
         if service is None:
             from bottomless_server import allinone  # noqa: PLC0415
 
-            return allinone.run(CommonSettings(**given))
+            return allinone.run(settings)
         from bottomless_server import single  # noqa: PLC0415
 
-        return single.run(service, CommonSettings(**given))
+        return single.run(service, settings)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "_".join(map(str, first["loc"])).upper()

@@ -10,8 +10,12 @@ from typing import Any, Final
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
+from bottomless_server.runtime.front import Front
+from bottomless_server.runtime.identity.opening import open_gate
 from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
+from bottomless_server.runtime.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.service import Service, run_process, serve
 from bottomless_server.runtime.settings import CommonSettings
 from bottomless_server.runtime.telemetry import configure_logs
@@ -36,21 +40,31 @@ def run(name: str, settings: CommonSettings) -> int:
         listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
         url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
         given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
-        drive = open_drive(settings.store_url, settings) if settings.store_url else None
-        coordination = (
-            open_coordination(settings.coordination_url) if settings.coordination_url else None
-        )
+        front = Front(settings)
+        drive: Drive | None = None
+        coordination: Coordination | None = None
+        if settings.store_url:
+            drive = measured_drive(open_drive(settings.store_url, settings), front.metrics)
+        if settings.coordination_url:
+            coordination = MeasuredCoordination(
+                open_coordination(settings.coordination_url), front.metrics
+            )
         try:
             service = _create(name, given, drive, coordination)
-            return await serve(
-                [service],
-                public_app=service.public,
-                host=settings.host,
-                port=settings.port,
-                internal_urls={name: url},
-                drain_order=[name],
-                drain_seconds=settings.drain_seconds,
-            )
+            limits = RateLimits(policies_of(settings))
+            async with open_gate(
+                settings, url if name == "manifest" else settings.manifest_url
+            ) as gate:
+                return await serve(
+                    [service],
+                    public_app=gate.around(limits.around(service.public)),
+                    host=settings.host,
+                    port=settings.port,
+                    internal_urls={name: url},
+                    drain_order=[name],
+                    drain_seconds=settings.drain_seconds,
+                    front=front,
+                )
         finally:
             if drive is not None:
                 await drive.aclose()

@@ -2,6 +2,7 @@
 
     StoreError
     ├── InvalidRequest   change the request
+    ├── Denied           present another credential
     ├── NotFound         create it first, or ask for another
     ├── Exists           use what is there, or another name
     ├── WrongOffset      read the tail again, then decide
@@ -31,6 +32,8 @@ class Code(StrEnum):
     BAD_OFFSET_SPEC = "bad-offset-spec"
     BAD_HEADER = "bad-header"
     BAD_NAME = "bad-name"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
     NOT_FOUND = "not-found"
     STREAM_NOT_FOUND = "stream-not-found"
     CONSUMER_NOT_FOUND = "consumer-not-found"
@@ -39,8 +42,10 @@ class Code(StrEnum):
     FRAGMENT_NOT_FOUND = "fragment-not-found"
     PRODUCER_NOT_FOUND = "producer-not-found"
     OFFSET_NOT_FOUND = "offset-not-found"
+    KEY_NOT_FOUND = "key-not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     NOT_ACCEPTABLE = "not-acceptable"
+    REQUEST_TIMEOUT = "request-timeout"
     UNSUPPORTED_MEDIA_TYPE = "unsupported-media-type"
     URI_TOO_LONG = "uri-too-long"
     HEADERS_TOO_LARGE = "headers-too-large"
@@ -55,6 +60,7 @@ class Code(StrEnum):
     OFFSET_REGRESSION = "offset-regression"
     HOME_LIVE = "home-live"
     COORDINATION_INTACT = "coordination-intact"
+    KEY_NOT_ACTIVE = "key-not-active"
     OFFSET_TRIMMED = "offset-trimmed"
     RANGE_CONDEMNED = "range-condemned"
     OFFSET_MISMATCH = "offset-mismatch"
@@ -77,6 +83,7 @@ class Code(StrEnum):
     OVERLOADED = "overloaded"
     DISK_BOUND = "disk-bound"
     QUOTA_EXCEEDED = "quota-exceeded"
+    RATE_LIMITED = "rate-limited"
     DRAINING = "draining"
     INTERNAL = "internal"
     OBJECT_STORE_UNAVAILABLE = "object-store-unavailable"
@@ -151,6 +158,12 @@ class InvalidRequest(StoreError):
     """The request itself is wrong; the same again fails again."""
 
     default_code = Code.BAD_PARAMETER
+
+
+class Denied(StoreError):
+    """The credential is missing, not good, or not enough."""
+
+    default_code = Code.FORBIDDEN
 
 
 class NotFound(StoreError):

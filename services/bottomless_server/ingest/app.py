@@ -3,11 +3,12 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.coordination.base import Coordination
@@ -15,9 +16,10 @@ from bottomless.errors import Unavailable
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
-from bottomless_server.ingest.file_calls import FileCalls, RealFileCalls
+from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
 from bottomless_server.ingest.leftovers import Leftovers
+from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.names import ManifestCalls, StreamNames
 from bottomless_server.ingest.node import DirectoryLock, load_node_id
 from bottomless_server.ingest.owner import Clocks, LeaseBounds, NodeLease, Owner
@@ -28,6 +30,7 @@ from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
+from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
@@ -136,6 +139,18 @@ class IngestService:
             "local_bytes": self._disk.held,
         }
 
+    def metrics(self) -> Iterable[Metric]:
+        yield from self._appends.counts.metrics()
+        streams = () if self._tails is None else self._tails.streams.opened()
+        yield from ingest_gauges(
+            queue_size=self._appends.queue_size,
+            local_size=self._disk.held,
+            local_size_max=self._disk.bytes_max,
+            stream_count=sum(1 for _ in streams),
+        )
+        if isinstance(self._files, TimedFileCalls):
+            yield from self._files.syncs.collect()
+
     def _surroundings(self) -> Surroundings:
         settings = self._settings
         assert self._executor is not None
@@ -177,7 +192,7 @@ def create_service(
         if settings.manifest_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
         manifest = Peer(settings.manifest_url, name="manifest")
-    return IngestService(settings, coordination, manifest, files or RealFileCalls(), clocks)
+    return IngestService(settings, coordination, manifest, files or TimedFileCalls(), clocks)
 
 
 def _roll(settings: IngestSettings) -> RollBounds:
@@ -191,6 +206,7 @@ def _roll(settings: IngestSettings) -> RollBounds:
 def _create_public_api(appends: Appends) -> FastAPI:
     """Everything on the public listener but the append itself, whose contract it states."""
     api = create_api("Bottomless ingest")
+    describe(api, "ingest")
 
     @api.post(
         "/v1/streams/{s}/records",

@@ -113,7 +113,8 @@ def bounds_of(appender: Appender) -> dict[str, int | None]:
         "published_next": appender.published_next,
         "version": appender.version,
         "last_chunk_offset": appender.log.last_chunk_offset,
-        "last_timestamp": appender.log.last_timestamp,
+        # 0 where no record is left here: object storage knows it then.
+        "last_timestamp": appender.log.last_record_timestamp or 0,
     }
 
 

@@ -29,9 +29,11 @@ from bottomless_server.runtime.http import (
     content_type,
     encode_json,
     header,
+    negotiate,
     parse_json,
     parse_query,
 )
+from bottomless_server.runtime.identity.principal import principal_of
 
 _T = TypeVar("_T")
 
@@ -87,12 +89,15 @@ def read_form(scope: Scope) -> Form:
     """What can be known, and refused, without the stream or the body.
 
     Raises:
-        InvalidRequest: 400 or 415.
+        InvalidRequest: 400, 406 or 415.
     """
     parse_query(scope, {})
+    negotiate(header(scope, b"accept"), [JSON])
     promise = NOTHING
     if not _PROMISES.isdisjoint([name for name, _ in scope["headers"]]):
-        promise = read_promise(lambda name: header(scope, name.encode()))
+        principal = principal_of(scope)
+        sender = principal.actor if principal.authenticated else ""
+        promise = read_promise(lambda name: header(scope, name.encode()), sender)
     declared = header(scope, b"content-length")
     return Form(
         media_type=content_type(scope, ACCEPTED),

@@ -5,10 +5,11 @@ for longer than the old owner's lease would last.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.names import StreamId, StreamName, parse_stream_id
+from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
 from bottomless_server.ingest.owner import Clocks
@@ -20,7 +21,9 @@ _NAME_COUNT_MAX = 100_000
 class ManifestCalls(Protocol):
     """What ingest asks of manifest; a `Peer` is one."""
 
-    async def call(self, method: str, path: str) -> PeerAnswer: ...
+    async def call(
+        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None
+    ) -> PeerAnswer: ...
 
     async def aclose(self) -> None: ...
 
@@ -32,10 +35,10 @@ class StreamNames:
         self._manifest = manifest
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: dict[StreamName, tuple[StreamId, int]] = {}
-        self._asking: dict[StreamName, asyncio.Task[StreamId]] = {}
+        self._known: dict[FullName, tuple[StreamId, int]] = {}
+        self._asking: dict[FullName, asyncio.Task[StreamId]] = {}
 
-    async def find(self, name: StreamName) -> StreamId:
+    async def find(self, name: FullName) -> StreamId:
         """The stream behind a name.
 
         Raises:
@@ -53,7 +56,7 @@ class StreamNames:
             self._ask(name)
         return stream_id
 
-    async def find_other(self, name: StreamName, stale: StreamId) -> StreamId:
+    async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
         """The stream behind a name that once meant `stale`, which is no more.
 
         Raises:
@@ -97,7 +100,7 @@ class StreamNames:
             raise Unavailable("manifest gave an answer to another question")
         return StreamState(answer["state"])
 
-    def _ask(self, name: StreamName) -> asyncio.Task[StreamId]:
+    def _ask(self, name: FullName) -> asyncio.Task[StreamId]:
         asking = self._asking.get(name)
         if asking is None:
             asking = asyncio.create_task(self._load(name))
@@ -105,17 +108,21 @@ class StreamNames:
             asking.add_done_callback(lambda task: self._asked(name, task))
         return asking
 
-    def _asked(self, name: StreamName, task: asyncio.Task[StreamId]) -> None:
+    def _asked(self, name: FullName, task: asyncio.Task[StreamId]) -> None:
         del self._asking[name]
         # Looked at here, since a question ahead of time has nobody waiting for its answer.
         if not task.cancelled():
             task.exception()
 
-    async def _load(self, name: StreamName) -> StreamId:
+    async def _load(self, name: FullName) -> StreamId:
         asked_at = self._clocks.elapsed()
         try:
             answer: Any = (
-                await self._manifest.call("GET", f"/internal/v1/streams/by-name/{name}")
+                await self._manifest.call(
+                    "GET",
+                    f"/internal/v1/streams/by-name/{name.name}",
+                    params={"tenant": name.tenant},
+                )
             ).body
         except Unavailable as error:
             raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error

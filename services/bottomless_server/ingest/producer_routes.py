@@ -12,9 +12,9 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, InvalidRequest
+from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import KIB
-from bottomless.model.names import parse_reference, parse_stream_name
+from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.appender import Appender, StateChange
 from bottomless_server.ingest.core.producers import (
@@ -25,7 +25,16 @@ from bottomless_server.ingest.core.producers import (
 )
 from bottomless_server.ingest.core.tracking import Producer
 from bottomless_server.ingest.routes import Appends
-from bottomless_server.runtime.http import integer, json_response, parse_query, read_body
+from bottomless_server.runtime.full_names import full_name_of
+from bottomless_server.runtime.http import (
+    header,
+    integer,
+    json_response,
+    negotiate,
+    parse_query,
+    read_body,
+    text,
+)
 
 _PAGE_COUNT_DEFAULT: Final = 100
 _PAGE_COUNT_MAX: Final = 1000
@@ -39,47 +48,55 @@ class ProducerRoutes:
 
     async def show_all(self, s: str, request: Request) -> Response:
         asked = parse_query(
-            request.scope, {"limit": integer(1, _PAGE_COUNT_MAX), "page_token": _last_of_page}
+            request.scope, {"limit": integer(1, _PAGE_COUNT_MAX), "page_token": text}
         )
-        limit, after = asked.get("limit", _PAGE_COUNT_DEFAULT), asked.get("page_token", "")
-        appender = await self._find(s)
+        _require_json(request)
+        limit = asked.get("limit", _PAGE_COUNT_DEFAULT)
+        appender = await self._find(request, s)
+        after = _after(asked.get("page_token"), appender.stream_id)
         known = appender.tracking.producers
         names = nsmallest(limit + 1, (name for name in known if name > after))
         body = {
             "items": [_shown(name, known[name]) for name in names[:limit]],
-            "next_page_token": _token(names[limit - 1]) if len(names) > limit else None,
+            "next_page_token": _token(appender.stream_id, names[limit - 1])
+            if len(names) > limit
+            else None,
         }
         return json_response(body, headers={"stream-id": appender.stream_id})
 
     async def show(self, s: str, p: str, request: Request) -> Response:
         parse_query(request.scope, {})
+        _require_json(request)
         producer_id = parse_reference(p)
-        return _answer(await self._find(s), producer_id)
+        return _answer(await self._find(request, s), producer_id)
 
     async def raise_epoch(self, s: str, p: str, request: Request) -> Response:
         parse_query(request.scope, {})
+        _require_json(request)
         producer_id = parse_reference(p)
         if await read_body(request.scope, request.receive, KIB):
             raise InvalidRequest("there is no body here", code=Code.VALIDATION_FAILED)
         appender = await self._change(
-            s, lambda tracking, now: raise_epoch(tracking, producer_id, now)
+            request, s, lambda tracking, now: raise_epoch(tracking, producer_id, now)
         )
         return _answer(appender, producer_id)
 
     async def forget(self, s: str, p: str, request: Request) -> Response:
         parse_query(request.scope, {})
         producer_id = parse_reference(p)
-        appender = await self._change(s, lambda tracking, now: forget(tracking, producer_id, now))
+        appender = await self._change(
+            request, s, lambda tracking, now: forget(tracking, producer_id, now)
+        )
         return Response(status_code=204, headers={"stream-id": appender.stream_id})
 
-    async def _change(self, s: str, change: StateChange) -> Appender:
-        appender = await self._find(s)
+    async def _change(self, request: Request, s: str, change: StateChange) -> Appender:
+        appender = await self._find(request, s)
         self._appends.require_disk()
         await appender.change(change)
         return appender
 
-    async def _find(self, s: str) -> Appender:
-        return await self._appends.find(parse_stream_name(s))
+    async def _find(self, request: Request, s: str) -> Appender:
+        return await self._appends.find(full_name_of(request.scope, s))
 
 
 def add_producer_routes(api: FastAPI, appends: Appends) -> None:
@@ -93,6 +110,10 @@ def add_producer_routes(api: FastAPI, appends: Appends) -> None:
     api.add_api_route(
         f"{one}/epoch", routes.raise_epoch, methods=["POST"], operation_id="raise_producer_epoch"
     )
+
+
+def _require_json(request: Request) -> None:
+    negotiate(header(request.scope, b"accept"), ["application/json"])
 
 
 def _answer(appender: Appender, producer_id: str) -> Response:
@@ -112,13 +133,27 @@ def _shown(producer_id: str, producer: Producer) -> dict[str, Any]:
     }
 
 
-def _token(name: str) -> str:
-    return urlsafe_b64encode(name.encode("ascii")).decode("ascii").rstrip("=")
+def _token(stream_id: StreamId, name: str) -> str:
+    # Says nothing that the page did not; the stream is in it so that it goes on with no other.
+    place = f"{stream_id}:{name}".encode("ascii")
+    return urlsafe_b64encode(place).decode("ascii").rstrip("=")
 
 
-def _last_of_page(token: str) -> str:
+def _after(token: str | None, stream_id: StreamId) -> str:
+    """Behind which producer a page begins.
+
+    Raises:
+        InvalidRequest: the token was not made for this list.
+    """
+    if token is None:
+        return ""
     try:
         padded = token.encode("ascii") + b"=" * (-len(token) % 4)
-        return parse_reference(urlsafe_b64decode(padded).decode("ascii"))
+        of_stream, _, name = urlsafe_b64decode(padded).decode("ascii").partition(":")
+        if of_stream == stream_id:
+            return parse_reference(name)
     except (binascii.Error, UnicodeError, InvalidRequest):
-        raise InvalidRequest("it was not made by this service") from None
+        pass
+    sentence = "the page token was not made for this list"
+    fault = Fault(Code.BAD_PARAMETER, sentence, parameter="page_token")
+    raise InvalidRequest(sentence, faults=[fault])

@@ -15,12 +15,13 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, NotFound, Outcome, Overloaded, StoreError, Unavailable
-from bottomless.model.names import StreamId, StreamName, parse_stream_name
+from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.answers import Expecting, send_answer, wants_minimal
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.admission import Admission
 from bottomless_server.ingest.core.producers import Appended
 from bottomless_server.ingest.forms import Form, read_append, read_form
+from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.pulse import Pulse, wait_for
@@ -28,6 +29,7 @@ from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.upkeep import DiskUse
 from bottomless_server.runtime.encodings import decode_body
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import ClientGone, read_body, request_id_of, send_problem
 
 log = structlog.get_logger(__name__)
@@ -84,15 +86,20 @@ class Appends:
         )
         self._room = Pulse()
         self._decoding = asyncio.Semaphore(_DECODINGS_MAX)
+        self.counts = AppendCounts()
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._draining = False
+
+    @property
+    def queue_size(self) -> int:
+        return self._admission.total
 
     def open(self, streams: OwnedStreams) -> None:
         """Take appends from now on."""
         self._streams = streams
 
-    async def find(self, name: StreamName) -> Appender:
+    async def find(self, name: FullName) -> Appender:
         """The appender of a stream.
 
         Raises:
@@ -130,7 +137,7 @@ class Appends:
             ClientGone: before the whole body was here.
         """
         form = read_form(scope)
-        name = parse_stream_name(text)
+        name = full_name_of(scope, text)
         self._in_flight += 1
         try:
             appender = await self.find(name)
@@ -150,7 +157,7 @@ class Appends:
         held: int | None = form.size_to_hold
         await self._take_room(stream_id, form.size_to_hold)
         try:
-            body = await self._receive(scope, receive, form.body_size_max)
+            body = await read_body(scope, receive, form.body_size_max)
             if form.encoding is not None:
                 # The room for what was sent goes first: both together may be more than there is.
                 async with self._decoding:
@@ -163,7 +170,9 @@ class Appends:
                     held = len(body)
             size_max = self._settings.ingest_chunk_size_max
             append = await read_append(scope, form, body, size_max)
-            return await appender.append(append)
+            appended = await appender.append(append)
+            self.counts.note(appended, len(body))
+            return appended
         finally:
             if held is not None:
                 self._give_room_back(stream_id, held)
@@ -183,10 +192,3 @@ class Appends:
     def _give_room_back(self, stream_id: StreamId, size: int) -> None:
         self._admission.give_back(stream_id, size)
         self._room.fire()
-
-    async def _receive(self, scope: Scope, receive: Receive, size_max: int) -> bytes:
-        try:
-            async with asyncio.timeout(self._settings.ingest_body_wait_ms / 1000):
-                return await read_body(scope, receive, size_max)
-        except TimeoutError:
-            raise Overloaded("the body did not arrive in time", retry_after_seconds=1) from None

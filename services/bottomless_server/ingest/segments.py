@@ -140,11 +140,21 @@ class SegmentLog:
     @property
     def last_chunk_offset(self) -> int | None:
         """Where the last chunk with records begins."""
+        place = self._last_with_records()
+        return None if place is None else place.first_offset
+
+    @property
+    def last_record_timestamp(self) -> int | None:
+        """Of the last record; `last_timestamp` may be of a chunk without any, behind it."""
+        place = self._last_with_records()
+        return None if place is None else place.timestamp
+
+    def _last_with_records(self) -> ChunkPlace | None:
         for segment in reversed(self.segments):
             # The last chunk that begins before the segment's end has records; others have none.
             number = segment.index.holding(segment.next_offset - 1)
             if segment.next_offset > segment.first_offset and number >= 0:
-                return segment.index.place(number).first_offset
+                return segment.index.place(number)
         return None
 
     def write(

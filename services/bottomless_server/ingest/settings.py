@@ -37,8 +37,6 @@ class IngestSettings(CommonSettings):
     """The same for one stream, so that one cannot starve all others."""
     ingest_queue_wait_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long an append waits for room before 503 `overloaded`."""
-    ingest_body_wait_ms: _Positive = 60_000
-    """How long a client may take to send a body: what it declared is held for it meanwhile."""
 
     ingest_producer_count_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Producers that a stream remembers: some 500 bytes each, in memory and in every segment."""

@@ -20,7 +20,7 @@ async def affected_consumers(
         return []
     affected = []
     for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
-        lost = await records_lost(context, verdict, stored.next_offset)
+        lost = await records_lost(context, record.tenant, verdict, stored.next_offset)
         if lost:
             affected.append(
                 {

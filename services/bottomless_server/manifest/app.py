@@ -1,10 +1,11 @@
 """The manifest service, put together: reads like a list of its parts."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.coordination.base import Coordination
@@ -20,6 +21,9 @@ from bottomless_server.manifest.deletion import Deletions
 from bottomless_server.manifest.garbage import register_gc
 from bottomless_server.manifest.garbage_timer import GarbageTimer
 from bottomless_server.manifest.internal_routes import internal_api
+from bottomless_server.manifest.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys import Keys
+from bottomless_server.manifest.metrics import manifest_metrics
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.owners import Owners, PeerOwners
@@ -29,6 +33,7 @@ from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.regression import Regression
 from bottomless_server.manifest.retention_operations import register_retention
 from bottomless_server.manifest.retention_timer import RetentionTimer
+from bottomless_server.manifest.root_key import RootKey
 from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
@@ -54,6 +59,9 @@ class ManifestService:
         self._operations = Operations(context)
         self._deletions = Deletions(context, self._registry, self._mutators, self._operations)
         self._snapshots = ConsumerSnapshots(context)
+        keys = Keys(context)
+        self._key_upkeep = KeyUpkeep(context, keys)
+        self._root_key = RootKey(context.settings.root_key_file)
         self._retention = RetentionTimer(context, self._mutators)
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
@@ -74,17 +82,19 @@ class ManifestService:
             self._deletions,
             self._snapshots,
             self._rebuild,
+            keys,
         )
         self.public: ASGIApp = self._regression.around(public)
-        internal = internal_api(context, self._registry, self._mutators)
+        internal = internal_api(context, self._registry, self._mutators, keys, self._root_key)
         self.internal: ASGIApp = self._regression.around(internal)
 
     async def start(self) -> None:
         """Refuse stores that do not belong together or lose writes, before serving from them.
 
         Raises:
-            Unavailable, Corrupt: the start must not go on.
+            Unavailable, Corrupt, CannotStart: the start must not go on.
         """
+        self._root_key.check()
         await self._context.coordination.check()
         await probe(self._context.drive)
         await self._regression.look()
@@ -113,6 +123,7 @@ class ManifestService:
         self._tasks = [
             asyncio.create_task(self._deleter.run(), name="manifest deleter"),
             asyncio.create_task(self._snapshots.run(), name="manifest consumer snapshots"),
+            asyncio.create_task(self._key_upkeep.run(), name="manifest keys"),
             asyncio.create_task(self._retention.run(), name="manifest retention"),
             asyncio.create_task(self._garbage.run(), name="manifest garbage"),
         ]
@@ -133,6 +144,13 @@ class ManifestService:
     def not_ready(self) -> StoreError | None:
         """Why this service serves nothing, if it does not."""
         return self._regression.problem()
+
+    def metrics(self) -> Iterable[Metric]:
+        return manifest_metrics(
+            self._context.counts,
+            paused_count=self._retention.paused_count,
+            regressed=self._regression.regressed,
+        )
 
     async def report(self) -> Mapping[str, Any]:
         await self._context.coordination.check()

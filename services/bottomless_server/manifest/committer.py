@@ -227,6 +227,7 @@ class Committer:
         except CoordinationUnknown:
             return await self._decide_now()
         except Superseded as superseded:
+            self._context.counts.conflicts += 1
             log.info(
                 "somebody else changed the record",
                 **named(publish),
@@ -244,6 +245,7 @@ class Committer:
         return Published(record)
 
     def _note_applied(self, publish: Publish) -> None:
+        self._context.counts.publishes += 1
         for uid in publish.uids:
             self.fates.note(uid, True)
         if publish.edit is not None:
@@ -314,4 +316,4 @@ class Committer:
 
     async def _names(self, fragment: FragmentInfo) -> bool:
         drive, root = self._context.drive, self.keeper.root
-        return await names(drive, root, fragment.first_offset, fragment.uid)
+        return await names(drive, self.record.tenant, root, fragment.first_offset, fragment.uid)

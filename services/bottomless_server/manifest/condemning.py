@@ -68,6 +68,7 @@ async def grant(
         if len(live) >= LEASE_COUNT_MAX:
             raise Overloaded(
                 "the stream has as many leases as it may have",
+                code=Code.QUOTA_EXCEEDED,
                 facts={"limit": LEASE_COUNT_MAX},
                 retry_after_seconds=10,
             )

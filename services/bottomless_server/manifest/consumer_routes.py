@@ -14,7 +14,7 @@ from bottomless.coordination.base import CoordinationUnknown
 from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Overloaded, Unavailable
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.limits import KIB, OFFSET_MAX
-from bottomless.model.names import Reference, parse_reference, parse_stream_name
+from bottomless.model.names import Reference, parse_reference
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless_server.manifest.bounds import StreamBounds
@@ -32,7 +32,9 @@ from bottomless_server.manifest.core.consumers import (
 from bottomless_server.manifest.core.preconditions import require_match
 from bottomless_server.manifest.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.identity.audit import note_action
 
 _BODY_SIZE_MAX: Final = 4 * KIB
 
@@ -79,7 +81,7 @@ class _Routes:
     async def list(self, request: Request) -> Response:
         query = parse_query(request.scope, PAGING)
         negotiate(header(request.scope, b"accept"), [JSON])
-        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        record = await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
         scope = ("consumers", record.stream_id)
         after = await self._paging.start_of(query.get("page_token"), scope)
         limit = query.get("limit", PAGE_COUNT_DEFAULT)
@@ -101,7 +103,7 @@ class _Routes:
 
     async def put(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         consumer = parse_reference(request.path_params["c"])
         negotiate(header(request.scope, b"accept"), [JSON])
         asked = _asked(
@@ -109,6 +111,8 @@ class _Routes:
             await read_closed_body(request, _Commit, size_max=_BODY_SIZE_MAX),
             header(request.scope, b"if-match"),
         )
+        if asked.allow_regression:
+            note_action(request.scope, "offset.force")
         record = await self._registry.find(name)
         first_offset, committed_next = await self._ends(record)
         self._check(asked, record, committed_next)
@@ -118,7 +122,7 @@ class _Routes:
 
     async def delete(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        record = await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
         consumer = parse_reference(request.path_params["c"])
         if_match = header(request.scope, b"if-match")
 
@@ -132,7 +136,7 @@ class _Routes:
 
     async def _get(self, request: Request, missing: NotFound) -> Response:
         parse_query(request.scope, {})
-        record = await self._registry.find(parse_stream_name(request.path_params["s"]))
+        record = await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
         consumer = parse_reference(request.path_params["c"])
         negotiate(header(request.scope, b"accept"), [JSON])
         stored = await self._offsets.find(record.stream_id, consumer)

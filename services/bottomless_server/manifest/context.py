@@ -11,6 +11,7 @@ from bottomless.model.names import Uid
 from bottomless.stores.streams import Streams
 from bottomless_server.manifest.clock_skew import ClockSkew
 from bottomless_server.manifest.groups import Groups
+from bottomless_server.manifest.metrics import ManifestCounts
 from bottomless_server.manifest.owners import Owners
 from bottomless_server.manifest.settings import ManifestSettings
 
@@ -33,6 +34,7 @@ class Context:
     clock: Callable[[], int] = now_ms
     """Milliseconds since 1970."""
     new_uid: Callable[[], Uid] = random_uid
+    counts: ManifestCounts = field(default_factory=ManifestCounts)
     skew: ClockSkew = field(init=False)
     groups: Groups = field(init=False)
 

@@ -94,6 +94,7 @@ class Deleter:
         if settled:
             await reach("manifest.deleter.before-settle")
         await context.coordination.settle(settled)
+        context.counts.queued_deletes = await context.coordination.member_count(DELETES_KEY)
         return len(settled)
 
     async def _settle(self, stream_id: StreamId, members: _Members) -> list[Due]:
@@ -106,6 +107,7 @@ class Deleter:
                 # Of a stream that is being deleted nothing is live, and its root may be gone.
                 live = await self._live(record, members)
             self.refused_count += len(live)
+            self._context.counts.refused_deletes = self.refused_count
             for due in live:
                 log.critical(
                     "a live object was to be deleted", stream_id=stream_id, uid=members[due].uid
@@ -145,7 +147,7 @@ class Deleter:
             return False
         # A group whose front was cut begins below the floor, and is reached through it.
         offset = max(doomed.first_offset, root.first_offset)
-        return await names(self._context.drive, root, offset, doomed.uid)
+        return await names(self._context.drive, record.tenant, root, offset, doomed.uid)
 
     async def _condemned(self, record: StreamRecord, members: _Members) -> _Members:
         """Those that are condemned now, or need not be; the others are put off."""
@@ -205,6 +207,7 @@ class Deleter:
             errors = sorted({str(error) for error in failed.values()})
             log.warning("objects were not deleted", count=len(failed), errors=errors)
         self.deleted_count += len(object_keys) - len(failed)
+        self._context.counts.deleted = self.deleted_count
         await reach("manifest.deleter.after-delete")
         return set(failed)
 

@@ -30,7 +30,8 @@ from bottomless.coordination.base import CoordinationUnknown
 from bottomless.drives.base import ObjectFacts
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 from bottomless.formats.keys import parse_registry_key, stream_prefix
-from bottomless.model.names import StreamId, StreamName
+from bottomless.model.names import FullName, StreamId
+from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord, StreamState, live_leases
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.operations import Operation, entered
@@ -77,7 +78,7 @@ class Deletions:
         self._operations = operations
         operations.register(KIND, self.step, endless=True)
 
-    async def begin(self, name: StreamName, if_match: str | None) -> Operation:
+    async def begin(self, name: FullName, if_match: str | None) -> Operation:
         """Write the tombstone and wait until the owner has stopped.
 
         Raises:
@@ -89,7 +90,10 @@ class Deletions:
         await self._operations.make_room()
         stream_id = await self._context.streams.find(name)
         operation = self._operations.new(
-            KIND, stream_id=stream_id, arguments={"name": name, "deleted_at": self._context.clock()}
+            KIND,
+            tenant=name.tenant,
+            stream_id=stream_id,
+            arguments={"name": name.name, "deleted_at": self._context.clock()},
         )
         record = await self._bury(stream_id, name, if_match, operation)
         await reach("manifest.deletion.after-exec")
@@ -104,7 +108,7 @@ class Deletions:
         return operation
 
     async def _bury(
-        self, stream_id: StreamId, name: StreamName, if_match: str | None, operation: Operation
+        self, stream_id: StreamId, name: FullName, if_match: str | None, operation: Operation
     ) -> StreamRecord:
         def decide(record: StreamRecord) -> StreamRecord:
             if record.state is not StreamState.ACTIVE:
@@ -179,7 +183,8 @@ class Deletions:
             waits_until = now
         if waits_until > now:
             # Not for all of it at once: leases end early, and settings change.
-            return Again(progress, min(waits_until, now + _WAIT_MS_MAX))
+            told = {**progress, "waits_until": format_timestamp(waits_until)}
+            return Again(told, min(waits_until, now + _WAIT_MS_MAX))
         if phase in _SWEEP_AFTER:
             return Again({"phase": _SWEEP_AFTER[phase], **_counts(progress)})
         swept = await self._sweep(record, progress)

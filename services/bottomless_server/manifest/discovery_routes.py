@@ -3,21 +3,25 @@
 Contract: openapi/manifest.yaml.
 """
 
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, Final
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from bottomless.formats.checks import VERSION as FORMAT_VERSION
 from bottomless.model import limits
-from bottomless.model.names import REFERENCE_SIZE_MAX, TENANT_DEFAULT
+from bottomless.model.names import REFERENCE_SIZE_MAX
+from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import LEASE_COUNT_MAX
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.paging import PAGE_COUNT_MAX
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.identity.principal import Principal, principal_of
 
 _DISTRIBUTION: Final = "bottomless-server"
 
@@ -25,19 +29,35 @@ _DISTRIBUTION: Final = "bottomless-server"
 def add_discovery_routes(api: FastAPI, context: Context) -> None:
     bounds = describe_limits(context.settings)
     running = {"version": version(_DISTRIBUTION), "api": "v1", "format_version": FORMAT_VERSION}
-    # Nobody is asked who they are; then there is one tenant, and everything is allowed.
-    anybody = {"principal": "anonymous", "authenticated": False, "tenant": TENANT_DEFAULT}
 
-    def answering(members: dict[str, Any]) -> Any:
+    def answering(members: Callable[[Scope], dict[str, Any]]) -> Any:
         async def get(request: Request) -> Response:
             parse_query(request.scope, {})
             negotiate(header(request.scope, b"accept"), ["application/json"])
-            return json_response(members, 200, {"cache-control": "private, no-cache"})
+            answer = members(request.scope)
+            return json_response(answer, 200, {"cache-control": "private, no-cache"})
 
         return get
 
-    for name, members in (("limits", bounds), ("version", running), ("whoami", anybody)):
+    answers: dict[str, Callable[[Scope], dict[str, Any]]] = {
+        "limits": lambda _: bounds,
+        "version": lambda _: running,
+        "whoami": lambda scope: describe_principal(principal_of(scope)),
+    }
+    for name, members in answers.items():
         api.add_api_route(f"/v1/{name}", answering(members), methods=["GET"], name=name)
+
+
+def describe_principal(principal: Principal) -> dict[str, Any]:
+    """Who asks, and what they may do."""
+    ends = principal.expires_at
+    return {
+        "principal": principal.actor if principal.authenticated else "anonymous",
+        "authenticated": principal.authenticated,
+        "tenant": principal.tenant,
+        "scopes": list(principal.scopes),
+        "expires_at": None if ends is None else format_timestamp(round(ends * 1000)),
+    }
 
 
 def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
@@ -78,5 +98,15 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
             ],
             "fragment_max_age_ms": [limits.FRAGMENT_AGE_MS_MIN, limits.FRAGMENT_AGE_MS_MAX],
         },
-        "tenant": {"streams": settings.manifest_tenant_stream_count_max},
+        "tenant": {
+            "streams": settings.manifest_tenant_stream_count_max,
+            "keys": settings.manifest_tenant_key_count_max,
+            # Of one process, which need not be the one that serves the next request.
+            "requests_per_second": settings.rate_tenant_requests_per_second,
+            "append_bytes_per_second": settings.rate_tenant_append_bytes_per_second,
+        },
+        "key": {
+            "requests_per_second": settings.rate_key_requests_per_second,
+            "append_bytes_per_second": settings.rate_key_append_bytes_per_second,
+        },
     }

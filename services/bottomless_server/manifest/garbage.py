@@ -77,10 +77,15 @@ async def collect_step(context: Context, operation: Operation, page_count: int) 
 
 
 def gc_arguments(
-    *, dry_run: bool, minimum_age_ms: int, stream_id: StreamId | None = None
+    *, dry_run: bool, minimum_age_ms: int, tenant: str | None, stream_id: StreamId | None = None
 ) -> dict[str, Any]:
-    """What the operation is told; `stream_id` None for all streams."""
-    return {"dry_run": dry_run, "minimum_age_ms": minimum_age_ms, "stream_id": stream_id}
+    """What the operation is told: to look at one stream of a tenant, at all of them, or, with
+    `tenant` None, at all that is in the bucket."""
+    prefix = "" if tenant is None else f"{tenant}/"
+    if stream_id is not None:
+        assert tenant is not None
+        prefix = stream_prefix(stream_id, tenant)
+    return {"dry_run": dry_run, "minimum_age_ms": minimum_age_ms, "prefix": prefix}
 
 
 class _Step:
@@ -92,8 +97,7 @@ class _Step:
         arguments, progress = operation.arguments, operation.progress
         self._dry_run = bool(arguments["dry_run"])
         self._minimum_age_ms = int(arguments["minimum_age_ms"])
-        stream_id = arguments["stream_id"]
-        self._prefix = "" if stream_id is None else stream_prefix(StreamId(stream_id))
+        self._prefix: str = arguments["prefix"]
         self._after: str = progress.get("_after", "")
         self._before: str = progress.get("_home", "")
         """The stream of the last page."""

@@ -11,15 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.model.config import parse_duration
-from bottomless.model.names import parse_stream_name
+from bottomless.model.duration import parse_duration
+from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.garbage import GC, gc_arguments
 from bottomless_server.manifest.operation_routes import accepted
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, negotiate, parse_query
+from bottomless_server.runtime.identity.principal import principal_of
 
 
 def _duration(text: str) -> str:
@@ -42,14 +44,22 @@ def add_garbage_routes(
         negotiate(header(request.scope, b"accept"), ["application/json"])
         asked = await read_closed_body(request, _Collection, optional=True)
         age_ms = _age_ms(context, asked)
+        tenant = principal_of(request.scope).tenant
         stream_id = None
         if asked.stream is not None:
-            stream_id = (await registry.find(parse_stream_name(asked.stream))).stream_id
+            name = full_name_of(request.scope, asked.stream)
+            stream_id = (await registry.find(name)).stream_id
+        # The tenant that everything is of where nobody is asked who they are looks after all.
+        everything = tenant == TENANT_DEFAULT and stream_id is None
         operation = await operations.begin(
             GC,
+            tenant=tenant,
             stream_id=stream_id,
             arguments=gc_arguments(
-                dry_run=asked.dry_run, minimum_age_ms=age_ms, stream_id=stream_id
+                dry_run=asked.dry_run,
+                minimum_age_ms=age_ms,
+                tenant=None if everything else tenant,
+                stream_id=stream_id,
             ),
         )
         return accepted(operation)

@@ -12,7 +12,8 @@ import structlog
 
 from bottomless.coordination.base import Changes, Due
 from bottomless.errors import StoreError
-from bottomless.model.config import parse_duration
+from bottomless.model.duration import parse_duration
+from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.garbage import GC, gc_arguments
 from bottomless_server.manifest.operations import Operations
@@ -62,8 +63,11 @@ class GarbageTimer:
             age_ms = parse_duration(context.settings.manifest_gc_minimum_age) * 1000
             age_ms = max(age_ms, context.settings.manifest_upload_deadline_ms)
             await self._operations.begin(
-                GC, arguments=gc_arguments(dry_run=False, minimum_age_ms=age_ms)
+                GC,
+                tenant=TENANT_DEFAULT,
+                arguments=gc_arguments(dry_run=False, minimum_age_ms=age_ms, tenant=None),
             )
+            context.counts.collections += 1
         following = Due(DUE_KEY, _ALL, now + context.settings.manifest_gc_interval_ms)
         await context.coordination.transact(
             [DUE_KEY + "-next"], lambda _: Changes(queued=[following])

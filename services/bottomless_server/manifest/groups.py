@@ -24,7 +24,7 @@ class Groups:
         self._drive = drive
         self._kept: LRUCache[Uid, Node] = LRUCache(_SIZE_MAX, getsizeof=_size_of)
 
-    async def load(self, stream_id: StreamId, entry: np.void) -> Node:
+    async def load(self, tenant: str, stream_id: StreamId, entry: np.void) -> Node:
         """The group that an entry points at.
 
         Raises:
@@ -36,7 +36,7 @@ class Groups:
             return kept
         node = await load_node(
             self._drive,
-            group_key(stream_id, int(entry["first_offset"]), uid, int(entry["height"])),
+            group_key(stream_id, int(entry["first_offset"]), uid, int(entry["height"]), tenant),
             size=int(entry["object_size"]),
             crc=int(entry["object_crc"]),
         )

@@ -18,7 +18,15 @@ from bottomless.errors import Code, Fenced, InvalidRequest, Overloaded, StoreErr
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
 from bottomless.model.manifest import Node
-from bottomless.model.names import StreamId, Uid, parse_stream_id, parse_stream_name
+from bottomless.model.names import (
+    TENANT_DEFAULT,
+    FullName,
+    StreamId,
+    Uid,
+    parse_stream_id,
+    parse_stream_name,
+    parse_tenant,
+)
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.committer import Committer
@@ -26,9 +34,12 @@ from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.events import Why
 from bottomless_server.manifest.fates import Fate
 from bottomless_server.manifest.fault_routes import add_fault_routes
+from bottomless_server.manifest.internal_key_routes import add_internal_key_routes
 from bottomless_server.manifest.internal_registry_routes import add_internal_registry_routes
+from bottomless_server.manifest.keys import Keys
 from bottomless_server.manifest.mutator import Mutator, Mutators
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.manifest.root_key import RootKey
 from bottomless_server.manifest.sessions import INTENT_COUNT_MAX, abandon, begin, intend
 from bottomless_server.manifest.view import describe_record, describe_root, matches, root_etag
 from bottomless_server.runtime.http import (
@@ -82,7 +93,9 @@ class _Abandon(ClosedBody):
     uids: Annotated[list[_Uid], Field(max_length=_FRAGMENT_COUNT_MAX)]
 
 
-def internal_api(context: Context, registry: Registry, mutators: Mutators) -> FastAPI:
+def internal_api(
+    context: Context, registry: Registry, mutators: Mutators, keys: Keys, root_key: RootKey
+) -> FastAPI:
     api = create_api("Bottomless manifest, internal")
     routes = _Routes(context, registry, mutators)
     base = "/internal/v1/streams"
@@ -94,6 +107,7 @@ def internal_api(context: Context, registry: Registry, mutators: Mutators) -> Fa
     api.add_api_route(base + "/{stream_id}/fragments", routes.fragments, methods=["POST"])
     api.add_api_route(base + "/{stream_id}/abandon", routes.abandon, methods=["POST"])
     add_internal_registry_routes(api, context, registry)
+    add_internal_key_routes(api, context, keys, root_key)
     add_fault_routes(api, enabled=context.settings.fault_points)
     return api
 
@@ -105,8 +119,9 @@ class _Routes:
         self._mutators = mutators
 
     async def by_name(self, request: Request) -> Response:
-        parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["name"])
+        query = parse_query(request.scope, {"tenant": parse_tenant})
+        tenant = query.get("tenant", TENANT_DEFAULT)
+        name = FullName(tenant, parse_stream_name(request.path_params["name"]))
         return json_response(describe_record(await self._registry.find(name)))
 
     async def by_id(self, request: Request) -> Response:
@@ -140,6 +155,7 @@ class _Routes:
                 "published_next": record.published_next,
                 "version": record.version,
                 "epoch": record.epoch,
+                "tenant": record.tenant,
             }
         )
 

@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import parse_stream_name
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import LEASE_HOLDER_SIZE_MAX, Lease, StreamRecord
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
@@ -21,6 +20,7 @@ from bottomless_server.manifest.condemning import give_back, grant, renew
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.retention_routes import check_stream_id
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
 
 TTL_SECONDS_DEFAULT: Final = 600
@@ -104,7 +104,7 @@ class _Routes:
     async def _begin(self, request: Request) -> StreamRecord:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        return await self._registry.find(parse_stream_name(request.path_params["s"]))
+        return await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
 
 
 def describe_lease(lease: Lease) -> dict[str, Any]:

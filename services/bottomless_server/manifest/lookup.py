@@ -10,7 +10,7 @@ from bottomless.stores.nodes import load_node
 from bottomless.tree.search import at_offset
 
 
-async def path_to(drive: Drive, root: Node, offset: int) -> list[np.void]:
+async def path_to(drive: Drive, tenant: str, root: Node, offset: int) -> list[np.void]:
     """The entries that lead to `offset`, the last one a fragment or a gap; none if it is outside.
 
     Raises:
@@ -29,13 +29,14 @@ async def path_to(drive: Drive, root: Node, offset: int) -> list[np.void]:
             int(entry["first_offset"]),
             uid_from_bytes(entry["uid"].tobytes()),
             int(entry["height"]),
+            tenant,
         )
         node = await load_node(
             drive, object_key, size=int(entry["object_size"]), crc=int(entry["object_crc"])
         )
 
 
-async def names(drive: Drive, root: Node, offset: int, uid: Uid) -> bool:
+async def names(drive: Drive, tenant: str, root: Node, offset: int, uid: Uid) -> bool:
     """Whether the manifest names the object `uid` on the way to `offset`."""
-    path = await path_to(drive, root, offset)
+    path = await path_to(drive, tenant, root, offset)
     return any(entry["uid"].tobytes() == uid_bytes(uid) for entry in path)

@@ -13,13 +13,16 @@ from bottomless.model.offset_spec import format_timestamp
 from bottomless.stores.operations import Operation
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.identity.principal import principal_of
 
 
 def add_operation_routes(api: FastAPI, operations: Operations) -> None:
     async def get(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        operation = await operations.find(request.path_params["operation_id"])
+        operation = await operations.find_of(
+            principal_of(request.scope).tenant, request.path_params["operation_id"]
+        )
         return json_response(describe_operation(operation), 200, {"cache-control": "no-store"})
 
     api.add_api_route("/v1/operations/{operation_id}", get, methods=["GET"])

@@ -20,6 +20,7 @@ import structlog
 from bottomless.coordination.base import Due
 from bottomless.errors import NotFound, Overloaded, StoreError, Unavailable
 from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
 from bottomless.stores.operations import (
     OPERATIONS_KEY,
     Operation,
@@ -96,6 +97,7 @@ class Operations:
         self,
         kind: str,
         *,
+        tenant: str,
         stream_id: StreamId | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Operation:
@@ -106,12 +108,23 @@ class Operations:
         context = self._context
         # Sorts by its time, and cannot be guessed from it.
         uid = f"{context.clock():012x}{context.new_uid()[12:]}"
-        return new_operation(uid, kind, context.clock(), stream_id=stream_id, arguments=arguments)
+        return new_operation(
+            uid, kind, context.clock(), tenant=tenant, stream_id=stream_id, arguments=arguments
+        )
+
+    async def begin_for(
+        self, record: StreamRecord, kind: str, *, arguments: Mapping[str, Any] | None = None
+    ) -> Operation:
+        """The same for what is about one stream: its tenant may ask what became of it."""
+        return await self.begin(
+            kind, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
+        )
 
     async def begin(
         self,
         kind: str,
         *,
+        tenant: str,
         stream_id: StreamId | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> Operation:
@@ -123,7 +136,7 @@ class Operations:
                 an operation that nobody knows the id of; the same again is safe, as steps are.
         """
         await self.make_room()
-        operation = self.new(kind, stream_id=stream_id, arguments=arguments)
+        operation = self.new(kind, tenant=tenant, stream_id=stream_id, arguments=arguments)
         await self._store.enter(operation)
         self.wake()
         return operation
@@ -150,6 +163,14 @@ class Operations:
         NotFound: there is none, or it was finished long ago.
         """
         return await self._store.find(operation_id)
+
+    async def find_of(self, tenant: str, operation_id: str) -> Operation:
+        """The same for a tenant, who cannot tell another one's operation from none.
+
+        Raises:
+            NotFound
+        """
+        return await self._store.find_of(tenant, operation_id)
 
     def wake(self) -> None:
         """Look at the queue now."""

@@ -4,12 +4,13 @@ Allowed only while coordination does not have the bucket's generation: the servi
 `regressed` and serves nothing else (`regression.py`). In this order, as an operation:
 
 1. What an older coordination store still says is discarded: records, names, consumers' offsets,
-   queues. A crash here leaves less of it; the same step goes on.
-2. Stream by stream: a root of the next generation is put (`salvaging.py`), then one EXEC writes
+   API keys, queues. A crash here leaves less of it; the same step goes on.
+2. API keys come back, some at a time (`key_rebuild.py`).
+3. Stream by stream: a root of the next generation is put (`salvaging.py`), then one EXEC writes
    the record, its names and indexes, the offsets of its consumers, and what is doomed. After a
    crash between the two that root is an object which nobody names: the step puts another one,
    and the stray is doomed by it. After a crash behind the EXEC the stream is written once more.
-3. The bucket's generation is raised, then coordination's. After a crash between the two both
+4. The bucket's generation is raised, then coordination's. After a crash between the two both
    still differ: the step is done again, and a rebuild that begins anew takes the generation
    that the bucket shows, of which every stream has a root by then.
 
@@ -37,6 +38,8 @@ from bottomless.stores.streams import DELETES_KEY, STREAMS_KEY, delete_later
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.salvage import record_before
 from bottomless_server.manifest.deletion import KIND as DELETION
+from bottomless_server.manifest.key_rebuild import QUEUES as KEY_QUEUES
+from bottomless_server.manifest.key_rebuild import discard_keys, restore_keys
 from bottomless_server.manifest.operations import Again, Done, Operations
 from bottomless_server.manifest.salvaging import find_consumers, find_registry, salvage_stream
 from bottomless_server.runtime.fault_points import reach
@@ -52,6 +55,8 @@ _NAMED_COUNT_MAX: Final = 100
 """Streams that a result names; it counts all of them."""
 _FOREVER: Final = 2**52
 _COUNTS: Final = (
+    "keys",
+    "unreadable_keys",
     "streams",
     "deleted_streams",
     "adopted_fragments",
@@ -86,7 +91,7 @@ class Rebuild:
         self._stream_count = stream_count
         operations.register(KIND, self.step, endless=True)
 
-    async def begin(self) -> Operation:
+    async def begin(self, tenant: str) -> Operation:
         """Enter a rebuild, or find the one that is under way.
 
         Raises:
@@ -102,7 +107,7 @@ class Rebuild:
             operation = await self._found(due)
             if operation is not None and operation.kind == KIND and not operation.finished:
                 return operation
-        operation = self._operations.new(KIND, arguments={"generation": stored + 1})
+        operation = self._operations.new(KIND, tenant=tenant, arguments={"generation": stored + 1})
         await OperationStore(context.coordination).enter(operation)
         log.critical("coordination is rebuilt from the bucket", generation=stored + 1)
         self._operations.wake()
@@ -121,7 +126,9 @@ class Rebuild:
         match progress["phase"]:
             case "discarding":
                 if not await self._discard(operation, generation):
-                    progress["phase"] = "streams"
+                    progress["phase"] = "keys"
+            case "keys":
+                await self._restore_keys(progress, generation)
             case "streams":
                 await self._restore_some(progress, generation)
             case _:
@@ -140,10 +147,10 @@ class Rebuild:
             stream_id = StreamId(member.decode("ascii"))
             await ConsumerOffsets(coordination).forget_all(stream_id)
             await streams.discard(stream_id, generation)
-        if members:
+        more = await discard_keys(self._context, generation)
+        if members or more:
             return True
-        more = False
-        for queue in (DELETES_KEY, SNAPSHOTS_KEY):
+        for queue in (DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES):
             dues = await coordination.due(queue, _FOREVER, _PAGE_COUNT)
             await coordination.settle(dues)
             more = more or bool(dues)
@@ -153,6 +160,13 @@ class Rebuild:
                 await OperationStore(coordination).forget(due)
                 more = True
         return more
+
+    async def _restore_keys(self, progress: dict[str, Any], generation: int) -> None:
+        restored = await restore_keys(self._context, progress.get("_after_key", ""), generation)
+        _add(progress, {"keys": restored.keys, "unreadable_keys": restored.unreadable_keys})
+        progress["_after_key"] = restored.after
+        if not restored.after:
+            progress["phase"] = "streams"
 
     async def _restore_some(self, progress: dict[str, Any], generation: int) -> None:
         for _ in range(self._stream_count):
@@ -223,7 +237,7 @@ class Rebuild:
     async def _bury(self, record: StreamRecord) -> None:
         deletion = self._deletion(record)
         await self._context.streams.bury(
-            record.stream_id, record.name, _buried, entered(deletion, deletion.created_at)
+            record.stream_id, record.full_name, _buried, entered(deletion, deletion.created_at)
         )
 
     async def _restore_tombstone(self, registry: StreamRecord, generation: int) -> None:
@@ -238,7 +252,9 @@ class Rebuild:
     def _deletion(self, record: StreamRecord) -> Operation:
         # Readers of before the loss have the whole grace again.
         arguments = {"name": record.name, "deleted_at": self._context.clock()}
-        return self._operations.new(DELETION, stream_id=record.stream_id, arguments=arguments)
+        return self._operations.new(
+            DELETION, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
+        )
 
     async def _queue(self, record: StreamRecord, queued: list[Due]) -> None:
         key = registry_key(record.stream_id, record.registry_version, record.tenant)

@@ -10,12 +10,13 @@ from starlette.responses import Response
 from bottomless_server.manifest.operation_routes import accepted
 from bottomless_server.manifest.rebuild import Rebuild
 from bottomless_server.runtime.http import header, negotiate, parse_query
+from bottomless_server.runtime.identity.principal import principal_of
 
 
 def add_rebuild_routes(api: FastAPI, rebuild: Rebuild) -> None:
     async def post(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        return accepted(await rebuild.begin())
+        return accepted(await rebuild.begin(principal_of(request.scope).tenant))
 
     api.add_api_route("/v1/admin/rebuild", post, methods=["POST"])

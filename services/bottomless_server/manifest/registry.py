@@ -34,7 +34,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.config import StreamConfig, config_differences
-from bottomless.model.names import TENANT_DEFAULT, StreamId, StreamName, stream_id_from
+from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import delete_later, names_key, stream_key, stream_not_found
 from bottomless_server.manifest.context import Context
@@ -61,7 +61,7 @@ class Registry:
         self.generation = 0
         """Of coordination and bucket, as the start found it."""
 
-    async def declare(self, name: StreamName, config: StreamConfig) -> Declared:
+    async def declare(self, name: FullName, config: StreamConfig) -> Declared:
         """Create a stream, or find that it exists with this very configuration.
 
         Raises:
@@ -75,7 +75,7 @@ class Registry:
                 return Declared(record, declared.created)
         raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
 
-    async def find(self, name: StreamName) -> StreamRecord:
+    async def find(self, name: FullName) -> StreamRecord:
         """The record behind a name.
 
         Raises:
@@ -109,7 +109,7 @@ class Registry:
         return record
 
     async def update(
-        self, name: StreamName, change: Callable[[StreamRecord], StreamConfig]
+        self, name: FullName, change: Callable[[StreamRecord], StreamConfig]
     ) -> StreamRecord:
         """Give a stream another configuration; returns its record, changed or not.
 
@@ -150,7 +150,7 @@ class Registry:
             record = await self._context.streams.update(stream_id, decide)
         return await self.ensure_object(record, committed=True)
 
-    async def _find(self, name: StreamName, config: StreamConfig) -> Declared | None:
+    async def _find(self, name: FullName, config: StreamConfig) -> Declared | None:
         try:
             record = await self._context.streams.load(await self._context.streams.find(name))
         except NotFound:
@@ -163,13 +163,13 @@ class Registry:
             )
         return Declared(record, created=False)
 
-    async def _create(self, name: StreamName, config: StreamConfig) -> Declared | None:
-        await self._check_quota()
+    async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
+        await self._check_quota(name.tenant)
         now = self._context.clock()
         record = StreamRecord(
             stream_id=stream_id_from(now, secrets.token_bytes(10)),
-            name=name,
-            tenant=TENANT_DEFAULT,
+            name=name.name,
+            tenant=name.tenant,
             state=StreamState.ACTIVE,
             created_at=now,
             config=config,
@@ -188,14 +188,14 @@ class Registry:
             await self._context.streams.create(record)
         except Exists:
             # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
-            found = await self._context.streams.find(record.name)
+            found = await self._context.streams.find(record.full_name)
             return Declared(record, created=True) if found == record.stream_id else None
         return Declared(record, created=True)
 
-    async def _check_quota(self) -> None:
+    async def _check_quota(self, tenant: str) -> None:
         # Not under WATCH: of many at once a few may pass too many, which harms nobody.
         count_max = self._context.settings.manifest_tenant_stream_count_max
-        index = names_key(StreamState.ACTIVE, TENANT_DEFAULT)
+        index = names_key(StreamState.ACTIVE, tenant)
         if await self._context.coordination.member_count(index) >= count_max:
             raise Overloaded(
                 "there are as many streams as a tenant may have",

@@ -16,11 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.stores.generation import check_generation, held_generation, is_regressed
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.internal_key_routes import ROOT_PATH
 from bottomless_server.runtime.http import request_id_of, send_problem
 
 log = structlog.get_logger(__name__)
 
-_SERVED: Final = ("/v1/admin/rebuild", "/openapi.json")
+# The root key is in no store, and is what the rebuild is asked for with.
+_SERVED: Final = ("/v1/admin/rebuild", "/openapi.json", ROOT_PATH)
 _SERVED_BELOW: Final = ("/v1/operations/", "/internal/v1/fault-points")
 
 

@@ -30,7 +30,7 @@ from bottomless_server.runtime.fault_points import reach
 log = structlog.get_logger(__name__)
 
 
-async def descend(groups: Groups, root: Node, descent: Descent) -> Cut:
+async def descend(groups: Groups, tenant: str, root: Node, descent: Descent) -> Cut:
     """Run a descent to its end: one request for each height below the root, at most.
 
     Raises:
@@ -39,7 +39,7 @@ async def descend(groups: Groups, root: Node, descent: Descent) -> Cut:
     try:
         entry = next(descent)
         while True:
-            entry = descent.send(await groups.load(root.stream_id, entry))
+            entry = descent.send(await groups.load(tenant, root.stream_id, entry))
     except StopIteration as found:
         cut: Cut = found.value
         return cut
@@ -58,14 +58,14 @@ async def judge(
     paused = await _age_paused(context, record, limits)
     now = context.clock()
     bounds = bounds_of(limits, now, paused)
-    by_age, by_bytes = [await _cut_by(context, root, bound) for bound in bounds]
+    by_age, by_bytes = [await _cut_by(context, record.tenant, root, bound) for bound in bounds]
     return Verdict(now, root, bounds, by_age, by_bytes, paused)
 
 
-async def _cut_by(context: Context, root: Node, bound: Bound | None) -> Cut:
+async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None) -> Cut:
     if bound is None:
         return Cut(root.first_offset)
-    return await descend(context.groups, root, find_cut(root, bound))
+    return await descend(context.groups, tenant, root, find_cut(root, bound))
 
 
 async def _age_paused(context: Context, record: StreamRecord, limits: Limits) -> bool:
@@ -142,7 +142,7 @@ async def find_trim(
         return None
     if allow_empty and before_offset == root.next_offset:
         return Empty()
-    cut = await descend(context.groups, root, find_cut(root, Below(before_offset)))
+    cut = await descend(context.groups, record.tenant, root, find_cut(root, Below(before_offset)))
     return None if cut.floor == root.first_offset else CutFront(cut)
 
 
@@ -173,7 +173,7 @@ async def trim(
     return committer.keeper.root.first_offset
 
 
-async def records_lost(context: Context, verdict: Verdict, next_offset: int) -> int:
+async def records_lost(context: Context, tenant: str, verdict: Verdict, next_offset: int) -> int:
     """Records that a consumer who goes on at `next_offset` would not get any more."""
     root, cut = verdict.root, verdict.cut
     start = max(next_offset, root.first_offset)
@@ -182,8 +182,8 @@ async def records_lost(context: Context, verdict: Verdict, next_offset: int) -> 
     if cut.gone.record_count == cut.floor - root.first_offset:
         return cut.floor - start
     # There are gaps among what goes, which hold no record.
-    below = await descend(context.groups, root, _up_to(root, start))
-    path = await path_to(context.drive, root, start)
+    below = await descend(context.groups, tenant, root, _up_to(root, start))
+    path = await path_to(context.drive, tenant, root, start)
     within = start - below.floor if path[-1]["kind"] == EntryKind.FRAGMENT else 0
     return cut.gone.record_count - below.gone.record_count - within
 

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from bottomless.errors import Code, WrongOffset
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import parse_stream_name
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.affected import affected_consumers
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
@@ -26,6 +25,7 @@ from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.retention import find_trim, floor_after, preview
 from bottomless_server.manifest.retention_operations import RETENTION, TRIM
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
 
 
@@ -79,7 +79,7 @@ class _Routes:
     async def evaluate(self, request: Request) -> Response:
         record = await self._begin(request)
         await read_closed_body(request, _Evaluate, optional=True)
-        return accepted(await self._operations.begin(RETENTION, stream_id=record.stream_id))
+        return accepted(await self._operations.begin_for(record, RETENTION))
 
     async def trim(self, request: Request) -> Response:
         record = await self._begin(request)
@@ -95,9 +95,9 @@ class _Routes:
             return floor_after(edit, root)
 
         effective = await self._mutators.at(record.stream_id).ask(floor)
-        operation = await self._operations.begin(
+        operation = await self._operations.begin_for(
+            record,
             TRIM,
-            stream_id=record.stream_id,
             arguments={"before_offset": asked.before_offset, "allow_empty": asked.allow_empty},
         )
         # Below the floor that is there already all is gone too: no more than asked for is said.
@@ -106,7 +106,7 @@ class _Routes:
     async def _begin(self, request: Request) -> StreamRecord:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        return await self._registry.find(parse_stream_name(request.path_params["s"]))
+        return await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
 
 
 def _retention(asked: _Preview) -> RetentionConfig | None:

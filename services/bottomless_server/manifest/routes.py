@@ -12,6 +12,8 @@ from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deletion import Deletions
 from bottomless_server.manifest.discovery_routes import add_discovery_routes
 from bottomless_server.manifest.garbage_routes import add_garbage_routes
+from bottomless_server.manifest.key_routes import add_key_routes
+from bottomless_server.manifest.keys import Keys
 from bottomless_server.manifest.lease_routes import add_lease_routes
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operation_routes import add_operation_routes
@@ -24,6 +26,7 @@ from bottomless_server.manifest.retention_routes import add_retention_routes
 from bottomless_server.manifest.stream_routes import add_stream_routes
 from bottomless_server.manifest.takeover_routes import add_takeover_routes
 from bottomless_server.manifest.tree_routes import add_tree_routes
+from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.http import create_api
 
 
@@ -35,8 +38,10 @@ def public_api(
     deletions: Deletions,
     snapshots: ConsumerSnapshots,
     rebuild: Rebuild,
+    keys: Keys,
 ) -> FastAPI:
     api = create_api("Bottomless manifest")
+    describe(api, "manifest")
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
     add_stream_routes(api, context, registry, bounds, deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
@@ -48,4 +53,5 @@ def public_api(
     add_garbage_routes(api, context, registry, operations)
     add_tree_routes(api, context, registry, operations)
     add_rebuild_routes(api, rebuild)
+    add_key_routes(api, context, keys, paging)
     return api

@@ -1,10 +1,12 @@
 """Settings of the manifest service. Each may be given as BOTTOMLESS_MANIFEST_… in the environment."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from bottomless.model.config import RetentionConfig, parse_duration
+from bottomless.model.config import RetentionConfig
+from bottomless.model.duration import parse_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
 from bottomless_server.manifest.core.keeper import Bounds
 from bottomless_server.runtime.settings import CommonSettings
@@ -55,6 +57,15 @@ class ManifestSettings(CommonSettings):
     """Consumers of one stream whose offsets are kept."""
     manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)
     """At most so long after a commit of an offset it is in the object store too."""
+
+    root_key_file: Path | None = None
+    """A file with the secret of the root key, `sk_root_` and that: good without any store."""
+    manifest_tenant_key_count_max: int = Field(1_000, ge=1)
+    """API keys that a tenant may have, with those that ended and are not forgotten yet."""
+    manifest_key_keep_ms: int = Field(7 * 86_400_000, ge=3_600_000)
+    """How long keys that are revoked or expired stay listed."""
+    manifest_key_interval_ms: int = Field(1_000, ge=10)
+    """How often it is tried again to make a revocation durable that met an unavailable store."""
 
     manifest_generation_check_ms: int = Field(1_000, ge=10)
     """How often it is looked whether coordination still has the generation of the bucket."""

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.config import StreamConfig, parse_config, patch_config
 from bottomless.model.limits import KIB, NAME_SIZE_MAX
-from bottomless.model.names import TENANT_DEFAULT, parse_stream_name
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.bounds import StreamBounds
 from bottomless_server.manifest.closed_body import JSON, read_json
@@ -24,6 +23,7 @@ from bottomless_server.manifest.operation_routes import accepted
 from bottomless_server.manifest.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.view import describe, describe_item, etag, matches
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import (
     choice,
     header,
@@ -31,6 +31,8 @@ from bottomless_server.runtime.http import (
     negotiate,
     parse_query,
 )
+from bottomless_server.runtime.identity.principal import principal_of
+from bottomless_server.runtime.identity.scopes import Operation
 
 CONFIG_BODY_SIZE_MAX: Final = 256 * KIB
 """Room for the largest set of labels, escaped."""
@@ -77,16 +79,22 @@ class _Routes:
         negotiate(header(request.scope, b"accept"), [JSON])
         prefix, limit = query.get("prefix", ""), query.get("limit", PAGE_COUNT_DEFAULT)
         state = StreamState(query.get("state", StreamState.ACTIVE))
-        scope = ("streams", TENANT_DEFAULT, state, prefix)
+        principal = principal_of(request.scope)
+        tenant = principal.tenant
+        scope = ("streams", tenant, state, prefix)
         # Every member that starts with the prefix sorts behind it: names end with NUL there.
         after = await self._paging.start_of(query.get("page_token"), scope) or prefix
         streams = self._context.streams
-        found = await streams.names(TENANT_DEFAULT, state, after.encode("ascii"), limit + 1)
+        found = await streams.names(tenant, state, after.encode("ascii"), limit + 1)
         named = [one for one in found if one.name.startswith(prefix)]
         records = await streams.load_many([one.stream_id for one in named[:limit]])
         # One that was deleted between the two reads is not among them any more.
         default = self._context.settings.retention_default()
-        items = [describe_item(record, default) for record in records if record.state is state]
+        items = [
+            describe_item(record, default)
+            for record in records
+            if record.state is state and principal.grants.allow(Operation.DESCRIBE, record.name)
+        ]
         token = None
         if len(named) > limit:
             last = named[limit - 1].member().decode("ascii")
@@ -95,19 +103,19 @@ class _Routes:
 
     async def put(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
         config = await _read_config(request)
         record, created = await self._registry.declare(name, config)
         members = await self._describe(record)
         headers = self._headers(record, members)
         if created:
-            headers["location"] = f"/v1/streams/{name}"
+            headers["location"] = f"/v1/streams/{name.name}"
         return json_response(members, 201 if created else 200, headers)
 
     async def get(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
         record = await self._registry.find(name)
         members = await self._describe(record)
@@ -123,7 +131,7 @@ class _Routes:
 
     async def patch(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
         if_match = require_precondition(header(request.scope, b"if-match"))
         patch = await read_json(request, _PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
@@ -138,7 +146,7 @@ class _Routes:
 
     async def delete(self, request: Request) -> Response:
         parse_query(request.scope, {})
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
         operation = await self._deletions.begin(name, header(request.scope, b"if-match"))
         return accepted(operation, state=StreamState.DELETING, stream_id=operation.stream_id)

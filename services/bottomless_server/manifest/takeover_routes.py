@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import NodeId, parse_stream_name
+from bottomless.model.names import NodeId
 from bottomless_server.manifest.bridging import BRIDGE, check_bridge
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.context import Context
@@ -19,6 +19,7 @@ from bottomless_server.manifest.operation_routes import accepted
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.takeover import TAKEOVER, check_takeover
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, negotiate, parse_query
 
 
@@ -40,13 +41,13 @@ def add_takeover_routes(
     async def post(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        record = await registry.find(parse_stream_name(request.path_params["s"]))
+        record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
         asked = await read_closed_body(request, _Takeover)
         home = NodeId(asked.expect_home)
         await check_takeover(context, record, home)
-        operation = await operations.begin(
+        operation = await operations.begin_for(
+            record,
             TAKEOVER,
-            stream_id=record.stream_id,
             arguments={"home": home, "epoch": record.epoch},
         )
         return accepted(operation)
@@ -54,11 +55,11 @@ def add_takeover_routes(
     async def post_gap(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        record = await registry.find(parse_stream_name(request.path_params["s"]))
+        record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
         asked = await read_closed_body(request, _Gap)
         await check_bridge(context, record, asked.next_offset)
-        operation = await operations.begin(
-            BRIDGE, stream_id=record.stream_id, arguments={"next_offset": asked.next_offset}
+        operation = await operations.begin_for(
+            record, BRIDGE, arguments={"next_offset": asked.next_offset}
         )
         return accepted(operation)
 

@@ -15,7 +15,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, InvalidRequest, NotFound
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import EntryKind, GapReason, Node, fragment_info
-from bottomless.model.names import StreamName, Uid, parse_stream_name, uid_from_bytes
+from bottomless.model.names import FullName, Uid, uid_from_bytes
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord
 from bottomless.tree.retention import UNKNOWN_TIME
@@ -29,6 +29,7 @@ from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.verify import VERIFY
 from bottomless_server.manifest.view import matches
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, integer, json_response, negotiate, parse_query
 
 ENTRY_COUNT_MAX: Final = 10_000
@@ -48,7 +49,7 @@ def add_tree_routes(
     async def get(request: Request) -> Response:
         query = parse_query(request.scope, {"depth": integer(1, _DEPTH_MAX), "group": _group})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        name = parse_stream_name(request.path_params["s"])
+        name = full_name_of(request.scope, request.path_params["s"])
         record, root = await load_root(context, await registry.find(name))
         headers = {
             "etag": f'"{record.stream_id}.m{root.version}"',
@@ -63,10 +64,10 @@ def add_tree_routes(
     async def verify(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
-        record = await registry.find(parse_stream_name(request.path_params["s"]))
+        record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
         asked = await read_closed_body(request, _Verify, optional=True)
-        operation = await operations.begin(
-            VERIFY, stream_id=record.stream_id, arguments={"checksums": asked.checksums}
+        operation = await operations.begin_for(
+            record, VERIFY, arguments={"checksums": asked.checksums}
         )
         return accepted(operation)
 
@@ -77,12 +78,10 @@ def add_tree_routes(
 class _View:
     """One answer about one committed root."""
 
-    def __init__(
-        self, context: Context, record: StreamRecord, name: StreamName, root: Node
-    ) -> None:
+    def __init__(self, context: Context, record: StreamRecord, name: FullName, root: Node) -> None:
         self._drive = context.drive
         self._record = record
-        self._name = name
+        self._name = name.name
         self._root = root
         self._room = ENTRY_COUNT_MAX
 
@@ -112,7 +111,7 @@ class _View:
     async def _find(self, first_offset: int, uid: Uid) -> tuple[Node, int]:
         offset = max(first_offset, self._root.first_offset)
         try:
-            path = await path_to(self._drive, self._root, offset)
+            path = await path_to(self._drive, self._record.tenant, self._root, offset)
             for entry in path:
                 same = uid_from_bytes(entry["uid"].tobytes()) == uid
                 if same and entry["kind"] == EntryKind.GROUP:

@@ -2,8 +2,10 @@
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
@@ -16,6 +18,7 @@ from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.listing import Listing
+from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.record_routes import RecordRoutes
@@ -28,6 +31,7 @@ from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
+from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.http import create_api, wrap
 from bottomless_server.runtime.peers import Peer, Peers
 
@@ -46,6 +50,9 @@ class ReaderService:
     peers: list[Peer | Peers] = field(default_factory=list)
     """Those that this service opened."""
     name: str = "reader"
+
+    def metrics(self) -> Iterable[Metric]:
+        return reader_metrics(self.cache, self.blocks, self.followers, self.waiters)
 
     async def start(self) -> None:
         """Nothing is to be recovered and nothing to be claimed."""
@@ -125,6 +132,7 @@ def create_service(
     )
 
     public = create_api("Bottomless reader")
+    describe(public, "reader")
     waiters = Places(settings.reader_waiter_count_max, "requests that wait for records")
     followers = Followers(reader, _follow_bounds(settings), time.time)
     Routes(

@@ -17,7 +17,7 @@ from typing import TypeVar
 from bottomless.errors import Code, StoreError, Unavailable, WrongOffset
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
-from bottomless.model.names import StreamId, StreamName
+from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
 from bottomless_server.reader.core.locator import (
     Bounds,
@@ -98,7 +98,7 @@ class Reader:
         self._stored = stored
         self._room = asyncio.Semaphore(page_count_max)
 
-    async def page(self, name: StreamName, query: PageQuery) -> Page:
+    async def page(self, name: FullName, query: PageQuery) -> Page:
         """One page of records.
 
         Raises:
@@ -112,7 +112,7 @@ class Reader:
 
     async def with_stream(
         self,
-        name: StreamName,
+        name: FullName,
         stream_id: StreamId | None,
         act: Callable[[StreamFacts], Awaitable[T]],
     ) -> T:
@@ -185,7 +185,7 @@ class Reader:
                 if builder.position == builder.start:
                     reading.place(_placed_again(reading, state, bounds))
                     builder = reading.builder
-                tree = await self._roots.tree(stream.stream_id, state)
+                tree = await self._roots.tree(stream, state)
                 await self._stored.add(builder, tree)
                 _check_gap(reading, bounds)
             else:

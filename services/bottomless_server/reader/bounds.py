@@ -6,7 +6,7 @@ from typing import Any
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.manifest import EntryKind
-from bottomless.model.names import StreamId, StreamName
+from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.roots import Roots, Tree
@@ -24,7 +24,7 @@ class StreamBounds:
 
     async def show(
         self,
-        name: StreamName,
+        name: FullName,
         stream_id: StreamId | None = None,
         after: int | None = None,
         wait_ms: int = 0,
@@ -57,7 +57,7 @@ class StreamBounds:
         bounds = answer.bounds
         if answer.moved:
             state = await self._roots.current(stream.stream_id, bounds.version)
-        tree = await self._roots.tree(stream.stream_id, state)
+        tree = await self._roots.tree(stream, state)
         first_timestamp = None
         if answer.moved:
             first_timestamp = await self._first_timestamp(tree)

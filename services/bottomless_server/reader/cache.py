@@ -25,6 +25,8 @@ class SharedCache:
             max(budget, 1), getsizeof=lambda item: item[1]
         )
         self._being_made: dict[Hashable, asyncio.Task[Any]] = {}
+        self.hit_count = self.miss_count = 0
+        """Who waits for what somebody else makes is neither."""
 
     @property
     def size(self) -> int:
@@ -35,10 +37,12 @@ class SharedCache:
     ) -> T:
         """What is kept under `name`, else what `make` gives; whatever `make` raises passes through."""
         if (kept := self._kept.get(name)) is not None:
+            self.hit_count += 1
             value: T = kept[0]
             return value
         task = self._being_made.get(name)
         if task is None:
+            self.miss_count += 1
             task = asyncio.create_task(self._make(name, make, size_of))
             self._being_made[name] = task
             task.add_done_callback(lambda done: self._made(name, done))

@@ -13,7 +13,7 @@ from bottomless.errors import Code, Corrupt, NotFound
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import parse_fragment_id
 from bottomless.model.manifest import EntryKind, fragment_info
-from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.model.names import FullName, StreamId, Uid
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
@@ -55,7 +55,7 @@ class Downloads:
         self._read_ahead_size = read_ahead_size
 
     async def open(
-        self, name: StreamName, fragment_id: str, stream_id: StreamId | None = None
+        self, name: FullName, fragment_id: str, stream_id: StreamId | None = None
     ) -> Download:
         """Find a fragment that the manifest names, or named until retention or trim passed it.
 
@@ -93,7 +93,7 @@ class Downloads:
         self, stream: StreamFacts, fragment_id: str, first_offset: int, uid: Uid
     ) -> Download:
         stream_id = stream.stream_id
-        key = fragment_key(stream_id, first_offset, uid)
+        key = fragment_key(stream_id, first_offset, uid, stream.tenant)
         state = await self._roots.current(stream_id)
         if first_offset >= state.published_next:
             # Perhaps in a root that was published since.
@@ -101,7 +101,7 @@ class Downloads:
         if first_offset < state.first_offset:
             # Out of the stream, but there until its grace ends, for those who planned with it.
             return Download(stream_id, fragment_id, key, await self._size_of(key))
-        tree = await self._roots.tree(stream_id, state)
+        tree = await self._roots.tree(stream, state)
         async for leaf in self._roots.leaves(tree, first_offset):
             if leaf["kind"] == EntryKind.FRAGMENT and fragment_info(leaf).uid == uid:
                 return Download(stream_id, fragment_id, key, int(leaf["object_size"]))

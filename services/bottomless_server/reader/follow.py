@@ -18,12 +18,13 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from bottomless.errors import Code, StoreError
+from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.core.locator import Bounds
 from bottomless_server.reader.followers import Followers, SharedPage, Wanted
 from bottomless_server.reader.pages import Page
+from bottomless_server.runtime.identity.standing import Standing, standing_of
 
 TROUBLE_SECONDS: Final = 30.0
 """How long services behind us may be away before an answer ends for it."""
@@ -42,6 +43,36 @@ class End(NamedTuple):
     members: Mapping[str, Any] = {}
 
 
+class Leave(NamedTuple):
+    """What ends an answer from outside, as tasks that are done when it is so."""
+
+    draining: "asyncio.Task[bool]"
+    standing: "asyncio.Task[StoreError] | None"
+
+    def end(self) -> End | None:
+        """Why the answer ends now, if it does."""
+        if self.draining.done():
+            return End("draining")
+        if self.standing is None or not self.standing.done():
+            return None
+        error = self.standing.result()
+        if isinstance(error, Unavailable):
+            return End("error", {"code": error.code, "retryable": error.retryable})
+        return End("token-expired")
+
+    async def wait_for(self, reading: "asyncio.Task[Any]") -> None:
+        """Return when it is read, or when the answer ends."""
+        await asyncio.wait({reading, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def wait(self, seconds: float) -> None:
+        """Let some time pass, less if the answer ends."""
+        await asyncio.wait(self._tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def _tasks(self) -> "set[asyncio.Task[Any]]":
+        return {task for task in self if task is not None}
+
+
 class FollowResponse(Response):
     """One of them. What fails before the first byte is a problem, as of a page."""
 
@@ -58,7 +89,9 @@ class FollowResponse(Response):
                 query = followers.bounded(wanted.query, wanted.limit)
                 reading = followers.reader.page(wanted.name, query)
                 first = await while_connected(receive, reading)
-                following = _Following(followers, wanted, SharedPage(first), send)
+                following = _Following(
+                    followers, wanted, SharedPage(first), send, standing_of(scope)
+                )
                 await self._stay(following, scope, receive)
         finally:
             followers.left()
@@ -91,6 +124,8 @@ class _Following:
     shared: SharedPage | None
     """What is to be sent next."""
     send: Send
+    standing: Standing | None = None
+    """That of its credential, where there is one."""
     blocked: bool = False
     """The client took nothing for too long."""
     _sent_at: float = 0
@@ -117,20 +152,23 @@ class _Following:
     async def run(self) -> None:
         raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         draining = asyncio.create_task(self.followers.draining.wait())
+        standing = None if self.standing is None else asyncio.create_task(self.standing.ended())
         try:
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
             await self._send_body(self._framing.opening)
-            end = await self._follow(draining)
+            end = await self._follow(Leave(draining, standing))
             await self._send_body(self.end(end), more=False)
         except _BlockedError:
             self.blocked = True
         finally:
             draining.cancel()
+            if standing is not None:
+                standing.cancel()
 
     def end(self, end: End) -> bytes:
         return self._framing.end(end.reason, {"next_offset": self._next_offset, **end.members})
 
-    async def _follow(self, draining: "asyncio.Task[bool]") -> End:
+    async def _follow(self, leave: "Leave") -> End:
         bounds, wanted = self.followers.bounds, self.wanted
         # Spread, so that clients that came together do not all come back together.
         rotate_at = _now() + bounds.rotate_seconds * random.uniform(0.5, 1.5)  # noqa: S311
@@ -145,7 +183,7 @@ class _Following:
                 return End("max-records")
             if until is not None and self._next_offset >= until:
                 return End("until-offset")
-            if (end := await self._wait(left, rotate_at, draining)) is not None:
+            if (end := await self._wait(left, rotate_at, leave)) is not None:
                 return end
 
     async def _send_batch(self, *, first: bool) -> None:
@@ -166,17 +204,15 @@ class _Following:
         self.shared = None
         await self._send_body(body)
 
-    async def _wait(
-        self, left: int | None, rotate_at: float, draining: "asyncio.Task[bool]"
-    ) -> End | None:
+    async def _wait(self, left: int | None, rotate_at: float, leave: "Leave") -> End | None:
         """Read the next page that holds something; meanwhile say that this answer lives."""
         trouble_since: float | None = None
         pause = _PAUSE_SECONDS
         while True:
             now = _now()
             beat_at = self._sent_at + self.followers.bounds.heartbeat_seconds
-            if draining.done():
-                return End("draining")
+            if (end := leave.end()) is not None:
+                return end
             if now >= rotate_at:
                 return End("rotate")
             if now >= beat_at:
@@ -185,16 +221,18 @@ class _Following:
             seconds = min(beat_at, rotate_at) - now
             reading = asyncio.create_task(self._read(left, seconds))
             try:
-                await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done():
-                    return End("draining")
+                await leave.wait_for(reading)
+                if (end := leave.end()) is not None:
+                    if reading.done():
+                        reading.exception()
+                    return end
                 shared = reading.result()
             except StoreError as error:
                 trouble_since = now if trouble_since is None else trouble_since
                 end = _end_of(error, trouble_for=_now() - trouble_since)
                 if end is not None:
                     return end
-                await asyncio.wait({draining}, timeout=pause * random.uniform(0.5, 1))  # noqa: S311
+                await leave.wait(pause * random.uniform(0.5, 1))  # noqa: S311
                 pause = min(2 * pause, _PAUSE_SECONDS_MAX)
                 continue
             finally:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import PAGE_RECORD_COUNT_DEFAULT
-from bottomless.model.names import StreamName
+from bottomless.model.names import FullName
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.framing import Framing
@@ -37,7 +37,7 @@ class FollowBounds:
 class Wanted:
     """What one client wants to follow."""
 
-    name: StreamName
+    name: FullName
     query: PageQuery
     """Of its first page; `limit` is that of the whole answer."""
     limit: int | None
@@ -99,7 +99,7 @@ class Followers:
         limit = PAGE_RECORD_COUNT_DEFAULT if left is None else min(left, PAGE_RECORD_COUNT_DEFAULT)
         return replace(query, limit=limit, size_max=min(query.size_max, self.page_size_max))
 
-    async def read(self, name: StreamName, query: PageQuery, seconds: float) -> SharedPage | None:
+    async def read(self, name: FullName, query: PageQuery, seconds: float) -> SharedPage | None:
         """A page of what comes at a place, the same for all who are there; None if nothing came.
 
         Raises:

@@ -20,10 +20,10 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import KIB
-from bottomless.model.names import StreamId
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.locator import chunks_wanted
+from bottomless_server.reader.streams import StreamFacts
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Fragments:
         self._blocks = blocks
         self._cache = cache
 
-    async def index(self, stream_id: StreamId, info: FragmentInfo) -> FragmentIndex:
+    async def index(self, stream: StreamFacts, info: FragmentInfo) -> FragmentIndex:
         """The verified index of a fragment.
 
         Raises:
@@ -71,20 +71,18 @@ class Fragments:
             return index
 
         async def make() -> FragmentIndex:
-            return await self._verified(
-                stream_id, info, info.index_position, info.index_size, decode
-            )
+            return await self._verified(stream, info, info.index_position, info.index_size, decode)
 
         return await self._cache.get(("index", info.uid), make, lambda _: info.index_size)
 
-    async def read(self, stream_id: StreamId, wanted: Wanted) -> Part:
+    async def read(self, stream: StreamFacts, wanted: Wanted) -> Part:
         """Chunks from the one that holds `wanted.offset` on, some `wanted.size` bytes of them.
 
         Raises:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
         """
         info = wanted.info
-        index = await self.index(stream_id, info)
+        index = await self.index(stream, info)
         numbers = chunks_wanted(index, wanted.offset, wanted.size, wanted.end)
         first, last = index.place(numbers[0]), index.place(numbers[-1])
 
@@ -97,18 +95,19 @@ class Fragments:
             return chunks
 
         size = last.position + last.size - first.position
-        chunks = await self._verified(stream_id, info, first.position, size, decode)
+        chunks = await self._verified(stream, info, first.position, size, decode)
         return Part(info, chunks, size)
 
     async def _verified(
         self,
-        stream_id: StreamId,
+        stream: StreamFacts,
         info: FragmentInfo,
         start: int,
         size: int,
         decode: Callable[[memoryview], T],
     ) -> T:
-        key = fragment_key(stream_id, info.first_offset, info.uid)
+        stream_id = stream.stream_id
+        key = fragment_key(stream_id, info.first_offset, info.uid, stream.tenant)
         try:
             return await off_loop(size, decode, await self._blocks.read(key, start, size))
         except Corrupt:

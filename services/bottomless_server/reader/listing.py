@@ -14,7 +14,7 @@ from bottomless.formats.fragment import HEADER_SIZE
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, fragment_info
-from bottomless.model.names import StreamId, StreamName
+from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.core.page import gap_reason
@@ -56,7 +56,7 @@ class Listing:
         self._secret = secret
         self._urls = PresignedUrls(drive, url_seconds)
 
-    async def fragments(self, name: StreamName, query: ListQuery) -> dict[str, Any]:
+    async def fragments(self, name: FullName, query: ListQuery) -> dict[str, Any]:
         """One page of the fragment list.
 
         Raises:
@@ -64,7 +64,9 @@ class Listing:
         """
         if query.presigned:
             self._urls.check()
-        token = None if query.page_token is None else decode_token(query.page_token, self._secret)
+        token = None
+        if query.page_token is not None:
+            token = decode_token(query.page_token, name.tenant, self._secret)
 
         async def act(stream: StreamFacts) -> dict[str, Any]:
             return await self._fragments(stream, query, token)
@@ -93,13 +95,15 @@ class Listing:
                 code=Code.OFFSET_TRIMMED,
                 facts={"first_offset": first_offset, "next_offset": next_offset},
             )
-        tree = await self._roots.tree(stream.stream_id, state)
+        tree = await self._roots.tree(stream, state)
         items, continues = await self._items(tree, begin, end, query.limit)
         fragments = [item for item in items if isinstance(item, FragmentInfo)]
-        extras = await self._extras(stream.stream_id, fragments, query)
+        extras = await self._extras(stream, fragments, query)
         following = None
         if continues < end:
-            following = encode_token(PageToken(stream.stream_id, end, continues), self._secret)
+            following = encode_token(
+                PageToken(stream.stream_id, end, continues), stream.tenant, self._secret
+            )
         return {
             "stream_id": stream.stream_id,
             "manifest_version": state.version,
@@ -107,7 +111,7 @@ class Listing:
             "next_offset": next_offset,
             "object_store_next_offset": stored_next,
             "fragments": [
-                _fragment_item(stream.name, item) | next(extras)
+                _fragment_item(stream.name.name, item) | next(extras)
                 if isinstance(item, FragmentInfo)
                 else item
                 for item in items
@@ -136,10 +140,13 @@ class Listing:
         return items, position
 
     async def _extras(
-        self, stream_id: StreamId, fragments: Sequence[FragmentInfo], query: ListQuery
+        self, stream: StreamFacts, fragments: Sequence[FragmentInfo], query: ListQuery
     ) -> Iterator[dict[str, Any]]:
         """For each fragment what the query wants beside its facts: its place, a URL, or nothing."""
-        keys = [fragment_key(stream_id, info.first_offset, info.uid) for info in fragments]
+        keys = [
+            fragment_key(stream.stream_id, info.first_offset, info.uid, stream.tenant)
+            for info in fragments
+        ]
         extras: list[dict[str, Any]] = [{} for _ in keys]
         if query.locations:
             store = asdict(self._drive.location)

@@ -8,13 +8,14 @@ from fastapi import Request
 from starlette.responses import Response
 
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
-from bottomless.model.names import parse_stream_id, parse_stream_name
+from bottomless.model.names import parse_stream_id
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.rendering import timestamp_text
 from bottomless_server.reader.page_query import JSON, RESOLVE_PARAMETERS, refuse, start_of
 from bottomless_server.reader.pages import PageQuery
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, integer, json_response, negotiate, parse_query
 
 _OFFSETS_PARAMETERS = {
@@ -31,7 +32,7 @@ class OffsetRoutes:
         self._waiters = waiters
 
     async def offsets(self, s: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         values = parse_query(request.scope, _OFFSETS_PARAMETERS)
         negotiate(header(request.scope, b"accept"), (JSON,))
         if "wait_ms" not in values:
@@ -46,7 +47,7 @@ class OffsetRoutes:
         return json_response(members, headers=stream_headers(members))
 
     async def resolve(self, s: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         values = parse_query(request.scope, RESOLVE_PARAMETERS)
         negotiate(header(request.scope, b"accept"), (JSON,))
         # The start of a page of one record: what is said here is what a page would do.

@@ -25,7 +25,7 @@ from bottomless.errors import (
     WrongOffset,
 )
 from bottomless.model.limits import OFFSET_MAX, PAGE_RECORD_COUNT_DEFAULT
-from bottomless.model.names import StreamName, parse_stream_name
+from bottomless.model.names import FullName
 from bottomless.model.offset_spec import At
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.connection import Places, while_connected
@@ -51,6 +51,7 @@ from bottomless_server.reader.page_query import (
     page_query,
 )
 from bottomless_server.reader.pages import Page, PageQuery
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, integer, negotiate, parse_query
 
 _LINES: Final = Lines()
@@ -63,7 +64,7 @@ class RecordRoutes:
         self._waiters = waiters
 
     async def records(self, s: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         values = parse_query(request.scope, PAGE_PARAMETERS)
         media_type = negotiate(header(request.scope, b"accept"), offered(values))
         query = page_query(values, media_type)
@@ -102,7 +103,7 @@ class RecordRoutes:
         return Response(body, 200, headers, media_type)
 
     async def record(self, s: str, offset: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         wanted = _path_offset(offset)
         values = parse_query(request.scope, RECORD_PARAMETERS)
         media_type = negotiate(header(request.scope, b"accept"), (JSON, OCTETS))
@@ -169,7 +170,7 @@ def page_headers(page: Page) -> dict[str, str]:
 
 
 def _wanted(
-    name: StreamName,
+    name: FullName,
     query: PageQuery,
     limit: int | None,
     encoding: ValueEncoding,

@@ -93,10 +93,10 @@ class Resolver:
         state = await self._roots.current(stream.stream_id, bounds.version)
         if state.published_next <= state.first_offset:
             return bounds.committed_next
-        tree = await self._roots.tree(stream.stream_id, state)
+        tree = await self._roots.tree(stream, state)
         async for leaf in self._roots.leaves(tree, state.published_next - 1):
             if leaf["kind"] == EntryKind.FRAGMENT:
-                index = await self._fragments.index(stream.stream_id, fragment_info(leaf))
+                index = await self._fragments.index(stream, fragment_info(leaf))
                 return index.place(index.at_offset(state.published_next - 1)).first_offset
         return bounds.committed_next
 
@@ -108,13 +108,13 @@ class Resolver:
             return local
         # At least as new as what the owner freed, so that no chunk is in neither tier.
         state = await self._roots.current(stream.stream_id, bounds.version)
-        tree = await self._roots.tree(stream.stream_id, state)
+        tree = await self._roots.tree(stream, state)
         leaf = await self._roots.leaf_since(tree, timestamp)
         if leaf is None:
             return bounds.committed_next if local is None else local
         if leaf["kind"] == EntryKind.GAP:
             return int(leaf["first_offset"])
-        index = await self._fragments.index(stream.stream_id, fragment_info(leaf))
+        index = await self._fragments.index(stream, fragment_info(leaf))
         offset = index.place(index.since(timestamp)).first_offset
         # A group may reach below the floor; what is there is no longer part of the stream.
         return max(offset, state.first_offset)

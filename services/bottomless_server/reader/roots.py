@@ -27,6 +27,7 @@ from bottomless.tree import search
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
+from bottomless_server.reader.streams import StreamFacts
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +58,7 @@ class RootState:
 class Tree:
     """One root and the way down from it."""
 
-    stream_id: StreamId
+    stream: StreamFacts
     state: RootState
     node: Node | None
     """None where nothing was ever published."""
@@ -103,7 +104,7 @@ class Roots:
             self._states[stream_id] = state
         return state
 
-    async def tree(self, stream_id: StreamId, state: RootState) -> Tree:
+    async def tree(self, stream: StreamFacts, state: RootState) -> Tree:
         """Open the root that a pointer names.
 
         Raises:
@@ -112,11 +113,13 @@ class Roots:
             Corrupt
         """
         if state.root is None:
-            return Tree(stream_id, state, None)
+            return Tree(stream, state, None)
         root = state.root
-        key = root_key(stream_id, root.generation, root.epoch, root.version, root.uid)
-        node = await self._load(stream_id, state, key, root.uid, root.size, root.crc)
-        return Tree(stream_id, state, node)
+        key = root_key(
+            stream.stream_id, root.generation, root.epoch, root.version, root.uid, stream.tenant
+        )
+        node = await self._load(stream.stream_id, state, key, root.uid, root.size, root.crc)
+        return Tree(stream, state, node)
 
     async def leaf_since(self, tree: Tree, timestamp: int) -> np.void | None:
         """The first fragment or gap that may hold a record of `timestamp` or later."""
@@ -156,9 +159,9 @@ class Roots:
     async def _group(self, tree: Tree, entry: np.void) -> Node:
         uid = uid_from_bytes(entry["uid"].tobytes())
         first_offset, height = int(entry["first_offset"]), int(entry["height"])
-        key = group_key(tree.stream_id, first_offset, uid, height)
+        key = group_key(tree.stream.stream_id, first_offset, uid, height, tree.stream.tenant)
         size, crc = int(entry["object_size"]), int(entry["object_crc"])
-        node = await self._load(tree.stream_id, tree.state, key, uid, size, crc)
+        node = await self._load(tree.stream.stream_id, tree.state, key, uid, size, crc)
         if node.height != height or node.next_offset != int(entry["next_offset"]):
             raise Corrupt("a group of the manifest is not what its entry says")
         return node

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import parse_stream_id, parse_stream_name
+from bottomless.model.names import parse_stream_id
 from bottomless_server.reader.core.byte_range import (
     ByteRange,
     NotSatisfiable,
@@ -20,8 +20,9 @@ from bottomless_server.reader.core.byte_range import (
 from bottomless_server.reader.downloads import Downloads, PiecesResponse
 from bottomless_server.reader.listing import Listing, ListQuery
 from bottomless_server.reader.offset_routes import OffsetRoutes, stream_headers
-from bottomless_server.reader.page_query import JSON
+from bottomless_server.reader.page_query import JSON, OCTETS
 from bottomless_server.reader.record_routes import RecordRoutes
+from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import (
     boolean,
     choice,
@@ -32,6 +33,8 @@ from bottomless_server.runtime.http import (
     parse_query,
     text,
 )
+from bottomless_server.runtime.identity.principal import principal_of
+from bottomless_server.runtime.identity.scopes import Operation
 
 _LIST_LIMIT_MAX: Final = 1_000
 
@@ -78,9 +81,11 @@ class Routes:
             )
 
     async def fragments(self, s: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         values = parse_query(request.scope, _LIST_PARAMETERS)
         negotiate(header(request.scope, b"accept"), (JSON,))
+        if values.get("locations"):
+            principal_of(request.scope).require(Operation.LOCATIONS, name.name)
         presigned = values.pop("urls", "none") == "presigned"
         limit = values.pop("limit", _LIST_LIMIT_MAX)
         listed = await self._listing.fragments(
@@ -93,8 +98,9 @@ class Routes:
         return json_response(listed, headers=headers)
 
     async def fragment(self, s: str, fragment_id: str, request: Request) -> Response:
-        name = parse_stream_name(s)
+        name = full_name_of(request.scope, s)
         values = parse_query(request.scope, {"expect_stream_id": parse_stream_id})
+        negotiate(header(request.scope, b"accept"), (OCTETS,))
         download = await self._downloads.open(name, fragment_id, values.get("expect_stream_id"))
         headers = {
             "ETag": download.etag,
@@ -120,7 +126,7 @@ class Routes:
                 headers["Content-Range"] = f"bytes {wanted.start}-{wanted.last}/{download.size}"
         headers["Content-Length"] = str(wanted.size)
         if request.method == "HEAD":
-            return Response(None, 200, headers, "application/octet-stream")
+            return Response(None, 200, headers, OCTETS)
         pieces = self._downloads.pieces(download, wanted)
         # The first piece before the status line: what fails at once is answered as a problem.
         first = await anext(pieces)

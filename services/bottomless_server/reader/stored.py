@@ -56,10 +56,8 @@ class Stored:
         return wanted
 
     async def _add_parts(self, builder: PageBuilder, tree: Tree, wanted: list[Wanted]) -> None:
-        stream_id = tree.stream_id
-
         async def get(part: Wanted) -> list[tuple[ChunkHeader, memoryview]]:
-            return (await self._fragments.read(stream_id, part)).chunks
+            return (await self._fragments.read(tree.stream, part)).chunks
 
         async with read_ahead(get, wanted, self._read_ahead_size) as parts:
             for part in wanted:
@@ -88,7 +86,7 @@ class Stored:
             raise Corrupt("a fragment is damaged", facts=facts) from error
 
     async def _missing(self, tree: Tree, part: Wanted) -> StoreError:
-        newer = await self._roots.refreshed(tree.stream_id)
+        newer = await self._roots.refreshed(tree.stream.stream_id)
         if newer.version > tree.state.version:
             return ManifestMoved("the manifest changed while it was read")
         return Corrupt(

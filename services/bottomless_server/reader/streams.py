@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cachetools import TTLCache
 
 from bottomless.errors import NotFound
-from bottomless.model.names import StreamId, StreamName, parse_stream_id
+from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
 from bottomless_server.reader.one_at_a_time import OneAtATime
@@ -22,9 +22,14 @@ _STREAM_COUNT_MAX = 10_000
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
     stream_id: StreamId
-    name: StreamName
+    name: FullName
     epoch: int
     owner_url: str | None
+
+    @property
+    def tenant(self) -> str:
+        """Under whose prefix its objects are."""
+        return self.name.tenant
 
 
 class Found(NamedTuple):
@@ -36,10 +41,10 @@ class Found(NamedTuple):
 class Streams:
     def __init__(self, manifest: Asked, ttl_ms: int) -> None:
         self._manifest = manifest
-        self._known: TTLCache[StreamName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
-        self._asking: OneAtATime[StreamName, StreamFacts] = OneAtATime()
+        self._known: TTLCache[FullName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
+        self._asking: OneAtATime[FullName, StreamFacts] = OneAtATime()
 
-    async def find(self, name: StreamName) -> Found:
+    async def find(self, name: FullName) -> Found:
         """The stream behind a name.
 
         Raises:
@@ -58,11 +63,13 @@ class Streams:
             joined = False
         return Found(stream, remembered=joined)
 
-    def forget(self, name: StreamName) -> None:
+    def forget(self, name: FullName) -> None:
         self._known.pop(name, None)
 
-    async def _load(self, name: StreamName) -> StreamFacts:
-        answer = await self._manifest.call("GET", f"/internal/v1/streams/by-name/{name}")
+    async def _load(self, name: FullName) -> StreamFacts:
+        answer = await self._manifest.call(
+            "GET", f"/internal/v1/streams/by-name/{name.name}", params={"tenant": name.tenant}
+        )
         members = answer.body
         if members["state"] != StreamState.ACTIVE:
             raise stream_not_found()

@@ -19,6 +19,7 @@ import orjson
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless_server.runtime.bodies import JSON
+from bottomless_server.runtime.tracing import passed_on
 
 _IDLE_SECONDS: Final = 15
 """Shorter than servers keep an idle connection, so that no request meets its closing."""
@@ -104,7 +105,7 @@ class Peer:
             StoreError: what the peer answered, as the class of its code.
             Unavailable: `peer-unavailable`; the outcome is unknown if a write was on its way.
         """
-        sent = dict(headers or {})
+        sent = {**passed_on(), **(headers or {})}
         if body is not None:
             sent["content-type"] = JSON
         try:
@@ -148,7 +149,11 @@ class Peer:
         )
         try:
             async with self._open_bulk().get(
-                self._host_url + path, params=params, timeout=timeout, allow_redirects=False
+                self._host_url + path,
+                params=params,
+                headers=passed_on(),
+                timeout=timeout,
+                allow_redirects=False,
             ) as answer:
                 data = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -26,6 +26,8 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.BAD_OFFSET_SPEC: 400,
     Code.BAD_HEADER: 400,
     Code.BAD_NAME: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.FORBIDDEN: 403,
     Code.NOT_FOUND: 404,
     Code.STREAM_NOT_FOUND: 404,
     Code.CONSUMER_NOT_FOUND: 404,
@@ -34,8 +36,10 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.FRAGMENT_NOT_FOUND: 404,
     Code.PRODUCER_NOT_FOUND: 404,
     Code.OFFSET_NOT_FOUND: 404,
+    Code.KEY_NOT_FOUND: 404,
     Code.METHOD_NOT_ALLOWED: 405,
     Code.NOT_ACCEPTABLE: 406,
+    Code.REQUEST_TIMEOUT: 408,
     Code.STREAM_EXISTS: 409,
     Code.STREAM_REPLACED: 409,
     Code.PRODUCER_FENCED: 409,
@@ -47,6 +51,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.OFFSET_REGRESSION: 409,
     Code.HOME_LIVE: 409,
     Code.COORDINATION_INTACT: 409,
+    Code.KEY_NOT_ACTIVE: 409,
     Code.MOVED: 409,
     Code.FENCED: 409,
     Code.OFFSET_TRIMMED: 410,
@@ -69,6 +74,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.PRECONDITION_REQUIRED: 428,
     Code.DISK_BOUND: 429,
     Code.QUOTA_EXCEEDED: 429,
+    Code.RATE_LIMITED: 429,
     Code.HEADERS_TOO_LARGE: 431,
     Code.INTERNAL: 500,
     Code.DATA_CORRUPT: 502,
@@ -107,6 +113,11 @@ def request_id_of(scope: Scope) -> str:
         request_id = f"{time.time_ns() // 1_000_000:012x}{os.urandom(8).hex()}"
         scope[_REQUEST_ID] = request_id
     return request_id
+
+
+def take_request_id(scope: Scope, request_id: str) -> None:
+    """Let a request have the id that a trusted caller gave it."""
+    scope[_REQUEST_ID] = request_id
 
 
 def problem_response(error: StoreError, request_id: str, *, write: bool = True) -> Response:
@@ -174,6 +185,8 @@ def _headers_of(error: StoreError) -> dict[str, str]:
     headers = {}
     if error.retry_after_seconds is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
+    if error.code is Code.UNAUTHENTICATED:
+        headers["www-authenticate"] = "Bearer"
     if error.code is Code.METHOD_NOT_ALLOWED:
         headers["allow"] = _joined(error.facts.get("allowed"))
     if error.code is Code.UNSUPPORTED_MEDIA_TYPE and "accepted" in error.facts:

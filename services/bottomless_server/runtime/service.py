@@ -17,21 +17,25 @@ stop. What is not uploaded then lies on the ingest disk, and is uploaded after t
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import structlog
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bottomless.errors import StoreError, Unavailable
+from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.health import Health
-from bottomless_server.runtime.http import request_id_of, send_problem, wrap
+from bottomless_server.runtime.http import request_id_of, send_problem
 from bottomless_server.runtime.in_flight import InFlight
-from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp
+from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp, internal_url
 from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.settings import CommonSettings
 
 log = structlog.get_logger(__name__)
 
@@ -95,6 +99,7 @@ async def serve(
     internal_urls: Mapping[str, str],
     drain_order: Sequence[str],
     drain_seconds: float,
+    front: Front | None = None,
 ) -> int:
     """Run services, in the order in which they start, until a signal; returns the exit code.
 
@@ -102,21 +107,42 @@ async def serve(
         CannotStart, StoreError, OSError: at the start; what had started was stopped.
     """
     stopping = _stop_on_signals()
+    front = front or Front(CommonSettings())
     health = Health({service.name: service for service in services})
     opened: list[Listener] = []
     started: list[Service] = []
     failures = 0
     in_flight = InFlight()
-    public = Listener(wrap(health.around(in_flight.around(public_app))), bind_tcp(host, port))
+    public = Listener(
+        front.public(
+            health.around(in_flight.around(public_app)),
+            f"bottomless-{services[0].name}" if len(services) == 1 else "bottomless",
+        ),
+        bind_tcp(host, port),
+        bounds=front.bounds,
+    )
+    listeners = {"public": public.connections}
     try:
         gates = {service.name: _Gate(service.internal) for service in services}
         for service in services:
             listener = Listener(
-                wrap(health.around(gates[service.name])),
+                front.internal(health.around(gates[service.name]), f"bottomless-{service.name}"),
                 bind_internal(internal_urls[service.name]),
                 close_seconds=INTERNAL_CLOSE_SECONDS,
+                bounds=front.bounds,
             )
             opened.append(listener)
+            listeners[service.name] = listener.connections
+            await listener.open()
+        if front.metrics_listen is not None:
+            listener = Listener(
+                front.internal(health.around(_nothing), "bottomless"),
+                _bind_metrics(front.metrics_listen),
+                close_seconds=INTERNAL_CLOSE_SECONDS,
+                bounds=front.bounds,
+            )
+            opened.append(listener)
+            listeners["metrics"] = listener.connections
             await listener.open()
         for service in services:
             if not await _unless(stopping, service.start()):
@@ -124,8 +150,10 @@ async def serve(
             started.append(service)
             gates[service.name].open = True
         if not stopping.is_set():
+            apps = [app for service in services for app in (service.public, service.internal)]
+            await front.opened(services, apps, listeners)
             await public.open()
-            log.info("started", **internal_urls)
+            log.info("started", descriptor_limit=front.descriptor_limit, **internal_urls)
             _announce(host, public.port)
             await stopping.wait()
         health.draining = True
@@ -137,7 +165,19 @@ async def serve(
             ended = await _ended(service.name, "stop", service.stop(), STOP_SECONDS)
             failures += ended is not True
         await asyncio.gather(*(listener.close() for listener in opened))
+        await _ended("front", "stop", front.aclose(), STOP_SECONDS)
     return EXIT_STOP_FAILED if failures else 0
+
+
+def _bind_metrics(listen: str) -> socket.socket:
+    if listen.startswith("unix:"):
+        raise CannotStart("BOTTOMLESS_METRICS_LISTEN must look like host:port")
+    return bind_internal(internal_url(listen, Path(), "metrics"))
+
+
+async def _nothing(scope: Scope, _: Receive, send: Send) -> None:
+    error = NotFound("nothing is served at this path", code=Code.NOT_FOUND)
+    await send_problem(send, error, request_id_of(scope))
 
 
 class _Gate:

@@ -6,10 +6,11 @@ Its public application has no endpoint of its own: health stands in front of it
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import structlog
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
@@ -66,6 +67,10 @@ class UploaderService:
         await self.streams.stop()
         await self._parts.ingest.aclose()
         await self._parts.manifest.aclose()
+
+    def metrics(self) -> Iterable[Metric]:
+        self._parts.counts.retries = self._parts.retries.count
+        return self.streams.metrics()
 
     async def report(self) -> Mapping[str, Any]:
         """For /readyz?verbose=1: what is active, and what fails and is being retried."""

@@ -68,6 +68,8 @@ class Opened(NamedTuple):
     published_next: int
     version: int
     epoch: int
+    tenant: str
+    """Under whose prefix the stream's objects are."""
 
 
 class Registered(NamedTuple):
@@ -120,7 +122,9 @@ class ManifestCalls:
         return _read(
             "manifest",
             body,
-            lambda b: Opened(int(b["published_next"]), int(b["version"]), int(b["epoch"])),
+            lambda b: Opened(
+                int(b["published_next"]), int(b["version"]), int(b["epoch"]), str(b["tenant"])
+            ),
         )
 
     async def intents(

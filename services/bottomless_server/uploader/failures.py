@@ -73,6 +73,8 @@ class Retries:
 
     def __init__(self, settings: UploaderSettings) -> None:
         self._settings = settings
+        self.count = 0
+        """Attempts that failed so far."""
         self._retry = stamina.AsyncRetryingCaller(
             attempts=None,
             timeout=None,
@@ -100,6 +102,7 @@ class Retries:
                 return False
             if isinstance(error, StoreError) and error.code in stops:
                 return False
+            self.count += 1
             failure = failures.note(what, error)
             if isinstance(error, Corrupt):
                 return self._settings.uploader_damage_retry_seconds

@@ -6,16 +6,18 @@ by the next one at once.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
+from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
 from bottomless_server.uploader.calls import StreamCommit
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.failures import Failures
+from bottomless_server.uploader.metrics import uploader_metrics
 from bottomless_server.uploader.uploader import Parts, Session
 
 log = structlog.get_logger(__name__)
@@ -36,9 +38,21 @@ class StreamTask:
         self._session: Session | None = None
         self._draining = False
         self._stopping = False
+        self._progress_at = parts.clock_ms()
+
+    def lag_ms(self, now: int) -> int:
+        """How long nothing of this stream got into the manifest, though there is something."""
+        session = self._session
+        if session is None or not session.empty or self.cutter.uncut:
+            applied_at = None if session is None else session.applied_at
+            return now - (applied_at or self._progress_at)
+        self._progress_at = now
+        return 0
 
     def commit_seen(self, commit: CommitSeen) -> None:
-        self.cutter.commit_seen(commit, self._parts.clock_ms())
+        now = self._parts.clock_ms()
+        self.lag_ms(now)
+        self.cutter.commit_seen(commit, now)
         self._woken.set()
 
     def drain(self) -> None:
@@ -88,6 +102,7 @@ class StreamTask:
             log.warning("an upload session ended", stream_id=self._stream_id, code=error.code)
             return False
         finally:
+            self._progress_at = session.applied_at or self._progress_at
             self._session = None
         return True
 
@@ -149,6 +164,16 @@ class Streams:
             "failing_streams": len(failing),
             "failures": dict(list(failing.items())[:REPORTED_COUNT_MAX]),
         }
+
+    def metrics(self) -> Iterable[Metric]:
+        now = self._parts.clock_ms()
+        return uploader_metrics(
+            self._parts.counts,
+            active_count=len(self._streams),
+            failing_count=sum(1 for stream in self._streams.values() if stream.failures),
+            lag_ms=max((stream.lag_ms(now) for stream in self._streams.values()), default=0),
+            memory_size=self._parts.budget.size,
+        )
 
     async def _run(self, stream_id: StreamId, stream: StreamTask) -> None:
         try:

@@ -23,7 +23,7 @@ shared/bottomless/formats/fragment.py.
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -43,6 +43,7 @@ from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, 
 from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.window import Window
 from bottomless_server.uploader.failures import Failures, Retries
+from bottomless_server.uploader.metrics import UploadCounts
 from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,7 @@ class Parts:
     retries: Retries
     clock_ms: Callable[[], int]
     """Monotonic: ages are this process's own."""
+    counts: UploadCounts = field(default_factory=UploadCounts)
 
 
 class Session:
@@ -90,8 +92,16 @@ class Session:
         self._gathered: list[bytes] = []
         self._gathered_ticket: int | None = None
         self._tickets: set[int] = set()
+        self._tenant = ""
+        """As the manifest says when the session begins."""
         self.draining = False
         self.applied_count = 0
+        self.applied_at: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing that was cut is under way."""
+        return self._window.empty
 
     async def run(self) -> None:
         """Upload until the stream is idle, or drained; cancelling leaves the rest to the next session.
@@ -100,6 +110,7 @@ class Session:
             StoreError: the session is over, and another one should begin.
         """
         opened = await self._parts.manifest.uploads(self._stream_id, self._name)
+        self._tenant = opened.tenant
         self._cutter.restart(opened.published_next)
         try:
             await self._cut_and_upload()
@@ -209,7 +220,7 @@ class Session:
 
     async def _upload(self, fragment: PackedFragment, ticket: int) -> None:
         info = fragment.info
-        object_key = fragment_key(self._stream_id, info.first_offset, info.uid)
+        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
 
         async def put() -> None:
             await put_object(
@@ -233,6 +244,9 @@ class Session:
         await self._register(info)
         self._window.applied(info.uid)
         self.applied_count += 1
+        self.applied_at = self._parts.clock_ms()
+        self._parts.counts.fragments += 1
+        self._parts.counts.bytes += info.size
         self._failures.clear("session")
         self._woken.set()
 

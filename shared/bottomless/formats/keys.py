@@ -7,6 +7,7 @@
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
+    {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
 
 Each rebuild puts one more generation object, and the highest counts.
 
@@ -17,11 +18,14 @@ padded so that a sorted listing is in offset order. Byte tables: docs/formats.md
 import re
 from typing import Final, NamedTuple
 
+from bottomless.model.api_key import KeyId
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
+from bottomless.model.names import StreamId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
 GENERATION_PREFIX: Final = "_system/generation."
+API_KEYS_PREFIX: Final = "_system/keys/"
+"""Below it lie API keys, which are no object keys."""
 
 _GENERATION = re.compile(r"_system/generation\.([0-9]{10})\.json", re.ASCII)
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
@@ -30,6 +34,7 @@ _ROOT = re.compile(
     r"root\.([0-9]{10})\.([0-9]{20})\.([0-9]{20})\.([0-9a-f]{32})\.manifest", re.ASCII
 )
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
+_API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -45,6 +50,12 @@ class RootKey(NamedTuple):
     uid: Uid
 
 
+class ApiKeyKey(NamedTuple):
+    key_id: KeyId
+    generation: int
+    version: int
+
+
 def generation_key(generation: int) -> str:
     """Where a rebuild notes the generation that it made."""
     return f"{GENERATION_PREFIX}{generation:010d}.json"
@@ -56,13 +67,28 @@ def parse_generation_key(object_key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def stream_prefix(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
+def api_key_prefix(key_id: KeyId) -> str:
+    """What the keys of all objects of an API key begin with."""
+    return f"{API_KEYS_PREFIX}{key_id}."
+
+
+def api_key_key(key_id: KeyId, generation: int, version: int) -> str:
+    return f"{api_key_prefix(key_id)}{generation:010d}.{version:010d}.json"
+
+
+def parse_api_key_key(object_key: str) -> ApiKeyKey | None:
+    """What the key of an object of an API key says of it, None for any other key."""
+    match = _API_KEY.fullmatch(object_key)
+    if match is None:
+        return None
+    return ApiKeyKey(KeyId(match[1]), int(match[2]), int(match[3]))
+
+
+def stream_prefix(stream_id: StreamId, tenant: str) -> str:
     return f"{tenant}/{stream_id}/"
 
 
-def fragment_key(
-    stream_id: StreamId, first_offset: int, uid: Uid, tenant: str = TENANT_DEFAULT
-) -> str:
+def fragment_key(stream_id: StreamId, first_offset: int, uid: Uid, tenant: str) -> str:
     return f"{stream_prefix(stream_id, tenant)}data/{first_offset:020d}.{uid}.fragment"
 
 
@@ -80,7 +106,7 @@ def root_key(
     epoch: int,
     version: int,
     uid: Uid,
-    tenant: str = TENANT_DEFAULT,
+    tenant: str,
 ) -> str:
     name = f"root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest"
     return f"{stream_prefix(stream_id, tenant)}metadata/{name}"
@@ -94,18 +120,16 @@ def parse_root_key(object_key: str) -> RootKey | None:
     return RootKey(int(match[1]), int(match[2]), int(match[3]), Uid(match[4]))
 
 
-def root_prefix(stream_id: StreamId, tenant: str = TENANT_DEFAULT) -> str:
+def root_prefix(stream_id: StreamId, tenant: str) -> str:
     """What the keys of all roots of a stream begin with."""
     return f"{stream_prefix(stream_id, tenant)}metadata/root."
 
 
-def group_key(
-    stream_id: StreamId, first_offset: int, uid: Uid, height: int, tenant: str = TENANT_DEFAULT
-) -> str:
+def group_key(stream_id: StreamId, first_offset: int, uid: Uid, height: int, tenant: str) -> str:
     return f"{stream_prefix(stream_id, tenant)}metadata/{first_offset:020d}.{uid}.g{height}"
 
 
-def registry_key(stream_id: StreamId, registry_version: int, tenant: str = TENANT_DEFAULT) -> str:
+def registry_key(stream_id: StreamId, registry_version: int, tenant: str) -> str:
     return f"{stream_prefix(stream_id, tenant)}stream.{registry_version:010d}.json"
 
 
@@ -115,7 +139,7 @@ def parse_registry_key(object_key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def consumers_key(stream_id: StreamId, version: int, uid: Uid, tenant: str = TENANT_DEFAULT) -> str:
+def consumers_key(stream_id: StreamId, version: int, uid: Uid, tenant: str) -> str:
     return f"{stream_prefix(stream_id, tenant)}metadata/consumers.{version:020d}.{uid}.json"
 
 

@@ -7,7 +7,7 @@ name can never reach a path.
 
 import re
 import uuid
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import NAME_SIZE_MAX
@@ -22,8 +22,18 @@ NodeId = NewType("NodeId", str)
 Uid = NewType("Uid", str)
 """128 random bits in hex: makes an object key unique for ever."""
 
+
+class FullName(NamedTuple):
+    """What a stream is called among the streams of all tenants."""
+
+    tenant: str
+    name: StreamName
+
+
 REFERENCE_SIZE_MAX: Final = 255
 TENANT_DEFAULT: Final = "default"
+"""Whose everything is where nobody is asked who they are."""
+TENANT_SIZE_MAX: Final = 64
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _UID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -57,6 +67,25 @@ def parse_stream_name(text: str) -> StreamName:
     if _DEVICE.fullmatch(text):
         raise InvalidRequest("this stream name is reserved: a device has it", code=Code.BAD_NAME)
     return StreamName(text)
+
+
+def parse_tenant(text: str) -> str:
+    """Check the id of a tenant: it becomes a part of object keys and of keys of coordination.
+
+    It has no character that separates parts of either, and does not begin with the `_` that
+    marks what belongs to no tenant; so two tenants can never mean the same key, whatever their
+    streams are called.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+    """
+    if len(text) > TENANT_SIZE_MAX or not _NAME.fullmatch(text) or ".." in text:
+        raise InvalidRequest(
+            f"a tenant has at most {TENANT_SIZE_MAX} characters, starts with an ASCII letter or "
+            "digit, goes on with letters, digits, '.', '_' and '-', and does not contain '..'",
+            code=Code.BAD_NAME,
+        )
+    return text
 
 
 def parse_reference(text: str) -> Reference:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless.model.config import parse_duration
+from bottomless.model.duration import parse_duration
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 
 _INTEGER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)

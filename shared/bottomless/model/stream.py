@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from bottomless.model.config import StreamConfig
-from bottomless.model.names import NodeId, StreamId, StreamName, Uid
+from bottomless.model.names import FullName, NodeId, StreamId, StreamName, Uid
 
 _GENERATION_SHIFT: Final = 40
 """An epoch's upper bits are its generation: docs/decisions/0005."""
@@ -110,6 +110,10 @@ class StreamRecord:
     """Those that ran out are dropped whenever the record is written with new ones."""
     registry_version: int = 1
     """Number of the newest registry object."""
+
+    @property
+    def full_name(self) -> FullName:
+        return FullName(self.tenant, self.name)
 
 
 def epoch_at(record: StreamRecord, offset: int) -> int | None:

@@ -20,7 +20,7 @@ import orjson
 
 from bottomless.coordination.base import Changes, Coordination, Due
 from bottomless.errors import Code, Corrupt, NotFound
-from bottomless.model.names import TENANT_DEFAULT, StreamId
+from bottomless.model.names import StreamId
 
 OPERATIONS_KEY: Final = "bottomless:operations"
 _ID_PREFIX: Final = "op_"
@@ -39,6 +39,7 @@ class Operation:
     operation_id: str
     kind: str
     tenant: str
+    """Who may ask what became of it."""
     stream_id: StreamId | None
     """None of one that is about more than one stream."""
     created_at: int
@@ -62,8 +63,8 @@ def new_operation(
     kind: str,
     now: int,
     *,
+    tenant: str,
     stream_id: StreamId | None = None,
-    tenant: str = TENANT_DEFAULT,
     arguments: Mapping[str, Any] | None = None,
 ) -> Operation:
     """An operation that nobody has entered yet; `uid` makes its id unique."""
@@ -127,6 +128,17 @@ class OperationStore:
         if value is None:
             raise operation_not_found()
         return decode_operation(value)
+
+    async def find_of(self, tenant: str, operation_id: str) -> Operation:
+        """The same for a tenant, who cannot tell another one's operation from none.
+
+        Raises:
+            NotFound
+        """
+        operation = await self.find(operation_id)
+        if operation.tenant != tenant:
+            raise operation_not_found()
+        return operation
 
     async def enter(self, operation: Operation) -> None:
         """Enter a new operation, due at once."""

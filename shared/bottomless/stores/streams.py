@@ -24,7 +24,7 @@ import orjson
 from bottomless.coordination.base import Changes, Coordination, Due, Member
 from bottomless.errors import Code, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
-from bottomless.model.names import TENANT_DEFAULT, NodeId, StreamId, StreamName
+from bottomless.model.names import FullName, NodeId, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 
 GENERATION_KEY: Final = "bottomless:generation"
@@ -36,11 +36,12 @@ def stream_key(stream_id: StreamId) -> str:
     return f"bottomless:stream:{stream_id}"
 
 
-def name_key(name: StreamName, tenant: str = TENANT_DEFAULT) -> str:
-    return f"bottomless:name:{tenant}:{name}"
+def name_key(name: FullName) -> str:
+    # Neither part can hold a colon, so no two names share a key.
+    return f"bottomless:name:{name.tenant}:{name.name}"
 
 
-def names_key(state: StreamState, tenant: str = TENANT_DEFAULT) -> str:
+def names_key(state: StreamState, tenant: str) -> str:
     """The index of the names of all streams of a tenant that are in this state."""
     return f"bottomless:{_INDEXES[state]}:{tenant}"
 
@@ -81,7 +82,7 @@ class Streams:
         self.generation: int | None = None
         """What coordination has to show; None where nobody has found out."""
 
-    async def find(self, name: StreamName) -> StreamId:
+    async def find(self, name: FullName) -> StreamId:
         """The id behind a name.
 
         Raises:
@@ -90,7 +91,7 @@ class Streams:
         """
         value = await self._coordination.get(name_key(name))
         if value is None:
-            await self._check_generation()
+            await self.check_generation()
             raise stream_not_found()
         return StreamId(value.decode("ascii"))
 
@@ -103,7 +104,7 @@ class Streams:
         """
         value = await self._coordination.get(stream_key(stream_id))
         if value is None:
-            await self._check_generation()
+            await self.check_generation()
             raise stream_not_found()
         return decode_record(value)
 
@@ -116,7 +117,7 @@ class Streams:
         """Streams of a tenant in the order of their names, from behind a member of the index."""
         found = await self._coordination.members(names_key(state, tenant), after, limit)
         if not found:
-            await self._check_generation()
+            await self.check_generation()
         return [parse_named(member) for member in found]
 
     async def create(self, record: StreamRecord, queued: Sequence[Due] = ()) -> None:
@@ -126,7 +127,7 @@ class Streams:
             Exists: the name is taken.
             Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
-        keys = (name_key(record.name, record.tenant), stream_key(record.stream_id))
+        keys = (name_key(record.full_name), stream_key(record.stream_id))
         named = Named(record.name, record.stream_id).member()
         entered = Changes(
             {keys[0]: record.stream_id.encode("ascii"), keys[1]: encode_record(record)},
@@ -138,7 +139,7 @@ class Streams:
         )
 
         def change(values: Mapping[str, bytes | None]) -> Changes:
-            self._require_generation(values[GENERATION_KEY])
+            self.require_generation(values[GENERATION_KEY])
             if any(values[key] is not None for key in keys):
                 raise Exists("a stream of this name exists")
             return entered
@@ -153,7 +154,7 @@ class Streams:
         Raises:
             Unavailable: coordination shows this generation, so streams may be in use.
         """
-        keys = (stream_key(record.stream_id), name_key(record.name, record.tenant))
+        keys = (stream_key(record.stream_id), name_key(record.full_name))
         mine = record.stream_id.encode("ascii")
         named = Named(record.name, record.stream_id).member()
         active = record.state is StreamState.ACTIVE
@@ -165,7 +166,7 @@ class Streams:
         taken: list[StreamId | None] = []
 
         def change(found: Mapping[str, bytes | None]) -> Changes:
-            _require_older(found[GENERATION_KEY], record.generation)
+            require_older(found[GENERATION_KEY], record.generation)
             other = found[keys[1]]
             if active and other is not None and other != mine:
                 taken[:] = [StreamId(other.decode("ascii"))]
@@ -191,13 +192,13 @@ class Streams:
             named = Named(record.name, stream_id).member()
             indexes = [names_key(state, record.tenant) for state in StreamState]
             gone |= Changes(members=[Member(index, named, False) for index in indexes])
-            own_name = name_key(record.name, record.tenant)
+            own_name = name_key(record.full_name)
             if await self._coordination.get(own_name) == stream_id.encode("ascii"):
                 watched.append(own_name)
                 gone |= Changes({own_name: None})
 
         def change(found: Mapping[str, bytes | None]) -> Changes:
-            _require_older(found[GENERATION_KEY], generation)
+            require_older(found[GENERATION_KEY], generation)
             return gone
 
         await self._coordination.transact(watched, change)
@@ -205,7 +206,7 @@ class Streams:
     async def bury(
         self,
         stream_id: StreamId,
-        name: StreamName,
+        name: FullName,
         decide: Callable[[StreamRecord], StreamRecord],
         also: Changes,
     ) -> StreamRecord:
@@ -224,8 +225,9 @@ class Streams:
             record = decide(decode_record(value))
             assert record.state is StreamState.DELETING
             decided[:] = [record]
-            own_name = name_key(name, record.tenant)
-            named = Named(name, stream_id).member()
+            assert record.tenant == name.tenant
+            own_name = name_key(name)
+            named = Named(name.name, stream_id).member()
             buried: dict[str, bytes | None] = {key: encode_record(record)}
             if values[own_name] == stream_id.encode("ascii"):
                 buried[own_name] = None
@@ -307,15 +309,25 @@ class Streams:
             await self._coordination.transact(keys, change)
         except NotFound:
             # Nothing is where the generation is not.
-            await self._check_generation()
+            await self.check_generation()
             raise
         return decided[0]
 
-    async def _check_generation(self) -> None:
-        if self.generation is not None:
-            self._require_generation(await self._coordination.get(GENERATION_KEY))
+    async def check_generation(self) -> None:
+        """Hear whether the store was emptied, where something is not found.
 
-    def _require_generation(self, held: bytes | None) -> None:
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
+        if self.generation is not None:
+            self.require_generation(await self._coordination.get(GENERATION_KEY))
+
+    def require_generation(self, held: bytes | None) -> None:
+        """The same, of what lies under `GENERATION_KEY`.
+
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
         if self.generation is None:
             return
         if held is None or orjson.loads(held).get("generation") != self.generation:
@@ -326,7 +338,7 @@ class Streams:
             )
 
 
-def _require_older(held: bytes | None, generation: int) -> None:
+def require_older(held: bytes | None, generation: int) -> None:
     if held is not None and orjson.loads(held)["generation"] >= generation:
         raise Unavailable("coordination is rebuilt already")
 

@@ -22,30 +22,33 @@ class PageToken(NamedTuple):
     next_offset: int
 
 
-def encode_token(token: PageToken, secret: bytes) -> str:
+def encode_token(token: PageToken, tenant: str, secret: bytes) -> str:
+    """A token that goes on with a list for this tenant alone."""
     body = orjson.dumps([token.stream_id, token.end_offset, token.next_offset])
-    return urlsafe_b64encode(_signature(body, secret) + body).decode("ascii").rstrip("=")
+    return urlsafe_b64encode(_signature(tenant, body, secret) + body).decode("ascii").rstrip("=")
 
 
-def decode_token(text: str, secret: bytes) -> PageToken:
-    """Read a token that `encode_token` made with the same secret.
+def decode_token(text: str, tenant: str, secret: bytes) -> PageToken:
+    """Read a token that `encode_token` made for this tenant with the same secret.
 
     Raises:
-        InvalidRequest: anybody else made it.
+        InvalidRequest: anybody else made it, or for anybody else.
     """
     try:
         raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except (UnicodeEncodeError, binascii.Error) as error:
         raise _bad_token() from error
     signature, body = raw[:_SIGNATURE_SIZE], raw[_SIGNATURE_SIZE:]
-    if not hmac.compare_digest(signature, _signature(body, secret)):
+    if not hmac.compare_digest(signature, _signature(tenant, body, secret)):
         raise _bad_token()
     stream_id, end_offset, next_offset = orjson.loads(body)
     return PageToken(StreamId(stream_id), end_offset, next_offset)
 
 
-def _signature(body: bytes, secret: bytes) -> bytes:
-    return hmac.new(secret, body, hashlib.sha256).digest()[:_SIGNATURE_SIZE]
+def _signature(tenant: str, body: bytes, secret: bytes) -> bytes:
+    # The tenant is signed and not sent; no tenant has a NUL, so the two cannot run together.
+    signed = tenant.encode("ascii") + b"\0" + body
+    return hmac.new(secret, signed, hashlib.sha256).digest()[:_SIGNATURE_SIZE]
 
 
 def _bad_token() -> InvalidRequest:

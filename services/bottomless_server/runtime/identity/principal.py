@@ -9,7 +9,9 @@ from typing import Final
 
 from starlette.types import Scope
 
+from bottomless.errors import Denied
 from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.runtime.identity.scopes import EVERYTHING, Grants, grants_of
 
 _PRINCIPAL: Final = "bottomless.principal"
 
@@ -20,11 +22,28 @@ class Principal:
     """Whose streams these are: nothing of another tenant can be seen or named."""
     actor: str
     """Who it is, for logs and the audit: the id of a key or the subject of a token; no secret."""
-    scopes: tuple[str, ...] = ("*",)
+    scopes: tuple[str, ...] = (EVERYTHING,)
     """What the credential allows, `operation:pattern`."""
+    expires_at: float | None = None
+    """When the credential ends by itself, in seconds since 1970."""
+    authenticated: bool = True
+    """Somebody was asked who they are; not so where identity is off."""
+
+    @property
+    def grants(self) -> Grants:
+        return grants_of(self.scopes)
+
+    def require(self, operation: str, stream: str) -> None:
+        """Ask for more than what the gate asked for by method and path.
+
+        Raises:
+            Denied: `forbidden`.
+        """
+        if not self.grants.allow(operation, stream):
+            raise forbidden()
 
 
-LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local")
+LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local", authenticated=False)
 
 
 def principal_of(scope: Scope) -> Principal:
@@ -36,3 +55,8 @@ def principal_of(scope: Scope) -> Principal:
 def note_principal(scope: Scope, principal: Principal) -> None:
     """Say who sends this request; the gate alone does."""
     scope[_PRINCIPAL] = principal
+
+
+def forbidden() -> Denied:
+    """The answer to who may see what is there, but not do this."""
+    return Denied("the credential does not allow this")

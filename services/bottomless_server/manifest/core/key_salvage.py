@@ -1,0 +1,46 @@
+"""What an API key was, as far as its objects tell: the decision of a rebuild.
+
+A rebuild has only the bucket, and some objects may be damaged. A key that was revoked must never
+come back, so whatever is in doubt is decided against the key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bottomless.formats.keys import ApiKeyKey
+from bottomless.model.api_key import ApiKey, KeyRecord, revoked
+
+
+class Found(NamedTuple):
+    """One object of a key."""
+
+    place: ApiKeyKey
+    key: ApiKey | None
+    """What it says; None where it cannot be read."""
+
+
+def salvage_key(objects: Sequence[Found], generation: int, now: int) -> KeyRecord | None:
+    """The record of a key in the next generation; None where no object of it can be read.
+
+    A revocation counts whatever its number is. A newest object that cannot be read may have
+    been one, so the key is revoked: an operator can make another, and cannot take back what
+    was done with a key that should be dead.
+    """
+    ranked = sorted(objects, key=lambda found: found.place)
+    readable = [found.key for found in ranked if found.key is not None]
+    if not readable:
+        return None
+    dead = [key for key in readable if key.revoked_at is not None]
+    if dead:
+        key = dead[-1]
+    elif ranked[-1].key is None:
+        key = revoked(readable[-1], now)
+    else:
+        key = ranked[-1].key
+    # Of an earlier attempt of the same rebuild an object may be there already.
+    number = max(found.place.version for found in objects)
+    taken = [found for found in objects if found.place[1:] == (generation, number)]
+    if any(found.key != key for found in taken):
+        number += 1
+    return KeyRecord(replace(key), generation, number, number, durable=True)

@@ -1,0 +1,55 @@
+"""What the manifest service counts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import Metric
+
+from bottomless_server.runtime.metrics import counted, gauged
+
+
+@dataclass(slots=True)
+class ManifestCounts:
+    """Since the start of the process."""
+
+    publishes: int = 0
+    conflicts: int = 0
+    deleted: int = 0
+    refused_deletes: int = 0
+    queued_deletes: int = 0
+    """As of the last pass of the deleter."""
+    collections: int = 0
+
+
+def manifest_metrics(
+    counts: ManifestCounts, *, paused_count: int, regressed: bool
+) -> Iterable[Metric]:
+    name = "bottomless_manifest"
+    yield counted(f"{name}_publishes", "Roots that were published.", counts.publishes)
+    yield counted(
+        f"{name}_conflicts",
+        "Attempts to publish that met a record which somebody else had changed.",
+        counts.conflicts,
+    )
+    yield counted(f"{name}_deleted_objects", "Objects that were deleted.", counts.deleted)
+    yield counted(
+        f"{name}_refused_deletes",
+        "Objects that were due and are reachable, so that they stayed: each is a bug.",
+        counts.refused_deletes,
+    )
+    yield gauged(
+        f"{name}_delete_queue", "Objects and ranges that wait for their end.", counts.queued_deletes
+    )
+    yield counted(
+        f"{name}_garbage_collections", "Collections of all garbage begun.", counts.collections
+    )
+    yield gauged(
+        f"{name}_retention_paused_streams",
+        "Streams whose age retention pauses because clocks disagree.",
+        paused_count,
+    )
+    yield gauged(
+        f"{name}_regressed",
+        "1 while coordination is empty or older than the bucket.",
+        int(regressed),
+    )

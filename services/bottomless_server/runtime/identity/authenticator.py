@@ -1,0 +1,91 @@
+"""From the token of a request to who sends it, at a cost that an append does not notice.
+
+A verdict about a signed token is kept under the digest of the token, so that its signature is
+checked once a minute and not once a request; one about an API key costs a digest and a compare
+(keys.py). No token is kept here, nor logged.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+from cachetools import LRUCache
+
+from bottomless_server.runtime.identity.credential import (
+    API_KEY_START,
+    RefusedError,
+    parse_api_key,
+)
+from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.principal import Principal
+from bottomless_server.runtime.identity.signed_tokens import SignedTokens
+
+VERDICT_SECONDS: Final = 60.0
+VERDICT_COUNT_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    principal: Principal
+    until: float
+    """By the monotonic clock."""
+    version: int
+    """Of the keys that it was checked with."""
+
+
+class Authenticator:
+    """Tells from a token who sends a request."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        tokens: SignedTokens | None,
+        *,
+        now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without `tokens`, API keys are the only credentials."""
+        self._keys = keys
+        self._tokens = tokens
+        self._now = now
+        self._elapsed = elapsed
+        self._verdicts: LRUCache[bytes, _Verdict] = LRUCache(VERDICT_COUNT_MAX)
+
+    async def principal(self, token: str) -> Principal:
+        """Whose token it is.
+
+        Raises:
+            RefusedError: it is not good.
+            Unavailable: nobody can say now.
+        """
+        if token.startswith(API_KEY_START):
+            return await self._keys.principal(parse_api_key(token))
+        if self._tokens is None:
+            raise RefusedError("it is no API key, and no issuer of tokens is configured")
+        digest = sha256(token.encode("ascii")).digest()
+        if (principal := self._decided(self._tokens, digest)) is not None:
+            return principal
+        principal = await self._tokens.principal(token)
+        version, until = self._tokens.jwks.version, self._elapsed() + VERDICT_SECONDS
+        self._verdicts[digest] = _Verdict(principal, until, version)
+        return principal
+
+    async def aclose(self) -> None:
+        await self._keys.aclose()
+        if self._tokens is not None:
+            await self._tokens.jwks.aclose()
+
+    def _decided(self, tokens: SignedTokens, digest: bytes) -> Principal | None:
+        verdict = self._verdicts.get(digest)
+        if verdict is None:
+            return None
+        tokens.jwks.look_ahead()
+        if verdict.version != tokens.jwks.version or self._elapsed() >= verdict.until:
+            return None
+        expires_at = verdict.principal.expires_at
+        if expires_at is None or self._now() >= expires_at:
+            # How much later it is still good is for those to say who checked it.
+            return None
+        return verdict.principal

@@ -1,0 +1,225 @@
+"""The gate before a public application: who sends this, may they do it, and is it audited.
+
+Pure ASGI, around everything that a process serves to the public, in the all-in-one as in a single
+service. Where identity is off it lets everything pass and only audits. Where it is on, what is
+not in the table (rules.py) is not served.
+
+Whoever may do nothing with a stream gets the answer of one that is not there; whoever may see it,
+but not do this, gets `forbidden`. Both are decided here, before any service looks at the stream.
+"""
+
+import time
+from typing import Final, NamedTuple
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bottomless.errors import Code, NotFound, StoreError
+from bottomless.model.names import TENANT_DEFAULT
+from bottomless.stores.streams import stream_not_found
+from bottomless_server.runtime.identity.audit import Audit, Audited, note_audited
+from bottomless_server.runtime.identity.authenticator import Authenticator
+from bottomless_server.runtime.identity.credential import RefusedError, bearer_token, not_good
+from bottomless_server.runtime.identity.principal import (
+    LOCAL,
+    Principal,
+    forbidden,
+    note_principal,
+)
+from bottomless_server.runtime.identity.rules import STREAM, Found, Reach, find_rules, is_open
+from bottomless_server.runtime.identity.standing import Standing, note_standing
+from bottomless_server.runtime.problems import (
+    STATUS,
+    method_not_allowed,
+    request_id_of,
+    send_problem,
+)
+
+log = structlog.get_logger(__name__)
+
+REFUSAL_LOGGED_SECONDS: Final = 1.0
+"""At most one line in so long says why a credential was refused: anybody can cause them."""
+
+
+class _Asked(NamedTuple):
+    """What one request is, as far as the table knows it."""
+
+    found: Found | None
+    audited: Audited | None
+
+
+class Gate:
+    """Stands before one public application."""
+
+    def __init__(
+        self, authenticator: Authenticator | None, audit: Audit, *, check_seconds: float
+    ) -> None:
+        """Without an authenticator identity is off. An answer that takes longer than
+        `check_seconds` has its credential checked again."""
+        self._authenticator = authenticator
+        self._audit = audit
+        self._check_seconds = check_seconds
+        self._refused_count = 0
+        self._refusal_logged_at = -REFUSAL_LOGGED_SECONDS
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The application, behind this gate."""
+
+        async def gated(scope: Scope, receive: Receive, send: Send) -> None:
+            if is_open(scope["path"]):
+                await app(scope, receive, send)
+                return
+            asked = _asked(scope)
+            principal = LOCAL
+            if self._authenticator is not None:
+                try:
+                    principal = await self._known(self._authenticator, scope)
+                    judge(principal, scope["method"], asked.found)
+                except StoreError as error:
+                    await self._refuse(scope, send, error, asked.audited, principal)
+                    return
+            note_principal(scope, principal)
+            if self._authenticator is not None and scope["method"] == "GET":
+                send = self._checked_late(self._authenticator, scope, send, principal, asked.found)
+            if asked.audited is None:
+                await app(scope, receive, send)
+            else:
+                await self._audit_of(app, scope, receive, send, principal, asked.audited)
+
+        return gated
+
+    async def _known(self, authenticator: Authenticator, scope: Scope) -> Principal:
+        """Raises:
+        Denied: `unauthenticated`.
+        Unavailable: nobody can say who it is.
+        """
+        try:
+            return await authenticator.principal(bearer_token(scope["headers"]))
+        except RefusedError as error:
+            self._log_refusal(str(error), request_id_of(scope))
+            raise not_good() from None
+
+    async def _refuse(
+        self,
+        scope: Scope,
+        send: Send,
+        error: StoreError,
+        audited: Audited | None,
+        principal: Principal,
+    ) -> None:
+        request_id = request_id_of(scope)
+        # Who is not known cannot be named: those are counted in the log, not in the audit.
+        if audited is not None and audited.action is not None and principal is not LOCAL:
+            await self._audit.write(audited, principal, STATUS[error.code], request_id)
+        await send_problem(send, error, request_id)
+
+    def _checked_late(
+        self,
+        authenticator: Authenticator,
+        scope: Scope,
+        send: Send,
+        principal: Principal,
+        found: Found | None,
+    ) -> Send:
+        """A send for an answer that may begin long after its request came, or stay open: it begins
+        only if the same request would still be let in."""
+        method, admitted_at = scope["method"], time.monotonic()
+
+        async def check() -> float | None:
+            now = await self._known(authenticator, scope)
+            judge(now, method, found)
+            if now.tenant != principal.tenant:
+                raise not_good()
+            return now.expires_at
+
+        note_standing(scope, Standing(check, self._check_seconds))
+        refused = False
+
+        async def send_checked(message: Message) -> None:
+            nonlocal refused
+            begins = message["type"] == "http.response.start"
+            if begins and time.monotonic() - admitted_at > self._check_seconds:
+                try:
+                    await check()
+                except StoreError as error:
+                    refused = True
+                    await send_problem(send, error, request_id_of(scope))
+            if not refused:
+                await send(message)
+
+        return send_checked
+
+    async def _audit_of(
+        self,
+        app: ASGIApp,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        principal: Principal,
+        audited: Audited,
+    ) -> None:
+        request_id = request_id_of(scope)
+        note_audited(scope, audited)
+
+        async def send_audited(message: Message) -> None:
+            if message["type"] == "http.response.start" and audited.action is not None:
+                await self._audit.write(audited, principal, message["status"], request_id)
+            await send(message)
+
+        try:
+            await app(scope, receive, send_audited)
+        finally:
+            if audited.action is not None and not audited.written:
+                await self._audit.write(audited, principal, None, request_id)
+
+    def _log_refusal(self, reason: str, request_id: str) -> None:
+        self._refused_count += 1
+        now = time.monotonic()
+        if now - self._refusal_logged_at >= REFUSAL_LOGGED_SECONDS:
+            log.warning(
+                "a credential was refused",
+                reason=reason,
+                request_id=request_id,
+                count=self._refused_count,
+            )
+            self._refused_count, self._refusal_logged_at = 0, now
+
+
+def judge(principal: Principal, method: str, found: Found | None) -> None:
+    """Whether a principal may do what a request asks for.
+
+    Raises:
+        Denied: `forbidden`.
+        NotFound: nothing is served there; or nothing that this principal may know of.
+        InvalidRequest: it is not served by this method.
+    """
+    if found is None:
+        raise NotFound("nothing is served at this path", code=Code.NOT_FOUND)
+    rule = found.rules.get(method)
+    if rule is None:
+        raise method_not_allowed(list(found.rules))
+    grants = principal.grants
+    if rule.reach is Reach.STREAM:
+        stream = found.parts[STREAM]
+        if any(grants.allow(operation, stream) for operation in rule.operations):
+            return
+        raise forbidden() if grants.show(stream) else stream_not_found()
+    if rule.reach is Reach.NOTHING:
+        return
+    if rule.reach is Reach.SOMEWHERE:
+        allowed = any(grants.allow_somewhere(operation) for operation in rule.operations)
+    else:
+        allowed = any(grants.allow_everywhere(operation) for operation in rule.operations)
+    if rule.reach is Reach.INSTALLATION:
+        allowed = allowed and principal.tenant == TENANT_DEFAULT
+    if not allowed:
+        raise forbidden()
+
+
+def _asked(scope: Scope) -> _Asked:
+    found = find_rules(scope["path"])
+    rule = None if found is None else found.rules.get(scope["method"])
+    if found is None or rule is None or not rule.audited:
+        return _Asked(found, None)
+    target = "/".join(found.parts.values()) or None
+    return _Asked(found, Audited(rule.action, target))

@@ -1,0 +1,217 @@
+"""API keys, as the manifest service knows them, remembered for some seconds.
+
+Every request asks for one, so what manifest said is kept: it is used for at most `fresh_seconds`
+and asked for again, ahead of time, after half of that. So a revoked key is refused everywhere
+at most that much later. While manifest does not answer, what it said is used for GRACE_SECONDS,
+measured from when it was asked; after that nobody can be let in, and nobody is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, Final, Protocol
+
+from cachetools import LRUCache
+
+from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless.model.names import parse_tenant
+from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
+from bottomless_server.runtime.identity.principal import Principal
+from bottomless_server.runtime.peers import PeerAnswer
+
+GRACE_SECONDS: Final = 30.0
+"""How old the word of a manifest may get that does not answer."""
+ASK_SECONDS: Final = 2.0
+"""For one question."""
+PAUSE_SECONDS: Final = 1.0
+"""After a question that was not answered, while there is an old answer to use."""
+UNKNOWN_SECONDS: Final = 1.0
+"""How long it is remembered that there is no such key."""
+KEY_COUNT_MAX: Final = 10_000
+UNKNOWN_COUNT_MAX: Final = 1_000
+STRANGER_COUNT_MAX: Final = 16
+"""Questions at the same time about keys that were never good here: whoever makes ids up takes
+no place from those who are known, and sends manifest no more than that."""
+STRANGER_WAIT_SECONDS: Final = 2.0
+
+_ACTIVE: Final = "active"
+
+
+class Asked(Protocol):
+    """What is asked; a `Peer` of manifest's internal listener is one."""
+
+    async def call(
+        self, method: str, path: str, *, timeout_seconds: float | None = None
+    ) -> PeerAnswer: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """One key, as manifest described it."""
+
+    digests: tuple[bytes, ...]
+    """SHA-256 of each secret that is good; there are two for a while after a rotation."""
+    principal: Principal
+    asked_at: float
+    """Not when it was answered: what it says may have changed since it was asked."""
+    refresh_at: float
+
+
+class Keys:
+    """The API keys of all tenants, as far as they were asked for."""
+
+    def __init__(
+        self,
+        manifest: Asked,
+        fresh_seconds: float,
+        *,
+        now: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`now` gives seconds since 1970, `elapsed` seconds since whenever."""
+        self._manifest = manifest
+        self._fresh_seconds = fresh_seconds
+        self._now = now
+        self._elapsed = elapsed
+        self._known: LRUCache[str, _Known] = LRUCache(KEY_COUNT_MAX)
+        self._unknown: LRUCache[str, float] = LRUCache(UNKNOWN_COUNT_MAX)
+        self._asking: dict[str, asyncio.Task[_Known | None]] = {}
+        self._strangers = asyncio.Semaphore(STRANGER_COUNT_MAX)
+
+    def at_once(self, key: ApiKey) -> Principal | None:
+        """Whose key it is, if that is known without asking; asks ahead of time.
+
+        Raises:
+            RefusedError: the key is not good.
+        """
+        known = self._known.get(key.key_id)
+        elapsed = self._elapsed()
+        if known is None or elapsed - known.asked_at > self._fresh_seconds:
+            return None
+        if elapsed >= known.refresh_at:
+            self._ask(key.key_id)
+        return self._checked(known, key)
+
+    async def principal(self, key: ApiKey) -> Principal:
+        """Whose key it is.
+
+        Raises:
+            RefusedError: the key is not good.
+            Unavailable: manifest does not answer, and what it said is too old.
+        """
+        if (principal := self.at_once(key)) is not None:
+            return principal
+        known = await self._looked_up(key.key_id)
+        if known is None:
+            raise RefusedError("there is no such API key")
+        return self._checked(known, key)
+
+    async def aclose(self) -> None:
+        """Give up what is being asked."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _checked(self, known: _Known, key: ApiKey) -> Principal:
+        digest = sha256(key.secret.encode("ascii")).digest()
+        # All are compared, so that the time says nothing of which one it was.
+        same = [compare_digest(digest, one) for one in known.digests]
+        if not any(same):
+            raise RefusedError("the secret is not that of this API key, or it is revoked")
+        expires_at = known.principal.expires_at
+        if expires_at is not None and self._now() >= expires_at:
+            raise RefusedError("the API key has expired")
+        return known.principal
+
+    async def _looked_up(self, key_id: str) -> _Known | None:
+        known, elapsed = self._known.get(key_id), self._elapsed()
+        if known is None:
+            if elapsed - self._unknown.get(key_id, -UNKNOWN_SECONDS) < UNKNOWN_SECONDS:
+                return None
+            return await self._stranger(key_id)
+        in_grace = elapsed - known.asked_at <= GRACE_SECONDS
+        if in_grace and elapsed < known.refresh_at:
+            return known
+        try:
+            return await asyncio.shield(self._ask(key_id))
+        except StoreError:
+            if in_grace:
+                return known
+            raise _cannot_ask() from None
+
+    async def _stranger(self, key_id: str) -> _Known | None:
+        try:
+            async with asyncio.timeout(STRANGER_WAIT_SECONDS + ASK_SECONDS):
+                if (asking := self._asking.get(key_id)) is not None:
+                    return await asyncio.shield(asking)
+                async with self._strangers:
+                    # Somebody else may have asked while this one waited for its place.
+                    known = self._known.get(key_id)
+                    return known or await asyncio.shield(self._ask(key_id))
+        except (StoreError, TimeoutError):
+            raise _cannot_ask() from None
+
+    def _ask(self, key_id: str) -> asyncio.Task[_Known | None]:
+        """Ask manifest; the same question for all who have it meanwhile."""
+        asking = self._asking.get(key_id)
+        if asking is None:
+            asking = asyncio.create_task(self._load(key_id), name="API key")
+            self._asking[key_id] = asking
+            asking.add_done_callback(lambda task: self._asked(key_id, task))
+        return asking
+
+    def _asked(self, key_id: str, task: asyncio.Task[_Known | None]) -> None:
+        del self._asking[key_id]
+        # Looked at here, since a question ahead of time has nobody waiting for its answer.
+        if not task.cancelled():
+            task.exception()
+
+    async def _load(self, key_id: str) -> _Known | None:
+        asked_at = self._elapsed()
+        try:
+            answer = await self._manifest.call(
+                "GET", f"/internal/v1/keys/{key_id}", timeout_seconds=ASK_SECONDS
+            )
+            known = self._read(key_id, answer.body, asked_at)
+        except NotFound as error:
+            if error.code is Code.NOT_FOUND:
+                # Nothing is served at this path: that is no manifest that knows keys.
+                raise _cannot_ask() from error
+            self._known.pop(key_id, None)
+            self._unknown[key_id] = asked_at
+            return None
+        except StoreError:
+            if (before := self._known.get(key_id)) is not None:
+                before.refresh_at = self._elapsed() + PAUSE_SECONDS
+            raise
+        self._unknown.pop(key_id, None)
+        self._known[key_id] = known
+        return known
+
+    def _read(self, key_id: str, body: Any, asked_at: float) -> _Known:
+        try:
+            good = body["key_id"] == key_id and body["state"] == _ACTIVE
+            digests = tuple(bytes.fromhex(text) for text in body["secret_sha256"])
+            expires_at = body["expires_at"]
+            principal = Principal(
+                tenant=parse_tenant(body["tenant"]),
+                actor=f"key:{key_id}",
+                scopes=tuple(map(str, body["scopes"])),
+                expires_at=None if expires_at is None else expires_at / 1000,
+            )
+        except (KeyError, TypeError, ValueError, StoreError) as error:
+            raise Unavailable("manifest described an API key out of turn") from error
+        refresh_at = asked_at + self._fresh_seconds / 2
+        return _Known(digests if good else (), principal, asked_at, refresh_at)
+
+
+def _cannot_ask() -> Unavailable:
+    return Unavailable(
+        "credentials cannot be checked now",
+        code=Code.PEER_UNAVAILABLE,
+        retry_after_seconds=1,
+    )

@@ -1,0 +1,60 @@
+"""The gate of a process, made of its settings."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bottomless_server.runtime.identity.audit import Audit
+from bottomless_server.runtime.identity.authenticator import Authenticator
+from bottomless_server.runtime.identity.gate import Gate
+from bottomless_server.runtime.identity.jwks import Jwks, loader
+from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
+from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.peers import Peer
+from bottomless_server.runtime.settings import CommonSettings
+
+
+@asynccontextmanager
+async def open_gate(settings: CommonSettings, manifest_url: str | None) -> AsyncIterator[Gate]:
+    """The gate; `manifest_url` is where API keys are asked for.
+
+    Raises:
+        CannotStart: the settings do not say what is needed, or contradict each other.
+    """
+    tokens = _signed_tokens(settings)
+    audit = Audit(settings.audit_file)
+    check_seconds = settings.identity_fresh_seconds / 2
+    if not settings.identity:
+        if tokens is not None:
+            raise CannotStart("BOTTOMLESS_JWT_… is set, and BOTTOMLESS_IDENTITY is not")
+        yield Gate(None, audit, check_seconds=check_seconds)
+        return
+    if manifest_url is None:
+        raise CannotStart("BOTTOMLESS_IDENTITY needs BOTTOMLESS_MANIFEST_URL")
+    async with Peer(manifest_url, name="manifest") as manifest:
+        authenticator = Authenticator(Keys(manifest, settings.identity_fresh_seconds), tokens)
+        try:
+            yield Gate(authenticator, audit, check_seconds=check_seconds)
+        finally:
+            await authenticator.aclose()
+
+
+def _signed_tokens(settings: CommonSettings) -> SignedTokens | None:
+    issuer, audience, url = settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks
+    if issuer is None and audience is None and url is None:
+        return None
+    if issuer is None or audience is None or url is None:
+        raise CannotStart(
+            "signed tokens need BOTTOMLESS_JWT_ISSUER, BOTTOMLESS_JWT_AUDIENCE and "
+            "BOTTOMLESS_JWT_JWKS, all three"
+        )
+    rules = TokenRules(
+        issuer=issuer,
+        audience=audience,
+        algorithms=tuple(settings.jwt_algorithms.split(",")),
+        tenant=settings.jwt_tenant,
+        tenant_claim=settings.jwt_tenant_claim,
+        scope_claim=settings.jwt_scope_claim,
+        leeway_seconds=settings.jwt_leeway_seconds,
+    )
+    return SignedTokens(rules, Jwks(loader(url), settings.jwt_jwks_seconds))

@@ -1,0 +1,65 @@
+"""Whether who sent a request may still have its answer, asked while the answer goes on.
+
+An answer that stays open outlives the moment at which its credential was checked. The gate
+leaves here how to check it again; the reader asks for as long as it sends.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.types import Scope
+
+from bottomless.errors import StoreError
+
+_STANDING: Final = "bottomless.standing"
+
+PAUSE_SECONDS_MIN: Final = 0.25
+"""After the moment at which a credential ends by itself: clocks differ, and some are forgiven that."""
+
+
+class Standing:
+    """The credential of one request, and what it was used for."""
+
+    def __init__(
+        self,
+        check: Callable[[], Awaitable[float | None]],
+        every_seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`check` gives when the credential ends by itself, or raises what the request would be
+        answered now."""
+        self._check = check
+        self._every_seconds = every_seconds
+        self._now = now
+
+    async def check(self) -> None:
+        """Raises:
+        Denied, NotFound: the same request would be refused now.
+        Unavailable: nobody can say.
+        """
+        await self._check()
+
+    async def ended(self) -> StoreError:
+        """Wait until the same request would be refused, or nobody could say; returns the error."""
+        while True:
+            try:
+                expires_at = await self._check()
+            except StoreError as error:
+                return error
+            pause = self._every_seconds
+            if expires_at is not None:
+                pause = min(pause, max(expires_at - self._now(), PAUSE_SECONDS_MIN))
+            await asyncio.sleep(pause)
+
+
+def standing_of(scope: Scope) -> Standing | None:
+    """How the credential of a request stands; None where nobody was asked for one."""
+    standing: Standing | None = scope.get(_STANDING)
+    return standing
+
+
+def note_standing(scope: Scope, standing: Standing) -> None:
+    """Leave it for the services; the gate alone does."""
+    scope[_STANDING] = standing
