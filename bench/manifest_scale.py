@@ -197,7 +197,7 @@ class Side:
         if first // RECORDS not in self._whole:
             return _fragment(uid, first)
         packed = pack_fragment(STREAM, uid, _chunks(first))
-        key = fragment_key(STREAM, first, uid)
+        key = fragment_key(STREAM, first, uid, "default")
         await self.drive.put(key, packed.parts, packed.info.crc)
         return packed.info
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from unit.formats.examples import (
+    API_KEY_OBJECT,
+    API_KEY_RECORD,
     CHECKPOINT,
     CONSUMERS,
     ENTRY,
@@ -30,6 +32,7 @@ from unit.formats.examples import (
     a_tracking_chunk,
 )
 
+from bottomless.formats.api_key import encode_key_object, encode_key_record
 from bottomless.formats.batch import Codec, encode_frame
 from bottomless.formats.consumers import encode_snapshot
 from bottomless.formats.manifest import encode_node
@@ -120,6 +123,8 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "stream_record": lambda: encode_record(RECORD),
     "stream_registry": lambda: encode_registry(RECORD),
     "consumers": lambda: encode_snapshot(CONSUMERS),
+    "api_key": lambda: encode_key_object(API_KEY_OBJECT),
+    "api_key_record": lambda: encode_key_record(API_KEY_RECORD),
 }
 """What each golden file holds: `{name}.hex`."""
 

@@ -54,12 +54,16 @@ REBUILDING = (
     "manifest.rebuild.before-generation",
     "manifest.rebuild.after-generation",
 )
+ISSUING = ("manifest.keys.after-reserve", "manifest.keys.after-object")
+REVOKING = ("manifest.keys.after-revocation", "manifest.keys.after-revocation-object")
+RESTORING = "manifest.rebuild.after-key-object"
 PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 """After these there are nodes that nobody names, until garbage is collected."""
 
 
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
-    assert {*PUBLISHING, *CUTTING, *DELETING, *ENDING, *COLLECTING, *REBUILDING} == POINTS
+    steps = (PUBLISHING, CUTTING, DELETING, ENDING, COLLECTING, REBUILDING, ISSUING, REVOKING)
+    assert {point for points in steps for point in points} | {RESTORING} == POINTS
 
 
 @pytest.mark.parametrize("point", PUBLISHING)
@@ -172,3 +176,67 @@ def test_a_rebuild_that_died_is_finished_and_loses_nothing(house: CrashHouse, po
     stream.check(found)
     # Roots that were put in an attempt that died are left to garbage collection.
     assert not [key for key in found.strangers if key.endswith(".fragment")]
+
+
+def rebuilt(house: CrashHouse) -> None:
+    """Coordination is lost, and everything is served again."""
+    house.lose_coordination()
+    house.ask("POST", "/v1/admin/rebuild")
+    until(lambda: serves(house), what="traffic again")
+
+
+def serves(house: CrashHouse) -> bool:
+    answer = house.ask("GET", "/v1/keys")
+    return answer is not None and answer.is_success
+
+
+@pytest.mark.parametrize("point", ISSUING)
+def test_a_secret_that_was_never_shown_takes_nothing_from_the_one_before(
+    house: CrashHouse, point: str
+) -> None:
+    key = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    rotate = f"/v1/keys/{key['key_id']}/rotate"
+
+    house.arm(point)
+    assert house.ask("POST", rotate, {"overlap_seconds": 0}) is None
+    house.revive()
+    assert house.lets_in(key["secret"])
+
+    again = house.asked("POST", rotate, {"overlap_seconds": 0}).json()
+    rebuilt(house)
+    assert house.lets_in(again["secret"])
+    assert not house.lets_in(key["secret"])
+
+
+@pytest.mark.parametrize("point", REVOKING)
+def test_a_revocation_that_died_is_finished_and_outlives_coordination(
+    house: CrashHouse, point: str
+) -> None:
+    key = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    path = f"/v1/keys/{key['key_id']}"
+
+    house.arm(point)
+    assert house.ask("DELETE", path) is None
+    house.revive()
+
+    # Nobody asks for it again: whoever starts next finds it in the queue.
+    assert not house.lets_in(key["secret"])
+    until(lambda: not house.unsaved_keys(), what="the revocation in the bucket")
+    rebuilt(house)
+    assert house.asked("GET", path).json()["state"] == "revoked"
+    assert not house.lets_in(key["secret"])
+
+
+def test_a_rebuild_that_died_among_keys_brings_all_of_them_back(house: CrashHouse) -> None:
+    kept = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    dead = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    house.asked("DELETE", f"/v1/keys/{dead['key_id']}")
+    house.arm(RESTORING)
+
+    house.lose_coordination()
+    house.ask("POST", "/v1/admin/rebuild")
+    house.revive()
+
+    until(lambda: serves(house), what="traffic again")
+    assert house.lets_in(kept["secret"])
+    assert not house.lets_in(dead["secret"])

@@ -2,19 +2,24 @@
 
 import http.client
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from support.server import AllInOne
+from support.valkey import another_client, running_valkey
 
 RECORDS = "/v1/streams/safe/records"
 JSON = "application/json"
 SECRET = "do-not-echo-me"
 
 NAMES = [
+    "..",
+    ".",
     "%2e%2e",
+    "%2e",
     "a%2fb",
     "a%252fb",
     "%00",
@@ -22,6 +27,7 @@ NAMES = [
     "a%0a",
     "%D0%B0dmin",
     "a%20b",
+    "con",
     "a%3Fb",
     "a" * 129,
     "amq.x",
@@ -32,6 +38,7 @@ NAMES = [
     "__x",
     "internal.x",
 ]
+"""H1."""
 
 BODIES: list[tuple[bytes, int, str]] = [
     (b"", 400, "malformed-json"),
@@ -107,8 +114,21 @@ def files_below(directory: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def safe(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with AllInOne(tmp_path_factory.mktemp("hostile") / "data") as server:
+def coordination(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One that a test can look into."""
+    with running_valkey(tmp_path_factory.mktemp("hostile-valkey")) as valkey:
+        yield valkey.url
+
+
+def keys_of(coordination: str) -> set[bytes | str]:
+    with another_client(coordination) as client:
+        return set(client.keys())
+
+
+@pytest.fixture(scope="module")
+def safe(tmp_path_factory: pytest.TempPathFactory, coordination: str) -> Any:
+    settings = {"BOTTOMLESS_COORDINATION_URL": coordination}
+    with AllInOne(tmp_path_factory.mktemp("hostile") / "data", settings) as server:
         assert send(server, "PUT", "/v1/streams/safe")[0] == 201
         body = b'{"records": [{"value": "the only one"}]}'
         assert send(server, "POST", RECORDS, body, Content_Type=JSON)[0] == 200
@@ -116,14 +136,17 @@ def safe(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def nothing_changes(safe: AllInOne) -> Any:
-    before = (
-        files_below(safe.objects / "default"),
-        files_below(safe.data_dir / "ingest" / "streams"),
-    )
+def nothing_changes(safe: AllInOne, coordination: str) -> Any:
+    def all_there_is() -> tuple[set[str], set[str], set[bytes | str]]:
+        return (
+            files_below(safe.objects / "default"),
+            files_below(safe.ingest_dir / "streams"),
+            keys_of(coordination),
+        )
+
+    before = all_there_is()
     yield
-    after = files_below(safe.objects / "default"), files_below(safe.data_dir / "ingest" / "streams")
-    assert after == before
+    assert all_there_is() == before
     page = json.loads(send(safe, "GET", f"{RECORDS}?offset=first")[2])
     assert [record["value"] for record in page["records"]] == ["the only one"]
     assert page["next_offset"] == 1
@@ -138,7 +161,8 @@ def test_names_outside_the_grammar_are_refused(
     headers = {"Content_Type": JSON} if body else {}
     answer = send(safe, method, f"/v1/streams/{name}{suffix}", body, **headers)
     assert answer[0] in ({400} if "%2f" not in name else {400, 404}), answer
-    assert problem_of(answer)["retryable"] is False
+    problem = problem_of(answer)
+    assert (problem["retryable"], problem["outcome"]) == (False, "none")
 
 
 @pytest.mark.parametrize(("body", "status", "code"), BODIES)

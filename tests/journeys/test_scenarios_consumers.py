@@ -1,6 +1,5 @@
 """Stored offsets of consumers over HTTP: scenarios C1 to C8 and C11."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_CONSUMER_SNAPSHOT_MS": "200",
     "BOTTOMLESS_MANIFEST_OPERATION_INTERVAL_MS": "50",
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("consumers") / "data", SETTINGS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: AllInOne) -> Iterator[httpx.Client]:
-    with server.client() as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -230,11 +217,11 @@ def test_consumers_are_listed_in_the_order_of_their_names(stream: Stream) -> Non
     assert {**found[1], "durability": one["durability"]} == one
 
 
-def test_a_commit_reaches_the_object_store_and_says_so(server: AllInOne, stream: Stream) -> None:
+def test_a_commit_reaches_the_object_store_and_says_so(running: AllInOne, stream: Stream) -> None:
     assert commit(stream, offset=7).json()["durability"] == "coordination"
     until(lambda: stored(stream)["durability"] == "snapshot", what="the snapshot")
     stream_id = stream.client.get(stream.path).json()["stream_id"]
-    metadata = server.objects / "default" / stream_id / "metadata"
+    metadata = running.objects / "default" / stream_id / "metadata"
     newest = max(metadata.glob("consumers.*.json"))
     assert b'["billing",8,' in newest.read_bytes()
     commit(stream, offset=8)

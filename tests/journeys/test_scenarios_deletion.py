@@ -104,7 +104,14 @@ def test_a_deleted_stream_is_gone_at_once_and_its_name_is_free(
 
     problem_of(client.get(stream.path), 404, "stream-not-found")
     problem_of(stream.post({"value": "late"}), 404, "stream-not-found")
-    problem_of(client.get(f"{stream.path}/consumers/c/offset"), 404, "stream-not-found")
+    for suffix in (
+        "records?offset=first",
+        "records/0",
+        "offsets",
+        "fragments",
+        "consumers/c/offset",
+    ):
+        problem_of(client.get(f"{stream.path}/{suffix}"), 404, "stream-not-found")
     assert client.get("/v1/streams", params={"prefix": stream.name}).json()["items"] == []
     again = client.put(stream.path, json=QUICK)
     assert again.status_code == 201

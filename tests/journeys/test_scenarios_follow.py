@@ -10,28 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from support.contract import QUICK, Stream, new_stream, problem_of
+from support.places import FREEING, LOCAL, free_local
+from support.served import Served
 from support.server import AllInOne
 from support.waiting import until
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
-SETTINGS = {
-    "BOTTOMLESS_MANIFEST_FANOUT": "4",
-    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100",
-    "BOTTOMLESS_READER_HEARTBEAT_SECONDS": "0.5",
-}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("follow") / "data", SETTINGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: AllInOne) -> Iterator[httpx.Client]:
-    with running.client() as connected:
-        yield connected
+SETTINGS = {**FREEING, "BOTTOMLESS_READER_HEARTBEAT_SECONDS": "0.5"}
+PLACES = ["tail", "object storage", "object storage, restarted"]
 
 
 @dataclass(frozen=True)
@@ -70,16 +57,24 @@ def records_of(events: Iterator[Event]) -> Event:
     return next(event for event in events if event.name == "records")
 
 
-@pytest.mark.parametrize("uploaded", [False, True])
-def test_r16_events_bring_the_past_and_then_what_comes(
-    client: httpx.Client, *, uploaded: bool
-) -> None:
-    """R16: 50 records, then live ones; a heartbeat where nothing comes."""
-    stream = new_stream(client, QUICK)
+def fifty(running: Served, client: httpx.Client, place: str) -> Stream:
+    """Records 0 to 49 in appends of ten, read from one place."""
+    stream = new_stream(client, QUICK if place != "tail" else LOCAL)
     for first in range(0, 50, 10):
         stream.append(*(str(number) for number in range(first, first + 10)))
-    if uploaded:
-        stream.wait_uploaded()
+    if place != "tail":
+        free_local(running, stream)
+    if place == "object storage, restarted":
+        running.restart()
+    return stream
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_r16_events_bring_the_past_and_then_what_comes(
+    running: Served, client: httpx.Client, place: str
+) -> None:
+    """R16: 50 records, then live ones; a heartbeat where nothing comes."""
+    stream = fifty(running, client, place)
     with following(client, stream, offset="first") as response:
         assert response.headers["content-type"] == SSE
         assert response.headers["cache-control"] == "no-cache, no-transform"
@@ -87,33 +82,53 @@ def test_r16_events_bring_the_past_and_then_what_comes(
         events = events_of(response)
         values: list[str] = []
         ids: list[int] = []
+
+        def take(event: Event) -> None:
+            values.extend(event.values)
+            stream_id, _, following_offset = str(event.id).rpartition(":")
+            assert stream_id == response.headers["stream-id"]
+            assert int(following_offset) == event.data["next_offset"] == len(values)
+            ids.append(int(following_offset))
+
         while len(values) < 50:
-            event = records_of(events)
-            values += event.values
-            ids.append(int(str(event.id).rpartition(":")[2]))
-            assert str(event.id).startswith(response.headers["stream-id"])
-        assert next(event for event in events if event.name == "heartbeat").data["time"]
+            take(records_of(events))
+        beat = next(event for event in events if event.name == "heartbeat").data
+        assert (beat["next_offset"], beat["committed_offset"]) == (50, 49)
+        assert beat["time"].endswith("Z")
         for number in range(5):
             stream.append(f"live {number}")
-            event = records_of(events)
-            values += event.values
-            ids.append(int(str(event.id).rpartition(":")[2]))
+            take(records_of(events))
     assert values == [str(number) for number in range(50)] + [f"live {n}" for n in range(5)]
     assert ids == sorted(set(ids))
     assert ids[-1] == 55
 
 
-def test_r17_a_reconnect_goes_on_where_the_last_event_ended(client: httpx.Client) -> None:
+def test_r16_the_first_byte_comes_before_there_is_a_record(client: httpx.Client) -> None:
+    """R16: so that a proxy passes the headers on."""
+    with following(client, new_stream(client), offset="first") as response:
+        assert next(response.iter_raw()).startswith(b":")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_r17_a_reconnect_goes_on_where_the_last_event_ended(
+    running: Served, client: httpx.Client, place: str
+) -> None:
     """R17: whatever `offset` says; nothing is lost and nothing comes twice."""
-    stream = new_stream(client)
-    stream.append("a", "b", "c")
-    with following(client, stream, offset="first", limit=2) as response:
-        first = records_of(events_of(response))
-    stream.append("d")
-    with following(client, stream, offset="first", last_event_id=first.id) as response:
-        events = events_of(response)
-        second = records_of(events)
-    assert (first.values, second.values) == (["a", "b"], ["c", "d"])
+    stream = fifty(running, client, place)
+    values: list[str] = []
+    parameters: dict[str, Any] = {}
+    while len(values) < 51:
+        with following(client, stream, offset="first", limit=7, **parameters) as response:
+            events = list(events_of(response))
+        assert (events[-1].name, events[-1].data["reason"]) == ("end", "max-records")
+        for event in events:
+            if event.name == "records":
+                values += event.values
+                parameters["last_event_id"] = event.id
+        if len(values) == 49:
+            # What comes while nobody is connected is there for who comes back.
+            stream.append(*(f"late {number}" for number in range(6)))
+    assert values == [str(number) for number in range(50)] + [f"late {n}" for n in range(6)]
 
 
 def test_r18_an_id_that_is_none_is_refused(client: httpx.Client) -> None:
@@ -139,7 +154,7 @@ def test_r18_an_id_of_the_stream_before_is_a_conflict(client: httpx.Client) -> N
     problem_of(client.get(stream.records, headers=headers), 409, "stream-replaced")
 
 
-def test_r15_who_waits_hears_of_a_deletion(running: AllInOne, client: httpx.Client) -> None:
+def test_r15_who_waits_hears_of_a_deletion(running: Served, client: httpx.Client) -> None:
     """R15: promptly, and not when the time is over."""
     stream = new_stream(client)
     stream.append("a")

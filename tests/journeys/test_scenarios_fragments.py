@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -21,18 +20,6 @@ FRAGMENTS, EACH = 6, 3
 COUNT = FRAGMENTS * EACH
 MIB = 1024 * 1024
 UNKNOWN = f"{0:020d}-{'0' * 32}"
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("fragments") / "data", SETTINGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: AllInOne) -> Iterator[httpx.Client]:
-    with running.client() as connected:
-        yield connected
 
 
 @pytest.fixture(scope="module")

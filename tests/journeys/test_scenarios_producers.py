@@ -1,13 +1,14 @@
 """Idempotent and conditional appends over HTTP: scenarios D1 to D15, and M41."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from support.contract import QUICK, Stream, new_stream, pointers, problem_of
+from support.served import Served
 from support.server import AllInOne
 from support.waiting import until
 
@@ -16,23 +17,6 @@ SMALL = {
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "200",
 }
 """Segments that fill up and go within a test."""
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("producers") / "data") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: AllInOne) -> Iterator[httpx.Client]:
-    with running.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def stream(client: httpx.Client) -> Stream:
-    return new_stream(client)
 
 
 def send(stream: Stream, *values: str, **headers: object) -> httpx.Response:
@@ -97,6 +81,48 @@ def test_numbers_that_overlap_are_refused_with_the_last_one(stream: Stream) -> N
     others = send(stream, *"0123456789", producer_id="p", producer_seq=0)
     assert problem_of(others, 409, "producer-sequence-overlap")["last_seq"] == 9
     assert stream.next_offset() == 10
+
+
+def test_the_same_numbers_in_another_epoch_are_not_the_same_append(stream: Stream) -> None:
+    """D4: somebody else wrote these."""
+    strict(stream, 0)
+    overlap = problem_of(strict(stream, 0, producer_epoch=1), 409, "producer-sequence-overlap")
+    assert overlap["last_seq"] == 9
+    assert strict(stream, 10, 1, producer_epoch=1).json()["first_offset"] == 10
+
+
+def test_what_is_too_old_to_be_remembered_is_still_a_repeat(stream: Stream) -> None:
+    """D1: nobody knows any more where it went, but that it was written."""
+    for number in range(20):
+        assert strict(stream, number, 1).status_code == 200
+    forgotten = strict(stream, 0, 1)
+    assert forgotten.status_code == 200
+    assert (forgotten.json()["first_offset"], forgotten.json()["duplicates"]) == (None, 1)
+    # The last five at least are remembered.
+    for number in range(15, 20):
+        assert replayed(strict(stream, number, 1))["first_offset"] == number
+    assert stream.next_offset() == 20
+
+
+def test_a_gap_that_is_filled_in_time_is_none(running: Served, stream: Stream) -> None:
+    """D2: requests that overtook each other; in order, or refused to be sent again."""
+    strict(stream, 0)
+
+    def late() -> httpx.Response:
+        with running.client() as mine:
+            return strict(Stream(mine, stream.name), 20)
+
+    with ThreadPoolExecutor(1) as pool:
+        overtaking = pool.submit(late)
+        with suppress(TimeoutError):
+            overtaking.result(0.3)
+        assert strict(stream, 10).json()["first_offset"] == 10
+        answer = overtaking.result(20)
+    if answer.status_code != 200:
+        assert problem_of(answer, 409, "producer-sequence-gap")["retryable"] is True
+        answer = strict(stream, 20)
+    assert answer.json()["first_offset"] == 20
+    assert values_of(stream) == [f"p{n}" for n in range(30)]
 
 
 def test_an_older_epoch_is_fenced(stream: Stream) -> None:
@@ -184,7 +210,7 @@ def test_a_key_means_one_request(stream: Stream) -> None:
     assert stream.next_offset() == 1
 
 
-def test_a_key_sent_by_many_at_once_is_stored_once(running: AllInOne, stream: Stream) -> None:
+def test_a_key_sent_by_many_at_once_is_stored_once(running: Served, stream: Stream) -> None:
     """D14, in parallel."""
 
     def once(_: int) -> httpx.Response:
@@ -204,9 +230,7 @@ def test_a_key_sent_by_many_at_once_is_stored_once(running: AllInOne, stream: St
     assert stream.next_offset() == 1
 
 
-def test_of_ten_writers_who_expect_the_same_end_one_writes(
-    running: AllInOne, stream: Stream
-) -> None:
+def test_of_ten_writers_who_expect_the_same_end_one_writes(running: Served, stream: Stream) -> None:
     """D15."""
     stream.append("before")
 
@@ -252,7 +276,9 @@ def test_a_repeat_is_one_after_its_original_left_the_local_disk(tmp_path: Path) 
     local = tmp_path / "data" / "ingest" / "streams"
     with server, server.client() as client:
         stream = new_stream(client, QUICK)
-        first = strict(stream, 0).json()
+        answer = strict(stream, 0)
+        assert answer.status_code == 200, answer.text
+        first = answer.json()
         filling = "x" * 30_000
         for number in range(6):
             send(stream, filling, producer_id="f", producer_seq=number)

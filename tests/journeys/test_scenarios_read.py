@@ -1,47 +1,26 @@
-"""Reads over HTTP, from the tail, from object storage, and after a restart: scenarios R1 to R26, M1 to M5."""
+"""Pages over HTTP, from every place that they are read from: scenarios R1 to R10, R26, M1, M3 to M5, M30.
 
-import json
+All of them run on what is in the tail, on what object storage alone holds, and on both again
+after a restart, with a reader that keeps nothing.
+"""
+
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import httpx
 import pyarrow as pa
 import pytest
-from support.contract import ARROW, JSON, QUICK, Stream, new_stream, problem_of
-from support.server import AllInOne
+from support.contract import ARROW, JSON, Stream, problem_of
+from support.places import FREEING, Here
 from support.waiting import until
 
-from bottomless.formats.batch import decode_frames
-from bottomless.formats.chunk import batches_of, split_chunks
-
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100"}
+SETTINGS = FREEING
 BATCHES, EACH = 10, 10
 COUNT = BATCHES * EACH
 MIB = 1024 * 1024
-NDJSON = "application/x-ndjson"
-CHUNKS = "application/vnd.bottomless.chunks"
 MOMENT = "%Y-%m-%dT%H:%M:%S.%f"
-PLACES = ["tail", "object storage", "after a restart"]
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("read") / "data", SETTINGS) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: AllInOne) -> Iterator[httpx.Client]:
-    with running.client() as connected:
-        yield connected
-
-
-@pytest.fixture
-def stream(client: httpx.Client) -> Stream:
-    return new_stream(client)
+TRIMMED = 50
 
 
 def clock_moved(stream: Stream) -> bool:
@@ -52,31 +31,63 @@ def clock_moved(stream: Stream) -> bool:
     )
 
 
-def fill(stream: Stream, *, uploading: bool) -> None:
+def fill_hundred(stream: Stream, freed: bool) -> None:
+    """Batches of ten records, told apart by their times; each a fragment, where there are any."""
     for batch in range(BATCHES):
         until(lambda: clock_moved(stream), what="the clock")
         stream.append(*(str(batch * EACH + number) for number in range(EACH)))
-        if uploading:
+        if freed:
             stream.wait_uploaded()
 
 
-@pytest.fixture(scope="module", params=PLACES)
-def hundred(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stream]:
-    """100 records in batches of 10: in the tail, in ten fragments, and read cold."""
-    place = PLACES.index(request.param)
-    with AllInOne(tmp_path_factory.mktemp("hundred") / "data", SETTINGS) as server:
-        with server.client() as connected:
-            stream = new_stream(connected, QUICK if place else None)
-            fill(stream, uploading=place > 0)
-        if request.param == "after a restart":
-            server.kill()
-            server.start()
-        with server.client() as connected:
-            stream = Stream(connected, stream.name)
-            assert stream.uploaded() == (place > 0)
-            yield stream
+def fill_thousand(stream: Stream, _: bool) -> None:
+    for start in range(0, 1000, 50):
+        stream.append(*(str(number) for number in range(start, start + 50)))
+
+
+def fill_trimmed(stream: Stream, freed: bool) -> None:
+    """R4: fragments of ten records, cut in the middle; what is local alone cannot be cut."""
+    fill_hundred(stream, freed)
+    trimmed = stream.client.post(f"{stream.path}/trim", json={"before_offset": TRIMMED})
+    assert trimmed.status_code == (202 if freed else 422), trimmed.text
+    until(lambda: stream.bounds()["first_offset"] == freed * TRIMMED, what="the trim")
+
+
+FILLS = {
+    "hundred": fill_hundred,
+    "thousand": fill_thousand,
+    "trimmed": fill_trimmed,
+    "empty": lambda *_: None,
+}
+
+
+@pytest.fixture(scope="module")
+def hundred(here: Here) -> Stream:
+    return here.streams["hundred"]
+
+
+@pytest.fixture(scope="module")
+def empty(here: Here) -> Stream:
+    return here.streams["empty"]
+
+
+def test_each_place_is_what_it_says(here: Here) -> None:
+    """With the objects out of the way only the tail is read; and nothing wrong, ever."""
+    stream = here.streams["trimmed"]
+    objects = list(here.server.objects.rglob(f"{stream.bounds()['stream_id']}/**/*.fragment"))
+    assert bool(objects) == here.place.freed
+    for path in objects:
+        path.rename(path.with_suffix(".hidden"))
+    try:
+        answer = stream.get()
+    finally:
+        for path in objects:
+            path.with_suffix(".hidden").rename(path)
+    if here.place.freed:
+        problem_of(answer, 502, "data-missing")
+    else:
+        assert answer.status_code == 200
+    assert values(stream.page())[-1] == str(COUNT - 1)
 
 
 def values(page: dict[str, Any]) -> list[str]:
@@ -99,27 +110,27 @@ def written(instant: int, zone: timezone = UTC) -> str:
     "spec", ["first", "last", "next", "0", "tail:5", "interval:1h", "timestamp:now", "10"]
 )
 def test_an_empty_stream_has_an_empty_page_for_everyone(
-    running: AllInOne, stream: Stream, spec: str
+    here: Here, empty: Stream, spec: str
 ) -> None:
     """R1, M1."""
-    page = stream.page(f"timestamp:{written(round(time.time() * 1000))}" if "now" in spec else spec)
+    page = empty.page(f"timestamp:{written(round(time.time() * 1000))}" if "now" in spec else spec)
     assert (page["records"], page["next_offset"], page["up_to_date"]) == ([], 0, True)
     assert (page["first_offset"], page["committed_offset"]) == (0, None)
     assert (page["start_offset"], page["lag_records"]) == (0, 0)
     stream_id = page["stream_id"]
-    assert not [path for path in running.objects.rglob("*.fragment") if stream_id in str(path)]
+    assert not [path for path in here.server.objects.rglob("*.fragment") if stream_id in str(path)]
 
 
-def test_beyond_an_empty_stream_is_out_of_range_for_the_strict(stream: Stream) -> None:
+def test_beyond_an_empty_stream_is_out_of_range_for_the_strict(empty: Stream) -> None:
     """M1."""
-    problem = problem_of(stream.get(10, on_out_of_range="error"), 416, "offset-out-of-range")
+    problem = problem_of(empty.get(10, on_out_of_range="error"), 416, "offset-out-of-range")
     assert (problem["first_offset"], problem["next_offset"]) == (0, 0)
-    assert stream.page(0, on_out_of_range="error")["records"] == []
+    assert empty.page(0, on_out_of_range="error")["records"] == []
 
 
-def test_the_bounds_of_an_empty_stream(stream: Stream) -> None:
+def test_the_bounds_of_an_empty_stream(empty: Stream) -> None:
     """M1."""
-    bounds = stream.bounds()
+    bounds = empty.bounds()
     assert (bounds["first_offset"], bounds["next_offset"]) == (0, 0)
     assert (bounds["committed_offset"], bounds["object_store_next_offset"]) == (None, 0)
     assert (bounds["first_timestamp"], bounds["last_timestamp"]) == (None, None)
@@ -182,10 +193,27 @@ def test_the_end_itself_is_in_range(hundred: Stream) -> None:
     assert (page["records"], page["clamped"], page["next_offset"]) == ([], None, COUNT)
 
 
+def test_r4_below_a_trim_is_clamped_and_says_so_or_is_gone(here: Here) -> None:
+    """R4: wherever it is read; what is local alone was not cut."""
+    stream, floor = here.streams["trimmed"], TRIMMED * here.place.freed
+    page = stream.page(10)
+    assert (page["start_offset"], page["first_offset"]) == (max(10, floor), floor)
+    assert page["clamped"] == ("low" if floor else None)
+    assert values(page) == [str(number) for number in range(max(10, floor), COUNT)]
+    assert values(stream.page("first")) == [str(number) for number in range(floor, COUNT)]
+    for offset, status in ((10, 410 if floor else 200), (floor, 200), (max(floor - 1, 0), 410)):
+        answer = stream.get(offset, on_out_of_range="error")
+        if status == 200 or not floor:
+            assert (answer.status_code, answer.json()["start_offset"]) == (200, offset)
+        else:
+            problem = problem_of(answer, 410, "offset-trimmed")
+            assert (problem["first_offset"], problem["next_offset"]) == (floor, COUNT)
+
+
 @pytest.mark.parametrize("accept", [JSON, ARROW])
-def test_a_page_without_an_offset_is_refused(stream: Stream, accept: str) -> None:
+def test_a_page_without_an_offset_is_refused(hundred: Stream, accept: str) -> None:
     """R6."""
-    answer = stream.client.get(stream.records, headers={"accept": accept})
+    answer = hundred.client.get(hundred.records, headers={"accept": accept})
     assert problem_of(answer, 400, "bad-parameter")["errors"][0]["parameter"] == "offset"
 
 
@@ -215,6 +243,7 @@ def test_a_time_starts_at_the_first_record_that_is_not_older(hundred: Stream) ->
 def test_bounds_have_the_times_of_the_outer_records(hundred: Stream) -> None:
     records, bounds = hundred.page()["records"], hundred.bounds()
     assert bounds["first_timestamp"] == records[0]["timestamp"]
+    # And not of a producer's epoch that was raised behind the last record.
     assert bounds["last_timestamp"] == records[-1]["timestamp"]
     datetime.strptime(bounds["last_timestamp"], f"{MOMENT}Z").replace(tzinfo=UTC)
     assert len(bounds["last_timestamp"]) == len("2026-08-22T09:20:01.004Z")
@@ -322,10 +351,9 @@ def test_following_the_link_leads_to_the_end_and_stays_there(hundred: Stream, ac
     assert hundred.client.get(url).json()["records"] == []
 
 
-def test_a_walk_over_a_thousand_records_by_seven(stream: Stream) -> None:
+def test_a_walk_over_a_thousand_records_by_seven(here: Here) -> None:
     """R10, as it stands."""
-    for start in range(0, 1000, 50):
-        stream.append(*(str(number) for number in range(start, start + 50)))
+    stream = here.streams["thousand"]
     seen: list[str] = []
     while len(seen) < 1000:
         page = stream.page(len(seen), limit=7)
@@ -334,178 +362,7 @@ def test_a_walk_over_a_thousand_records_by_seven(stream: Stream) -> None:
     assert seen == [str(number) for number in range(1000)]
 
 
-@pytest.mark.parametrize("uploading", [False, True])
-def test_a_record_larger_than_the_page_is_a_page(client: httpx.Client, uploading: bool) -> None:
-    """R11: there is always progress."""
-    stream = new_stream(client, QUICK)
-    stream.append("small", "x" * MIB, "small too")
-    if uploading:
-        stream.wait_uploaded()
-    for accept in (JSON, ARROW):
-        answer = stream.client.get(
-            stream.records, params={"offset": 1, "max_bytes": 1}, headers={"accept": accept}
-        )
-        assert answer.headers["page-next-offset"] == "2"
-    assert values(stream.page(1, max_bytes=1)) == ["x" * MIB]
-    assert values(stream.page(0, max_bytes=100)) == ["small"]
-
-
-# Waiting
-
-
-def test_who_waits_at_the_end_is_answered_by_the_next_append(
-    running: AllInOne, stream: Stream
-) -> None:
-    """R12."""
-    stream.append("before")
-
-    def wait() -> tuple[float, dict[str, Any]]:
-        with running.client() as mine:
-            page = Stream(mine, stream.name).page(1, max_wait_ms=20_000)
-            return time.monotonic(), page
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait)
-        with pytest.raises(TimeoutError):
-            waiting.result(1)
-        stream.append("after")
-        appended = time.monotonic()
-        answered, page = waiting.result(20)
-    assert values(page) == ["after"]
-    assert (page["next_offset"], page["up_to_date"]) == (2, True)
-    assert answered - appended < 0.5
-
-
-def test_many_wait_at_once_and_all_are_answered(running: AllInOne, stream: Stream) -> None:
-    """R12."""
-
-    def wait(_: int) -> list[str]:
-        with running.client() as mine:
-            return values(Stream(mine, stream.name).page("next", max_wait_ms=20_000))
-
-    with ThreadPoolExecutor(30) as pool:
-        waiting = [pool.submit(wait, number) for number in range(30)]
-        with pytest.raises(TimeoutError):
-            waiting[0].result(1)
-        stream.append("for all")
-        assert [each.result(10) for each in waiting] == [["for all"]] * 30
-
-
-def test_who_waits_in_vain_gets_an_empty_page_in_time(stream: Stream) -> None:
-    """R13."""
-    stream.append("before")
-    started = time.monotonic()
-    page = stream.page(1, max_wait_ms=1500)
-    assert 1.4 < time.monotonic() - started < 3
-    assert (page["records"], page["next_offset"], page["up_to_date"]) == ([], 1, True)
-
-
-def test_nobody_waits_for_what_is_there(hundred: Stream) -> None:
-    """R13, from the other side."""
-    started = time.monotonic()
-    assert len(hundred.page(50, max_wait_ms=20_000)["records"]) == 50
-    assert time.monotonic() - started < 5
-
-
-@pytest.mark.parametrize("wait", ["30001", "-1", "1.5", "+1", "01", "1e3", "", "ten"])
-def test_a_wait_outside_its_range_is_refused(stream: Stream, wait: str) -> None:
-    """R13."""
-    problem = problem_of(stream.get("next", max_wait_ms=wait), 400, "bad-parameter")
-    assert problem["errors"][0]["parameter"] == "max_wait_ms"
-
-
-# Shapes
-
-
-def test_json_and_arrow_say_the_same(hundred: Stream) -> None:
-    """R22."""
-    page = hundred.page(15, limit=40)
-    answer = hundred.client.get(
-        hundred.records, params={"offset": 15, "limit": 40}, headers={"accept": ARROW}
-    )
-    table = pa.ipc.open_stream(answer.content).read_all()
-    assert table["offset"].to_pylist() == [record["offset"] for record in page["records"]]
-    assert table["value"].to_pylist() == [value.encode() for value in values(page)]
-    assert [
-        written(int(milliseconds))
-        for milliseconds in table["timestamp"].cast(pa.int64()).to_numpy()
-    ] == [record["timestamp"] for record in page["records"]]
-    assert answer.headers["page-next-offset"] == "55"
-    assert answer.headers["stream-up-to-date"] == "false"
-
-
-@pytest.mark.parametrize("spec", ["next", "1000000"])
-def test_an_empty_page_is_an_arrow_stream_too(hundred: Stream, spec: str) -> None:
-    """R22: with its columns, so that nobody needs a special case."""
-    answer = hundred.client.get(hundred.records, params={"offset": spec}, headers={"accept": ARROW})
-    table = pa.ipc.open_stream(answer.content).read_all()
-    assert table.num_rows == 0
-    assert {"offset", "timestamp", "value"} <= set(table.column_names)
-
-
-@pytest.mark.parametrize(
-    ("accept", "given"),
-    [
-        (None, JSON),
-        ("*/*", JSON),
-        ("application/*", JSON),
-        (JSON, JSON),
-        (ARROW, ARROW),
-        (f"{JSON};q=0.5, {ARROW};q=0.9", ARROW),
-        (f"{ARROW};q=0.5, {JSON};q=0.9", JSON),
-        (f"{ARROW};q=0.5, */*;q=0.1", ARROW),
-        (f"{ARROW};q=0, */*", JSON),
-        (f"text/html, application/xml;q=0.9, {ARROW};q=0.1", ARROW),
-    ],
-)
-def test_the_type_that_is_wanted_most_is_given(
-    hundred: Stream, accept: str | None, given: str
-) -> None:
-    """R23."""
-    request = hundred.client.build_request("GET", f"{hundred.records}?offset=first&limit=1")
-    del request.headers["accept"]
-    if accept:
-        request.headers["accept"] = accept
-    answer = hundred.client.send(request)
-    assert (answer.status_code, answer.headers["content-type"]) == (200, given)
-
-
-@pytest.mark.parametrize("accept", ["application/xml", "image/*", f"{JSON};q=0, text/html"])
-def test_a_type_that_is_not_there_is_refused_with_those_that_are(
-    hundred: Stream, accept: str
-) -> None:
-    """R23."""
-    answer = hundred.client.get(f"{hundred.records}?offset=first", headers={"accept": accept})
-    problem = problem_of(answer, 406, "not-acceptable")
-    assert JSON in str(problem)
-    assert ARROW in str(problem)
-
-
-@pytest.mark.parametrize("uploading", [False, True])
-def test_a_record_that_is_no_text_does_not_block_its_page(
-    client: httpx.Client, uploading: bool
-) -> None:
-    """R25."""
-    stream = new_stream(client, QUICK)
-    headers = {"content-type": "application/octet-stream"}
-    stream.append("before")
-    client.post(stream.records, content=b"\xff\xfe", headers=headers).raise_for_status()
-    stream.post({"json": {"a": [1, None, "é"]}})
-    if uploading:
-        stream.wait_uploaded()
-    shown = {
-        "auto": [{"value": "before"}, {"value_base64": "//4="}, {"json": {"a": [1, None, "é"]}}],
-        "base64": [
-            {"value_base64": "YmVmb3Jl"},
-            {"value_base64": "//4="},
-            {"value_base64": "eyJhIjpbMSxudWxsLCLDqSJdfQ=="},
-        ],
-    }
-    for encoding, expected in shown.items():
-        found = stream.page(value_encoding=encoding)["records"]
-        for record in found:
-            del record["offset"], record["timestamp"]
-        assert found == expected
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -555,144 +412,8 @@ def test_a_parameter_that_does_not_exist_is_refused(hundred: Stream) -> None:
     problem_of(answer, 400, "unknown-parameter")
 
 
-def test_r22_every_form_of_a_range_says_the_same(hundred: Stream) -> None:
-    """R22: lines, chunks and single records beside JSON."""
-    page = hundred.page(15, limit=40)
-    parameters = {"offset": 15, "limit": 40}
-
-    def form(accept: str) -> httpx.Response:
-        headers = {"accept": accept}
-        return hundred.client.get(hundred.records, params=parameters, headers=headers)
-
-    *lines, control = [json.loads(line) for line in form(NDJSON).text.splitlines()]
-    assert lines == page["records"]
-    del page["records"]
-    assert control["_control"] == page
-
-    answer = form(CHUNKS)
-    rows = []
-    for chunk_header, chunk in split_chunks(memoryview(answer.content)):
-        offset = chunk_header.first_offset
-        for batch in decode_frames(batches_of(chunk_header, chunk)):
-            for value in batch.column("value"):
-                rows.append((offset, written(chunk_header.timestamp), value.as_py().decode()))
-                offset += 1
-    wanted = [row for row in rows if 15 <= row[0] < 55]
-    assert wanted == [(each["offset"], each["timestamp"], each["value"]) for each in lines]
-    assert answer.headers["page-start-offset"] == "15"
-    assert int(answer.headers["page-next-offset"]) == rows[-1][0] + 1
-
-    for record in lines[::13]:
-        url = f"{hundred.records}/{record['offset']}"
-        assert hundred.client.get(url).json() == record
-        raw = hundred.client.get(url, headers={"accept": "application/octet-stream"})
-        assert raw.text == record["value"]
-
-
-def test_h13_a_raw_value_is_never_run_by_a_browser(stream: Stream) -> None:
-    """H13."""
-    stream.append("<script>alert(1)</script>")
-    headers = {"accept": "application/octet-stream"}
-    answer = stream.client.get(f"{stream.records}/0", headers=headers)
-    assert answer.content == b"<script>alert(1)</script>"
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"] == "attachment"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert stream.get(0).headers["x-content-type-options"] == "nosniff"
-
-
-def test_one_record_is_there_or_not_yet(stream: Stream) -> None:
-    stream.append("a")
-    problem = problem_of(stream.client.get(f"{stream.records}/1"), 404, "offset-not-found")
-    assert (problem["first_offset"], problem["next_offset"]) == (0, 1)
-    problem_of(stream.client.get(f"{stream.records}/01"), 400, "bad-parameter")
-
-
-# What changes and what does not
-
-
-def test_a_full_page_of_the_past_is_not_sent_twice(hundred: Stream) -> None:
-    answer = hundred.get(10, limit=20)
-    etag = answer.headers["etag"]
-    assert etag.startswith(f'W/"{answer.json()["stream_id"]}:10:30:')
-    assert "public" not in answer.headers["cache-control"]
-    again = hundred.client.get(
-        hundred.records,
-        params={"offset": 10, "limit": 20},
-        headers={"if-none-match": f'"other", {etag}'},
-    )
-    assert (again.status_code, again.content) == (304, b"")
-    assert again.headers["etag"] == etag
-    for parameters in ("limit=19", "limit=20&value_encoding=base64"):
-        other = hundred.client.get(
-            f"{hundred.records}?offset=10&{parameters}", headers={"if-none-match": etag}
-        )
-        assert other.status_code == 200, parameters
-    arrow = hundred.client.get(
-        hundred.records,
-        params={"offset": 10, "limit": 20},
-        headers={"if-none-match": etag, "accept": ARROW},
-    )
-    assert arrow.status_code == 200, "another representation has another tag"
-
-
-def test_a_page_that_may_still_grow_has_no_tag(stream: Stream) -> None:
-    stream.append("a", "b")
-    assert "etag" not in stream.get("first", limit=10).headers
-    assert "etag" not in stream.get("next").headers
-
-
-def test_a_page_read_again_is_the_same_page(hundred: Stream) -> None:
-    first, second = (hundred.get(33, limit=33).content for _ in range(2))
-    assert first == second
-
-
 def test_who_expects_another_stream_under_the_name_is_told(hundred: Stream) -> None:
     stream_id = hundred.bounds()["stream_id"]
     assert len(hundred.page("first", expect_stream_id=stream_id)["records"]) == COUNT
     other = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
     problem_of(hundred.get("first", expect_stream_id=other), 409, "stream-replaced")
-
-
-def test_times_never_go_back(stream: Stream) -> None:
-    for number in range(30):
-        stream.append(str(number))
-    times = [record["timestamp"] for record in stream.page()["records"]]
-    assert times == sorted(times)
-
-
-# A deep manifest
-
-
-def test_every_neighbour_of_every_edge_is_found(client: httpx.Client) -> None:
-    """M3: fragments in groups in kilo-groups, from both sides of each edge, by offset and by time."""
-    stream = new_stream(client, QUICK)
-    fragments = 40
-    for number in range(fragments):
-        stream.append(f"{2 * number}:" + "x" * 40_000, f"{2 * number + 1}:" + "y" * 40_000)
-        if number % 4 == 3:
-            stream.wait_uploaded()
-    stream.wait_uploaded()
-    listed = client.get(f"{stream.path}/fragments").json()["fragments"]
-    assert len(listed) > 4 * 4, "no deep manifest"
-    for offset in range(2 * fragments):
-        page = stream.page(offset, limit=1)
-        record = page["records"][0]
-        assert record["offset"] == page["start_offset"] == offset
-        assert record["value"].split(":")[0] == str(offset)
-        timed = stream.page(f"timestamp:{record['timestamp']}", limit=1)["records"][0]
-        assert timed["timestamp"] == record["timestamp"]
-        assert timed["offset"] <= offset
-
-
-def test_a_page_goes_on_from_object_storage_into_the_tail(client: httpx.Client) -> None:
-    """M5: nobody sees where one ends and the other begins."""
-    stream = new_stream(client, {"fragment": {"target_bytes": 65_536, "max_age_ms": 86_400_000}})
-    stream.append(*("x" * 10_000 for _ in range(8)))
-    until(lambda: stream.bounds()["object_store_next_offset"] > 0, what="a fragment")
-    stream.append("local")
-    assert not stream.uploaded()
-    page = stream.page(6)
-    assert [record["offset"] for record in page["records"]] == [6, 7, 8]
-    assert values(page)[-1] == "local"
-    assert page["up_to_date"] is True

@@ -318,6 +318,8 @@ def test_a_client_can_ask_what_runs_here_and_who_it_is(client: httpx.Client) -> 
         "principal": "anonymous",
         "authenticated": False,
         "tenant": "default",
+        "scopes": ["*"],
+        "expires_at": None,
     }
 
 

@@ -1,29 +1,16 @@
 """Streams over HTTP, and what all answers have in common: scenarios S1 to S15, H11, H25."""
 
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
-from support.contract import new_stream, problem_of
-from support.server import AllInOne
+from support.contract import Stream, new_stream, problem_of
+from support.served import Served
 
 PARALLEL = 50
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("streams") / "data") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(running: AllInOne) -> Iterator[httpx.Client]:
-    with running.client() as connected:
-        yield connected
 
 
 def test_a_new_stream_is_created_with_defaults(client: httpx.Client) -> None:
@@ -86,7 +73,7 @@ def test_another_configuration_is_a_conflict_that_names_the_differences(
     assert client.get(path).json()["retention"]["max_age"] == "7D"
 
 
-def test_of_many_creations_at_once_exactly_one_creates(running: AllInOne) -> None:
+def test_of_many_creations_at_once_exactly_one_creates(running: Served) -> None:
     """S4."""
 
     def create(_: int) -> httpx.Response:
@@ -191,10 +178,14 @@ def test_a_configuration_in_another_type_creates_nothing(client: httpx.Client) -
     assert client.get("/v1/streams/never").status_code == 404
 
 
-@pytest.mark.parametrize("name", ["a", "0", "a" * 128, "A.b_c-d", "amqx", "a__b"])
-def test_names_of_the_grammar_are_taken(client: httpx.Client, name: str) -> None:
+@pytest.mark.parametrize("name", ["a", "0", "a" * 128, "A.b_c-d", "amqx", "a__b", "nul.x"])
+def test_names_of_the_grammar_are_taken(running: Served, client: httpx.Client, name: str) -> None:
+    """H1: and none of them becomes the name of a file."""
     assert client.put(f"/v1/streams/{name}").status_code == 201
     assert client.get(f"/v1/streams/{name}").json()["name"] == name
+    assert Stream(client, name).append("a")["first_offset"] == 0
+    if len(name) > 1:
+        assert not list(running.data_dir.rglob(f"{name}*"))
 
 
 @pytest.mark.parametrize("name", ["a..b", "a..", "amq.", "internal.a", "__", "_a", ".a"])

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.manifest import NODE, OWNER, STREAM, Crash, Fault, GapRange, World
+from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
-from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart, StreamRecord

@@ -12,10 +12,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from support.manifest import NODE, STREAM, Crash, Fault, GapRange
+from support.object_keys import fragment_key
 
 from bottomless.coordination.base import Changes
 from bottomless.errors import OffsetGone, StoreError, Unavailable
-from bottomless.formats.keys import fragment_key
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Lease
@@ -237,7 +237,7 @@ class ManifestBesideAList(Publishing):
 
     def collect(self, page_count: int, dry: bool) -> Mapping[str, Any] | None:
         """The whole operation, without the one who would do failed steps again."""
-        arguments = gc_arguments(dry_run=dry, minimum_age_ms=0)
+        arguments = gc_arguments(dry_run=dry, minimum_age_ms=0, tenant=None)
         operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
         while True:
             try:

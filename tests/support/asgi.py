@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 from starlette.types import ASGIApp, Message, Scope
 
+from bottomless_server.runtime.connections import HttpBounds
 from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp
 
 
@@ -17,14 +18,23 @@ def client_of(app: ASGIApp) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def on_tcp(app: ASGIApp) -> AsyncIterator[int]:
-    """Serves on a free port of the loopback, which it yields."""
-    listener = Listener(app, bind_tcp("127.0.0.1", 0))
+async def listening(
+    app: ASGIApp, bounds: HttpBounds | None = None, *, close_seconds: int = 5
+) -> AsyncIterator[Listener]:
+    """Serves on a free port of the loopback."""
+    listener = Listener(app, bind_tcp("127.0.0.1", 0), bounds=bounds, close_seconds=close_seconds)
     await listener.open()
     try:
-        yield listener.port
+        yield listener
     finally:
         await listener.close()
+
+
+@asynccontextmanager
+async def on_tcp(app: ASGIApp) -> AsyncIterator[int]:
+    """Serves on a free port of the loopback, which it yields."""
+    async with listening(app) as listener:
+        yield listener.port
 
 
 @asynccontextmanager

@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 
-from bottomless.formats.keys import stream_prefix
+from bottomless.model.api_key import hash_secret
 from bottomless.model.names import StreamId
+from bottomless.stores.keys import UNSAVED_KEY
 from bottomless.stores.streams import DELETES_KEY, stream_key
 from bottomless_server.runtime.fault_points import EXIT_AT_FAULT_POINT
 from bottomless_server.runtime.listeners import internal_url
+from support.object_keys import stream_prefix
 from support.ports import lasting_ports
 from support.s3 import S3Server
 from support.server import AllInOne
@@ -113,13 +115,24 @@ class CrashHouse:
     coordination_url: str
 
     def arm(self, point: str) -> None:
-        url = internal_url(None, self.server.data_dir, "manifest")
-        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
-        with httpx.Client(transport=transport, base_url="http://manifest") as client:
+        with self.inside() as client:
             armed = client.post(
                 "/internal/v1/fault-points", json={"name": point, "action": "exit", "count": 1}
             )
         assert armed.status_code == 200, armed.text
+
+    def inside(self) -> httpx.Client:
+        """A client of the manifest's internal listener."""
+        url = internal_url(None, self.server.data_dir, "manifest")
+        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
+        return httpx.Client(transport=transport, base_url="http://manifest")
+
+    def lets_in(self, credential: str) -> bool:
+        """Whether an API key is good, as the gate of a service would find."""
+        _, key_id, secret = credential.split("_", 2)
+        with self.inside() as client:
+            found = client.get(f"/internal/v1/keys/{key_id}")
+        return found.is_success and hash_secret(secret) in found.json()["secret_sha256"]
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -157,6 +170,11 @@ class CrashHouse:
             members = client.zrange(DELETES_KEY, 0, -1)
         named = [member for member in members if isinstance(member, bytes)]
         return [member for member in named if stream_id.encode() in member]
+
+    def unsaved_keys(self) -> list[object]:
+        """API keys whose revocation may not be in the bucket."""
+        with another_client(self.coordination_url) as client:
+            return list(client.zrange(UNSAVED_KEY, 0, -1))
 
     def has_record(self, stream_id: StreamId) -> bool:
         with another_client(self.coordination_url) as client:

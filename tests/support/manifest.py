@@ -18,7 +18,6 @@ from bottomless.drives.base import DriveUnavailable
 from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
-from bottomless.formats.keys import fragment_key, group_key
 from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
@@ -33,6 +32,7 @@ from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from support.chunks import a_chunk
+from support.object_keys import fragment_key, group_key
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 OWNER = "unix:///owner.sock"

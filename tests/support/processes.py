@@ -166,15 +166,22 @@ class FourProcesses:
             **self.stored.credentials,
             **(settings or {}),
         }
+        self._common = common
+        self._directory = directory
         self.services = {
-            name: Process(
-                [name],
-                directory / f"{name}.log",
-                {**common, f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": sockets[name]},
-                port,
-            )
+            name: self._process(name, name, port)
             for name, port in zip(self.names, lasting_ports(len(self.names)), strict=True)
         }
+
+    def another(self, name: str) -> Process:
+        """One more of a service, which nginx does not know of. Not started."""
+        return self._process(name, f"{name}-2", *lasting_ports(1))
+
+    def _process(self, name: str, called: str, port: int) -> Process:
+        listens = {
+            f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": f"unix://{self._directory}/{called}.sock"
+        }
+        return Process([name], self._directory / f"{called}.log", {**self._common, **listens}, port)
 
     def __getitem__(self, name: str) -> Process:
         return self.services[name]

@@ -11,13 +11,6 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header, decode_index
-from bottomless.formats.keys import (
-    fragment_key,
-    group_key,
-    registry_key,
-    root_key,
-    stream_prefix,
-)
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.chunk import ChunkKind
@@ -26,6 +19,7 @@ from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless.stores.streams import DELETES_KEY, stream_key
+from support.object_keys import fragment_key, group_key, registry_key, root_key, stream_prefix
 from support.stored import Stored
 from support.valkey import another_client
 
@@ -66,7 +60,7 @@ class StoredStream:
             AssertionError: something is wrong, doubled or missing.
         """
         record, queued = self._coordinated()
-        named: set[str] = {registry_key(self._stream_id, record.registry_version, record.tenant)}
+        named: set[str] = {registry_key(self._stream_id, record.registry_version)}
         fragments: list[FragmentInfo] = []
         floor = 0
         if record.root is not None:
@@ -113,9 +107,7 @@ class StoredStream:
     def _root(self, record: StreamRecord, named: set[str]) -> Node:
         root = record.root
         assert root is not None
-        key = root_key(
-            self._stream_id, root.generation, root.epoch, root.version, root.uid, record.tenant
-        )
+        key = root_key(self._stream_id, root.generation, root.epoch, root.version, root.uid)
         named.add(key)
         return decode_node(self._read(key, root.size, root.crc))
 

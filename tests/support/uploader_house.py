@@ -11,12 +11,13 @@ from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import decode_index
-from bottomless.formats.keys import fragment_key, parse_fragment_key
+from bottomless.formats.keys import parse_fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless_server.runtime.listeners import Listener, bind_tcp
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
+from support.object_keys import fragment_key
 from support.uploading import STREAM_ID, FakeIngest, FakeManifest, manifest_app
 
 

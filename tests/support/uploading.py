@@ -14,10 +14,10 @@ from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Code, Fenced, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
-from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.runtime.http import create_api, json_response, wrap
+from support.object_keys import fragment_key
 
 STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 
@@ -175,7 +175,8 @@ class FakeManifest:
         for uid, first_offset in sorted(self.intents.items(), key=lambda item: item[1]):
             await self._resolve(uid, first_offset)
         self.waiting.clear()
-        return {"published_next": self.published_next, "version": 1, "epoch": 1}
+        opened = {"published_next": self.published_next, "version": 1, "epoch": 1}
+        return {**opened, "tenant": "default"}
 
     async def _resolve(self, uid: Uid, first_offset: int) -> None:
         del self.intents[uid]

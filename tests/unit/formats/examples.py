@@ -7,12 +7,14 @@ import pyarrow as pa
 import pytest
 
 from bottomless.errors import Corrupt
+from bottomless.formats.api_key import KeyObject
 from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import encode_header, seal_chunk
 from bottomless.formats.consumers import ConsumersSnapshot
 from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.tracking import seal_tracking
+from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, KeySecret, hash_secret
 from bottomless.model.chunk import (
     AppendEntry,
     AppendMode,
@@ -222,6 +224,24 @@ def assert_refuses_damage(decode: Callable[[bytes], object], whole: bytes) -> No
         except Corrupt:
             continue
         pytest.fail(f"not refused: {damage}")
+
+
+API_KEY = ApiKey(
+    key_id=KeyId("019f9c4a7b20c0ffee123456"),
+    tenant="acme",
+    label="nightly load",
+    scopes=("append:orders-*", "read"),
+    created_at=TIMESTAMP - 60_000,
+    created_by="key:root",
+    secrets=(
+        KeySecret(hash_secret("2" * 64), None),
+        KeySecret(hash_secret("1" * 64), TIMESTAMP + 3_600_000),
+    ),
+    rotated_at=TIMESTAMP,
+    expires_at=TIMESTAMP + 86_400_000,
+)
+API_KEY_OBJECT = KeyObject(generation=1, version=2, key=API_KEY)
+API_KEY_RECORD = KeyRecord(API_KEY, generation=1, version=2, reserved=3, durable=True)
 
 
 CONSUMERS = ConsumersSnapshot(

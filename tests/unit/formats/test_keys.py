@@ -21,14 +21,18 @@ from unit.formats.examples import STREAM_ID, UID
 
 def test_keys_are_those_of_the_spec() -> None:
     home = f"default/{STREAM_ID}/"
-    assert stream_prefix(STREAM_ID) == home
-    assert fragment_key(STREAM_ID, 1040, UID) == (f"{home}data/00000000000000001040.{UID}.fragment")
-    assert root_key(STREAM_ID, 1, 3, 17, UID) == (
+    assert stream_prefix(STREAM_ID, "default") == home
+    assert fragment_key(STREAM_ID, 1040, UID, "default") == (
+        f"{home}data/00000000000000001040.{UID}.fragment"
+    )
+    assert root_key(STREAM_ID, 1, 3, 17, UID, "default") == (
         f"{home}metadata/root.0000000001.00000000000000000003.00000000000000000017.{UID}.manifest"
     )
-    assert group_key(STREAM_ID, 1040, UID, 2) == (f"{home}metadata/00000000000000001040.{UID}.g2")
-    assert registry_key(STREAM_ID, 7) == f"{home}stream.0000000007.json"
-    assert consumers_key(STREAM_ID, 12, UID) == (
+    assert group_key(STREAM_ID, 1040, UID, 2, "default") == (
+        f"{home}metadata/00000000000000001040.{UID}.g2"
+    )
+    assert registry_key(STREAM_ID, 7, "default") == f"{home}stream.0000000007.json"
+    assert consumers_key(STREAM_ID, 12, UID, "default") == (
         f"{home}metadata/consumers.00000000000000000012.{UID}.json"
     )
     assert GENERATION_KEY == "_system/generation.json"
@@ -40,12 +44,14 @@ def test_a_tenant_has_its_own_keys() -> None:
 
 @given(st.integers(0, OFFSET_MAX))
 def test_a_fragments_key_is_read_back(offset: int) -> None:
-    assert parse_fragment_key(fragment_key(STREAM_ID, offset, UID)) == FragmentKey(offset, UID)
+    assert parse_fragment_key(fragment_key(STREAM_ID, offset, UID, "default")) == FragmentKey(
+        offset, UID
+    )
 
 
 @given(st.lists(st.integers(0, OFFSET_MAX), max_size=5))
 def test_keys_sort_as_their_offsets(offsets: list[int]) -> None:
-    keys = [fragment_key(STREAM_ID, offset, UID) for offset in sorted(offsets)]
+    keys = [fragment_key(STREAM_ID, offset, UID, "default") for offset in sorted(offsets)]
     assert keys == sorted(keys)
 
 
@@ -73,8 +79,8 @@ def test_no_text_is_too_strange_for_the_parser(text: str) -> None:
 
 
 def test_versions_of_registry_and_consumers_are_read_back_and_of_nothing_else() -> None:
-    assert parse_registry_key(registry_key(STREAM_ID, 7)) == 7
-    assert parse_consumers_key(consumers_key(STREAM_ID, 12, UID)) == 12
+    assert parse_registry_key(registry_key(STREAM_ID, 7, "default")) == 7
+    assert parse_consumers_key(consumers_key(STREAM_ID, 12, UID, "default")) == 12
     for object_key in ("stream.json", "stream.7.json", f"x/{UID}.fragment", ""):
         assert parse_registry_key(object_key) is None
         assert parse_consumers_key(object_key) is None

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bottomless.formats import (
+    api_key,
     batch,
     checks,
     chunk,
@@ -170,7 +171,7 @@ def test_keys_are_as_their_table_says() -> None:
 def test_members_of_the_record_are_as_their_table_says() -> None:
     said = [row["Member"] for row in table("Stream record")]
     assert said == ["format", *stream_record._READERS]
-    for members in (stream_record._REGISTRY_MEMBERS, consumers._MEMBERS):
+    for members in (stream_record._REGISTRY_MEMBERS, consumers._MEMBERS, api_key._OBJECT_MEMBERS):
         assert "\n" + ", ".join(f"`{name}`" for name in members) + "\n" in SPEC
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from bottomless.errors import Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
-from bottomless.model.names import StreamId, StreamName
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import GENERATION_KEY, Streams
 from bottomless_server.ingest.app import IngestService, create_service
@@ -37,6 +37,7 @@ from bottomless_server.runtime.peers import PeerAnswer
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 NAME = StreamName("orders")
+FULL_NAME = FullName(TENANT_DEFAULT, NAME)
 ROUTE = f"/v1/streams/{NAME}/records"
 INTERNAL = f"/internal/v1/streams/{STREAM}"
 DEADLINE_SECONDS = 20
@@ -142,7 +143,9 @@ class SmallManifest:
         self.knows_homes = True
         """Whether it can put them into the bucket now."""
 
-    async def call(self, method: str, path: str) -> PeerAnswer:
+    async def call(
+        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None
+    ) -> PeerAnswer:
         if method == "PUT":
             if not self.knows_homes:
                 raise Unavailable("the manifest does not answer", outcome=Outcome.UNKNOWN)
@@ -152,7 +155,9 @@ class SmallManifest:
             record = await self._streams.load(StreamId(path.rsplit("/", 1)[1]))
             return PeerAnswer(200, {}, {"stream_id": record.stream_id, "state": record.state.value})
         self.questions += 1
-        stream_id = await self._streams.find(StreamName(path.rsplit("/", 1)[1]))
+        assert params is not None
+        name = FullName(str(params["tenant"]), StreamName(path.rsplit("/", 1)[1]))
+        stream_id = await self._streams.find(name)
         record = await self._streams.load(stream_id)
         return PeerAnswer(200, {}, {"stream_id": stream_id, "state": record.state.value})
 

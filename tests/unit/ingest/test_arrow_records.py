@@ -10,9 +10,9 @@ import pytest
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.formats.batch import decode_frames
+from bottomless.formats.rows import Frame
 from bottomless.model.limits import MIB
 from bottomless_server.ingest.core.arrow_records import BATCH_COUNT_KEPT, read_arrow
-from bottomless_server.ingest.core.rows import Frame
 from unit.ingest.house import arrow
 
 FRAME_SIZE_MAX = 100_000

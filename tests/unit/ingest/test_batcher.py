@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bottomless.errors import Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
+from bottomless.formats.rows import Rows, build_batch, encode_frames
 from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
@@ -17,7 +18,6 @@ from bottomless_server.ingest.core.batcher import Room, Round, seal_round
 from bottomless_server.ingest.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.core.clock import CommitClock, commit_timestamp
 from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.rows import Rows, build_batch, encode_frames
 
 CHUNK_SIZE_MAX = 4_096
 

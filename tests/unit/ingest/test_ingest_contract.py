@@ -9,6 +9,7 @@ from openapi_spec_validator import validate
 from bottomless_server.runtime.health import PATHS
 from unit.ingest.house import ROUTE, House
 
+PRODUCERS = ROUTE.replace("/records", "/producers")
 CONTRACT = Path(__file__).parents[3] / "openapi" / "ingest.yaml"
 
 
@@ -37,6 +38,22 @@ async def test_the_answer_has_the_members_that_are_named(house: House) -> None:
 
     named = contract()["components"]["schemas"]["Appended"]
     assert answer.json().keys() == set(named["required"]) == named["properties"].keys()
+
+
+async def test_an_answer_in_another_form_is_refused_before_anything_is_stored(house: House) -> None:
+    accept = {"accept": "text/html"}
+    records = {"records": [{"value": "a"}]}
+    refused = [
+        await house.client.post(ROUTE, json=records, headers=accept),
+        await house.client.get(PRODUCERS, headers=accept),
+        await house.client.get(f"{PRODUCERS}/loader-7", headers=accept),
+        await house.client.post(f"{PRODUCERS}/loader-7/epoch", headers=accept),
+    ]
+
+    for answer in refused:
+        assert (answer.status_code, answer.json()["code"]) == (406, "not-acceptable")
+    assert await house.rows() == []
+    assert (await house.client.get(PRODUCERS)).json()["items"] == []
 
 
 def test_the_members_of_a_record_are_those_that_are_read() -> None:

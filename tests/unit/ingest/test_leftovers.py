@@ -12,7 +12,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import GENERATION_KEY, name_key, stream_key
 from bottomless_server.ingest.leftovers import Leftovers
-from unit.ingest.house import INTERNAL, NAME, STREAM, House, RecordedFiles, eventually
+from unit.ingest.house import FULL_NAME, INTERNAL, STREAM, House, RecordedFiles, eventually
 
 CONFIRMED = b'{"generation":0,"bucket":true}'
 
@@ -49,7 +49,7 @@ async def bury(house: House) -> None:
         return replace(record, state=StreamState.DELETING, epoch=record.epoch + 1)
 
     await house.streams.update(STREAM, decide)
-    house.coordination.write(Changes({name_key(NAME): None}))
+    house.coordination.write(Changes({name_key(FULL_NAME): None}))
 
 
 async def close(house: House) -> None:
@@ -57,7 +57,7 @@ async def close(house: House) -> None:
 
 
 def forget(house: House) -> None:
-    house.coordination.write(Changes({stream_key(STREAM): None, name_key(NAME): None}))
+    house.coordination.write(Changes({stream_key(STREAM): None, name_key(FULL_NAME): None}))
 
 
 def aside(house: House) -> list[str]:

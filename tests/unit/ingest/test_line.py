@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bottomless.errors import Code, Overloaded, StoreError
+from bottomless.formats.rows import Rows
 from bottomless.model.chunk import AppendMode
 from bottomless.model.record import Content
 from bottomless_server.ingest.core.intake import Append
@@ -17,7 +18,6 @@ from bottomless_server.ingest.core.promises import (
     WithKey,
     hash_of,
 )
-from bottomless_server.ingest.core.rows import Rows
 from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.line import Line
 

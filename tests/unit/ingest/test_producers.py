@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Code, StoreError
 from bottomless.formats.chunk import split_chunks, trailer_of
+from bottomless.formats.rows import Rows
 from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
@@ -23,7 +24,6 @@ from bottomless_server.ingest.core.promises import (
     WithKey,
     hash_of,
 )
-from bottomless_server.ingest.core.rows import Rows
 from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 
 BOUNDS = TrackingBounds(producer_count_max=4, append_count_max=5, key_count_max=4, keep_ms=1_000)

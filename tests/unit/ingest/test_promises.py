@@ -13,6 +13,8 @@ from bottomless_server.ingest.core.promises import (
     hash_of,
     read_promise,
 )
+from bottomless_server.ingest.forms import read_form
+from bottomless_server.runtime.identity.principal import Principal, note_principal
 
 
 def promise(**headers: str) -> Promise:
@@ -102,3 +104,17 @@ def test_numbers_are_plain_decimal_integers(name: str, text: str) -> None:
 def test_an_expected_offset_is_one_that_a_stream_can_have(text: str) -> None:
     with pytest.raises(InvalidRequest):
         promise(stream_expected_offset=text)
+
+
+def test_a_key_is_that_of_its_sender() -> None:
+    """What one principal stored is nothing to another who chooses the same key."""
+
+    def sent_by(actor: str) -> object:
+        headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"k")]
+        scope = {"type": "http", "headers": headers, "query_string": b""}
+        note_principal(scope, Principal(tenant="acme", actor=actor))
+        return read_form(scope).promise.identity
+
+    assert sent_by("a") == sent_by("a")
+    assert sent_by("a") != sent_by("b")
+    assert sent_by("a") != promise(idempotency_key="k").identity

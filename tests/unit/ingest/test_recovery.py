@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
+from bottomless.formats.rows import Rows
 from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
 from bottomless.model.record import Content
 from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.core.batcher import seal_round
 from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.rows import Rows
 from bottomless_server.ingest.file_calls import RealFileCalls
 from bottomless_server.ingest.layout import CHECKPOINT_NAME, index_path, segment_path
 from bottomless_server.ingest.recovery import Recovered, recover

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import STREAM, World
+from support.object_keys import fragment_key
 from unit.manifest.test_deleter import keys
 from unit.manifest.test_edits import HOUR
 
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
-from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease
 from bottomless.stores.streams import DELETES_KEY
@@ -152,8 +152,9 @@ async def test_leases_are_bounded_and_those_that_ran_out_make_room() -> None:
     await stored(world, 1)
     for number in range(LEASE_COUNT_MAX):
         await hold(world, 0, 1_000, f"ls_{number}")
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded) as refused:
         await hold(world, 0, 1_000, "one more")
+    assert refused.value.code is Code.QUOTA_EXCEEDED
 
     world.clock.now += 1_000
     await hold(world, 0, 1_000, "one more")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.manifest import STREAM, Fault, World, a_record
+from support.object_keys import consumers_key
 
 from bottomless.coordination.base import Changes, CoordinationUnknown
 from bottomless.errors import Code, InvalidRequest, NotFound, Unavailable, WrongOffset
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot
-from bottomless.formats.keys import consumers_key
 from bottomless.formats.stream_record import encode_record
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference

@@ -1,9 +1,9 @@
 """The deleter takes what is due and not reachable, and nothing else."""
 
 from support.manifest import STREAM, World
+from support.object_keys import fragment_key
 
 from bottomless.coordination.base import Changes
-from bottomless.formats.keys import fragment_key
 from bottomless.stores.streams import DELETES_KEY, delete_later
 from bottomless_server.manifest.deleter import Deleter
 from bottomless_server.manifest.resolver import root_object_key

@@ -6,15 +6,23 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import OWNER, Fault, World, a_fragment
+from support.object_keys import fragment_key, registry_key
 
 from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Fenced, NotFound, Unavailable, WrongOffset
 from bottomless.formats.checks import crc32c
-from bottomless.formats.keys import fragment_key, registry_key
 from bottomless.formats.stream_record import decode_registry
 from bottomless.model.config import StreamConfig
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.names import NodeId, Reference, StreamId, StreamName, Uid
+from bottomless.model.names import (
+    TENANT_DEFAULT,
+    FullName,
+    NodeId,
+    Reference,
+    StreamId,
+    StreamName,
+    Uid,
+)
 from bottomless.model.stream import EpochStart, Lease, StreamRecord, StreamState
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.operations import Operation
@@ -26,7 +34,7 @@ from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.sessions import begin, intend
 
-NAME = StreamName("orders")
+NAME = FullName(TENANT_DEFAULT, StreamName("orders"))
 HOME = NodeId("1" * 32)
 GRACE, DEADLINE = 1_000, 5_000
 

@@ -2,14 +2,8 @@
 
 import pytest
 from support.manifest import STREAM
+from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
-from bottomless.formats.keys import (
-    consumers_key,
-    fragment_key,
-    group_key,
-    registry_key,
-    root_key,
-)
 from bottomless.model.names import Uid
 from bottomless_server.manifest.core.doomed import OffsetRange, parse_doomed
 

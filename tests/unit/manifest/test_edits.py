@@ -328,6 +328,9 @@ async def test_a_consumer_loses_only_records_that_are_there_and_gaps_are_none() 
     verdict = await preview(world.context, committer, None)
 
     assert verdict.cut.floor == 1_010
-    lost = [await records_lost(world.context, verdict, n) for n in (0, 10, 15, 30, 500, 1_004)]
+    lost = [
+        await records_lost(world.context, "default", verdict, n)
+        for n in (0, 10, 15, 30, 500, 1_004)
+    ]
     assert lost == [30, 30, 25, 10, 10, 6]
-    assert await records_lost(world.context, verdict, 1_010) == 0
+    assert await records_lost(world.context, "default", verdict, 1_010) == 0

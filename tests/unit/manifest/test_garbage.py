@@ -5,18 +5,12 @@ from typing import Any
 
 import pytest
 from support.manifest import STREAM, Fault, World, a_record
+from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
 from bottomless.coordination.base import Changes, Due
 from bottomless.formats.checks import crc32c
-from bottomless.formats.keys import (
-    consumers_key,
-    fragment_key,
-    group_key,
-    registry_key,
-    root_key,
-)
 from bottomless.formats.stream_record import encode_registry
-from bottomless.model.names import StreamId, Uid
+from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.consumers import ConsumerOffsets, SnapshotPointer
 from bottomless.stores.streams import DELETES_KEY, delete_later
@@ -62,8 +56,13 @@ async def collect(
 ) -> dict[str, Any]:
     operations = Operations(world.context)
     register_gc(operations, page_count)
-    arguments = gc_arguments(dry_run=dry_run, minimum_age_ms=minimum_age_ms, stream_id=stream_id)
-    begun = await operations.begin(GC, arguments=arguments)
+    arguments = gc_arguments(
+        dry_run=dry_run,
+        minimum_age_ms=minimum_age_ms,
+        tenant=None if stream_id is None else TENANT_DEFAULT,
+        stream_id=stream_id,
+    )
+    begun = await operations.begin(GC, tenant=TENANT_DEFAULT, arguments=arguments)
     await operations.make_pass()
     await operations.settled()
     found = await operations.find(begun.operation_id)
@@ -464,7 +463,11 @@ async def test_a_collection_goes_on_after_coordination_was_away() -> None:
     await put(world, fragment_key(STREAM, 0, STRAY))
     operations = Operations(world.context)
     register_gc(operations, 3)
-    begun = await operations.begin(GC, arguments=gc_arguments(dry_run=False, minimum_age_ms=0))
+    begun = await operations.begin(
+        GC,
+        tenant=TENANT_DEFAULT,
+        arguments=gc_arguments(dry_run=False, minimum_age_ms=0, tenant=None),
+    )
     world.coordination.faults = [Fault.NONE, Fault.UNAVAILABLE]
     await operations.make_pass()
     await operations.settled()

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from support.asgi import client_of
 from support.manifest import OWNER, World, a_fragment
+from support.object_keys import registry_key
 
-from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import decode_registry
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid

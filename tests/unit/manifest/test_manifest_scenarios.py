@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import NODE, STREAM, GapRange, World
+from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced
-from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind
 from bottomless.model.stream import EpochStart, StreamRecord
@@ -160,7 +160,7 @@ async def test_a_tall_tree_is_in_shape_and_found_in_no_more_requests_than_its_he
     assert max(heights) == height
     assert max(heights.count(one) for one in heights) < 2 * fanout
     for offset in (0, 1, fanout - 1, fanout, fanout**2 - 1, count // 2, count - 1):
-        path = await path_to(world.drive, root, min(offset, count - 1))
+        path = await path_to(world.drive, "default", root, min(offset, count - 1))
         assert path[-1]["first_offset"] == min(offset, count - 1)
         assert path[-1]["kind"] == EntryKind.FRAGMENT
         # One request for each group on the way, and none for the root, which is there.

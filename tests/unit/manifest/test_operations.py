@@ -61,7 +61,7 @@ def house() -> House:
 
 async def test_an_operation_is_carried_out_step_by_step(house: House) -> None:
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 3})
+    begun = await process.begin("count", tenant="default", arguments={"to": 3})
     assert (await process.find(begun.operation_id)).state is OperationState.PENDING
 
     await work(process)
@@ -74,7 +74,7 @@ async def test_an_operation_is_carried_out_step_by_step(house: House) -> None:
 
 async def test_a_step_for_later_waits_for_its_time(house: House) -> None:
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 2, "pause": 500})
+    begun = await process.begin("count", tenant="default", arguments={"to": 2, "pause": 500})
     await work(process)
     found = await process.find(begun.operation_id)
     assert (found.state, found.progress["done"]) == ("running", 1)
@@ -89,7 +89,7 @@ async def test_a_step_for_later_waits_for_its_time(house: House) -> None:
 
 async def test_what_is_not_available_is_tried_again_with_backoff(house: House) -> None:
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 1})
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
     house.meets = [Unavailable("not now"), Overloaded("full"), Unavailable("not now")]
     for pause in (1_000, 2_000, 4_000):
         await work(process)
@@ -112,7 +112,7 @@ async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
     house: House, met: Exception, code: str
 ) -> None:
     process, endless = house.process(), house.process(endless=True)
-    begun = await process.begin("count", arguments={"to": 1})
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
     house.meets = [met, met]
     await work(process)
     found = await process.find(begun.operation_id)
@@ -121,7 +121,7 @@ async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
     assert found.error["code"] == code
     assert "bug" not in found.error["detail"]
 
-    second = await endless.begin("count", arguments={"to": 1})
+    second = await endless.begin("count", tenant="default", arguments={"to": 1})
     await work(endless)
     assert (await endless.find(second.operation_id)).state is OperationState.RUNNING
     house.world.clock.now += 1_000
@@ -131,7 +131,7 @@ async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
 
 async def test_two_processes_never_work_on_one_operation_at_once(house: House) -> None:
     first, second = house.process(), house.process()
-    await first.begin("count", arguments={"to": 2})
+    await first.begin("count", tenant="default", arguments={"to": 2})
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -151,7 +151,7 @@ async def test_two_processes_never_work_on_one_operation_at_once(house: House) -
 async def test_without_the_lease_two_processes_do_work_at_once(house: House) -> None:
     """The twin: with the guard gone, what it guards against happens."""
     first, second = house.process(), house.process()
-    begun = await first.begin("count", arguments={"to": 2})
+    begun = await first.begin("count", tenant="default", arguments={"to": 2})
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
@@ -173,7 +173,7 @@ async def test_without_the_lease_two_processes_do_work_at_once(house: House) -> 
 
 async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(house: House) -> None:
     dead, next_one = house.process(), house.process()
-    begun = await dead.begin("count", arguments={"to": 3, "pause": 1})
+    begun = await dead.begin("count", tenant="default", arguments={"to": 3, "pause": 1})
     await work(dead)
 
     async def die() -> None:
@@ -206,7 +206,7 @@ async def until(fact: Callable[[], bool]) -> None:
 async def test_who_loses_the_lease_stops(house: House) -> None:
     house = House(manifest_operation_lease_ms=100)
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 1})
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
     stopped = asyncio.Event()
 
     async def wait() -> None:
@@ -228,7 +228,7 @@ async def test_who_loses_the_lease_stops(house: House) -> None:
 async def test_finished_operations_are_kept_for_a_while_and_then_forgotten() -> None:
     house = House(manifest_operation_keep_ms=1_000)
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 1})
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
     house.world.clock.now += 999
     await work(process)
@@ -245,22 +245,22 @@ async def test_finished_operations_are_kept_for_a_while_and_then_forgotten() -> 
 async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> None:
     house = House(manifest_operation_count_max=2)
     process = house.process()
-    first = await process.begin("count", arguments={"to": 1})
+    first = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
-    second = await process.begin("count", arguments={"to": 9, "pause": 1})
-    third = await process.begin("count", arguments={"to": 9, "pause": 1})
+    second = await process.begin("count", tenant="default", arguments={"to": 9, "pause": 1})
+    third = await process.begin("count", tenant="default", arguments={"to": 9, "pause": 1})
 
     with pytest.raises(NotFound):
         await process.find(first.operation_id)
     with pytest.raises(Overloaded):
-        await process.begin("count", arguments={"to": 1})
+        await process.begin("count", tenant="default", arguments={"to": 1})
     for kept in (second, third):
         assert not (await process.find(kept.operation_id)).finished
 
 
 async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: House) -> None:
     old, new = Operations(house.world.context), house.process()
-    begun = await old.begin("count", arguments={"to": 1})
+    begun = await old.begin("count", tenant="default", arguments={"to": 1})
     await work(old)
     assert (await old.find(begun.operation_id)).state is OperationState.PENDING
     await work(new)
@@ -269,7 +269,7 @@ async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: Ho
 
 async def test_a_queue_entry_without_its_operation_goes(house: House) -> None:
     process = house.process()
-    begun = await process.begin("count", arguments={"to": 1})
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
     house.world.coordination.write(Changes({operation_key(begun.operation_id): None}))
     await work(process)
     assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0

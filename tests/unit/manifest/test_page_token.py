@@ -1,5 +1,7 @@
 """Page tokens: they go on with the list that they were made for, and nobody else makes them."""
 
+from base64 import urlsafe_b64decode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,11 @@ def test_a_token_of_another_list_or_another_secret_is_refused(
     token = encode_page_token(SCOPE, "abc", SECRET)
     with pytest.raises(InvalidRequest):
         decode_page_token(token, scope, secret)
+
+
+def test_a_token_does_not_show_the_name_that_it_holds() -> None:
+    token = encode_page_token(SCOPE, "hidden-stream", SECRET)
+    assert b"hidden" not in urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 @given(st.text(max_size=80))

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import NODE, STREAM, Crash, World, a_record
+from support.object_keys import consumers_key, fragment_key, registry_key, root_key
 
 from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
-from bottomless.formats.keys import consumers_key, fragment_key, registry_key, root_key
 from bottomless.formats.manifest import encode_node
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.names import Reference, StreamId, StreamName, Uid
+from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.generation import check_generation, is_regressed, raise_generation
@@ -30,6 +30,7 @@ from bottomless_server.manifest.sessions import begin, intend
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 GENERATION_1 = unknown_epoch(1)
+ACTIVE = StreamState.ACTIVE
 
 
 async def put(world: World, object_key: str, data: bytes) -> None:
@@ -37,7 +38,7 @@ async def put(world: World, object_key: str, data: bytes) -> None:
 
 
 async def put_registry(world: World, record: StreamRecord) -> None:
-    key = registry_key(record.stream_id, record.registry_version)
+    key = registry_key(record.stream_id, record.registry_version, tenant=record.tenant)
     await put(world, key, encode_registry(record))
 
 
@@ -74,7 +75,7 @@ async def rebuild(world: World) -> dict[str, object]:
     """One process from its start to the end of the rebuild."""
     operations = Operations(world.context)
     rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
-    operation = await rebuilding.begin()
+    operation = await rebuilding.begin(TENANT_DEFAULT)
     store = OperationStore(world.coordination)
     while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
@@ -114,7 +115,7 @@ async def test_a_stream_comes_back_with_all_that_was_published() -> None:
     assert (record.epoch, record.generation) == (GENERATION_1, 1)
     assert record.version >= before.version + VERSION_STEP
     assert record.reserved_next == 50 + RESERVED_COUNT
-    assert await world.streams.find(before.name) == STREAM
+    assert await world.streams.find(before.full_name) == STREAM
 
 
 async def test_the_home_brings_its_tail_back_and_no_offset_is_used_twice() -> None:
@@ -334,7 +335,7 @@ async def test_a_deleted_stream_stays_dead_and_its_sweep_goes_on() -> None:
 
     assert (result["streams"], result["deleted_streams"]) == (0, 1)
     with pytest.raises(NotFound):
-        await world.streams.find(tombstone.name)
+        await world.streams.find(tombstone.full_name)
     (due,) = await world.coordination.due(OPERATIONS_KEY, 2**52, 10)
     operation = await OperationStore(world.coordination).find(due.member.decode())
     assert (operation.kind, operation.stream_id) == ("delete-stream", STREAM)
@@ -347,9 +348,24 @@ async def test_of_two_streams_with_one_name_the_older_was_deleted() -> None:
 
     await rebuild(world)
 
-    assert await world.streams.find(StreamName("orders")) == LATER
+    assert await world.streams.find(FullName(TENANT_DEFAULT, StreamName("orders"))) == LATER
     assert (await world.streams.load(LATER)).state is StreamState.ACTIVE
     assert (await world.record()).state is StreamState.DELETING
+
+
+async def test_two_tenants_streams_of_one_name_both_come_back() -> None:
+    world = await a_world(0)
+    theirs = a_record(stream_id=LATER, tenant="acme", home=NODE)
+    await put_registry(world, theirs)
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    assert await world.streams.find(theirs.full_name) == LATER
+    assert await world.streams.find((await world.record()).full_name) == STREAM
+    assert [one.stream_id for one in await world.streams.names("acme", ACTIVE, b"", 9)] == [LATER]
+    assert (await world.streams.load(LATER)).state is ACTIVE
+    assert (await world.record()).state is ACTIVE
 
 
 async def test_consumers_come_back_from_their_newest_snapshot() -> None:
@@ -379,7 +395,7 @@ async def test_what_an_older_coordination_says_is_discarded() -> None:
 
     assert (result["streams"], result["generation"]) == (1, 2)
     with pytest.raises(NotFound):
-        await world.streams.find(ghost.name)
+        await world.streams.find(ghost.full_name)
     with pytest.raises(NotFound):
         await world.streams.load(LATER)
 

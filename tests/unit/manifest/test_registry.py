@@ -5,21 +5,21 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import Fault, World, a_record
+from support.object_keys import registry_key
 
 from bottomless.coordination.base import Change, Changes, CoordinationUnknown
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Overloaded, Unavailable, WrongOffset
-from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import decode_registry, encode_record
 from bottomless.model.config import StreamConfig, parse_config
-from bottomless.model.names import NodeId, StreamId, StreamName
+from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import DELETES_KEY, GENERATION_KEY, STREAMS_KEY, Streams
 from bottomless_server.manifest.core.preconditions import require_match
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.view import etag
 
-NAME = StreamName("orders")
+NAME = FullName(TENANT_DEFAULT, StreamName("orders"))
 WEEK = parse_config({"retention": {"max_age": "7D"}})
 DAY = parse_config({"retention": {"max_age": "1D"}})
 
@@ -210,12 +210,20 @@ async def test_the_generation_may_go_in_the_middle_of_a_creation(world: World) -
     assert await coordination.members(STREAMS_KEY, b"", 10) == []
 
 
-async def test_a_tenant_has_only_so_many_streams() -> None:
+def named(name: str, tenant: str = TENANT_DEFAULT) -> FullName:
+    return FullName(tenant, StreamName(name))
+
+
+async def test_a_tenant_has_only_so_many_streams_whatever_others_have() -> None:
     world = World(manifest_tenant_stream_count_max=2)
     registry = Registry(world.context)
     for name in ("a", "b"):
-        await registry.declare(StreamName(name), StreamConfig())
+        await registry.declare(named(name, "acme"), StreamConfig())
+    for name in ("a", "b"):
+        await registry.declare(named(name), StreamConfig())
     with pytest.raises(Overloaded) as caught:
-        await registry.declare(StreamName("c"), StreamConfig())
+        await registry.declare(named("c"), StreamConfig())
     assert (caught.value.code, caught.value.facts) == (Code.QUOTA_EXCEEDED, {"limit": 2})
-    assert not (await registry.declare(StreamName("a"), StreamConfig())).created
+    assert not (await registry.declare(named("a"), StreamConfig())).created
+    with pytest.raises(Overloaded):
+        await registry.declare(named("c", "acme"), StreamConfig())

@@ -2,9 +2,9 @@
 
 import pytest
 from support.manifest import STREAM, Fault, World
+from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
-from bottomless.formats.keys import fragment_key
 from bottomless.model.names import Uid
 from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.manifest.committer import Committer

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.manifest import STREAM, World
+from support.object_keys import fragment_key
 
 from bottomless.formats.checks import crc32c
-from bottomless.formats.keys import fragment_key
 from bottomless.formats.manifest import encode_node
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
@@ -38,7 +38,9 @@ async def real(world: World, count: int) -> tuple[Committer, list[FragmentInfo]]
 async def begin(world: World, *, checksums: bool = False) -> tuple[Operations, Operation]:
     operations = Operations(world.context)
     register_verify(operations)
-    begun = await operations.begin(VERIFY, stream_id=STREAM, arguments={"checksums": checksums})
+    begun = await operations.begin(
+        VERIFY, tenant="default", stream_id=STREAM, arguments={"checksums": checksums}
+    )
     return operations, begun
 
 

@@ -11,8 +11,8 @@ from bottomless.model.config import (
     config_differences,
     encode_config,
     parse_config,
-    parse_duration,
 )
+from bottomless.model.duration import parse_duration
 from bottomless.model.limits import OFFSET_MAX
 
 SECRET = "s3cr3t"

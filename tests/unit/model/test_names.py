@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.names import (
+    FullName,
+    StreamName,
     Uid,
     parse_stream_id,
     parse_stream_name,
+    parse_tenant,
     parse_uid,
     stream_id_bytes,
     stream_id_from,
@@ -16,6 +19,7 @@ from bottomless.model.names import (
     uid_bytes,
     uid_from_bytes,
 )
+from bottomless.stores.streams import name_key
 
 
 @pytest.mark.parametrize(
@@ -129,3 +133,23 @@ def test_a_uid_of_another_size_is_the_callers_mistake() -> None:
     with pytest.raises(AssertionError):
         uid_from_bytes(bytes(15))
     assert uid_bytes(Uid("00" * 16)) == bytes(16)
+
+
+@pytest.mark.parametrize("text", ["a", "default", "0198d2a4-5b1e", "acme.com", "A_b", "t" * 64])
+def test_a_tenant_is_what_it_was_given_as(text: str) -> None:
+    assert parse_tenant(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a:b", "a/b", "_system", ".a", "-a", "a..b", "a b", "a\n", "é", "t" * 65]
+)
+def test_no_tenant_could_run_together_with_what_stands_beside_it(text: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_tenant(text)
+    assert caught.value.code is Code.BAD_NAME
+
+
+@given(st.tuples(*[st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,5}", fullmatch=True)] * 4))
+def test_keys_of_different_full_names_differ(parts: tuple[str, str, str, str]) -> None:
+    one, other = FullName(parts[0], StreamName(parts[1])), FullName(parts[2], StreamName(parts[3]))
+    assert (name_key(one) == name_key(other)) == (one == other)

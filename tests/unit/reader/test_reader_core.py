@@ -93,25 +93,33 @@ TOKEN = PageToken(STREAM_ID, 100, 30)
 
 
 def test_tokens_come_back() -> None:
-    assert decode_token(encode_token(TOKEN, b"secret"), b"secret") == TOKEN
+    assert decode_token(encode_token(TOKEN, "acme", b"secret"), "acme", b"secret") == TOKEN
+
+
+@pytest.mark.parametrize("tenant", ["acm", "acme2", "default"])
+def test_a_token_of_another_tenant_is_not_taken(tenant: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_token(encode_token(TOKEN, "acme", b"secret"), tenant, b"secret")
 
 
 @given(st.data())
 def test_no_changed_token_is_taken(data: st.DataObject) -> None:
-    token = encode_token(TOKEN, b"secret")
+    token = encode_token(TOKEN, "acme", b"secret")
     place = data.draw(st.integers(0, len(token) - 2))
     letter = data.draw(st.sampled_from("ABCxyz019-_é ="))
     changed = token[:place] + letter + token[place + 1 :]
     if changed == token:
         return
     with pytest.raises(InvalidRequest):
-        decode_token(changed, b"secret")
+        decode_token(changed, "acme", b"secret")
 
 
-@pytest.mark.parametrize("text", ["", "A", "é", "AAAA", "A" * 40, encode_token(TOKEN, b"other")])
+@pytest.mark.parametrize(
+    "text", ["", "A", "é", "AAAA", "A" * 40, encode_token(TOKEN, "acme", b"other")]
+)
 def test_no_made_up_token_is_taken(text: str) -> None:
     with pytest.raises(InvalidRequest):
-        decode_token(text, b"secret")
+        decode_token(text, "acme", b"secret")
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))

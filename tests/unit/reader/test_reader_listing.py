@@ -293,6 +293,13 @@ async def test_ranges(stored: World) -> None:
         assert int(answer.headers["content-length"]) == len(expected), start
 
 
+async def test_a_fragment_has_one_form(stored: World) -> None:
+    path = f"/fragments/{stored.fragments[2].fragment_id}"
+
+    refused = await stored.get(path, accept="application/json")
+    assert (refused.status_code, refused.json()["code"]) == (406, "not-acceptable")
+
+
 async def test_ranges_that_are_not_served(stored: World) -> None:
     info = stored.fragments[2]
     path = f"/fragments/{info.fragment_id}"

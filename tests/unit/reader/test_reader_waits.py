@@ -9,6 +9,7 @@ from unit.reader.protocol import STREAM_ID
 from unit.reader.world import World, shown
 
 from bottomless.errors import Code
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamName
 
 
 def asked_at(world: World, offset: int) -> int:
@@ -191,7 +192,8 @@ async def test_streams_that_are_waited_for_are_bounded() -> None:
     polls = await polled(world, 1, "/records?offset=10&max_wait_ms=20000")
     shared = world.service.shared
     assert shared.flight_count == 1
-    stream = await world.service.followers.reader._streams.find("orders")  # type: ignore[arg-type]
+    name = FullName(TENANT_DEFAULT, StreamName("orders"))
+    stream = await world.service.followers.reader._streams.find(name)
     other = await asyncio.gather(shared.wait(stream.stream, 7, 1), return_exceptions=True)
     world.append("new")
     await asyncio.gather(*polls)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pyarrow as pa
+from support.object_keys import fragment_key, group_key, root_key
 from unit.reader.protocol import OWNER, STREAM_ID, Manifest, Owners
 
 from bottomless.drives.memory import MemoryDrive
@@ -19,7 +20,6 @@ from bottomless.formats.batch import FIELDS, encode_frame
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import pack_fragment
-from bottomless.formats.keys import fragment_key, group_key, root_key
 from bottomless.formats.manifest import encode_node
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.fragment import FragmentInfo

@@ -50,6 +50,11 @@ def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
     assert ran.stderr.count("\n") == 1
 
 
+def test_it_serves_strangers_where_it_asks_everybody_who_they_are() -> None:
+    ran = bottomless("serve", "reader", "--host", "0.0.0.0", BOTTOMLESS_IDENTITY="true")
+    assert "reader needs BOTTOMLESS_STORE_URL" in ran.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

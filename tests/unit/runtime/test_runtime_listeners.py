@@ -9,11 +9,13 @@ import pytest
 from support.asgi import on_tcp
 
 from bottomless.drives.base import Location
+from bottomless_server.runtime.connections import HttpBounds
 from bottomless_server.runtime.http import create_api, wrap
 from bottomless_server.runtime.listeners import bind_tcp, internal_url, socket_path
 from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
-from bottomless_server.runtime.protocol import HEAD_SIZE_MAX
 from bottomless_server.runtime.settings import CommonSettings
+
+HEAD_SIZE_MAX = HttpBounds().head_bytes_max
 
 
 def test_an_internal_listener_is_a_socket_of_the_directory_or_what_is_said() -> None:

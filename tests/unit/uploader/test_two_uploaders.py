@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from support.chunks import a_chunk
 from support.manifest import STREAM, World, a_record
+from support.object_keys import fragment_key
 from support.uploading import FakeIngest
 
-from bottomless.formats.keys import fragment_key
 from bottomless.model.limits import MIB
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.context import now_ms

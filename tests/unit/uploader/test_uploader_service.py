@@ -7,13 +7,13 @@ from functools import partial
 import httpx
 import stamina
 from support.chunks import a_chunk
+from support.object_keys import fragment_key
 from support.uploader_house import House, until
 from support.uploading import STREAM_ID, FakeIngest, unavailable
 
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
 from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Code, Fenced, StoreError
-from bottomless.formats.keys import fragment_key
 from bottomless.model.chunk import ChunkFlags
 from bottomless.model.limits import MIB
 from bottomless_server.uploader.app import UploaderService, create_service

@@ -1,0 +1,134 @@
+"""What schemathesis is told of this interface; its program loads this module.
+
+Bodies that it cannot make up (Arrow, frames), waits that would take the time of the run, what
+every answer owes its reader, and the refusals that no schema can foretell.
+"""
+
+import json
+from typing import Any, Final
+
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.openapi import media_type
+from schemathesis.openapi.checks import RejectedPositiveData
+from support.contract import ARROW, PROBLEM
+
+from bottomless.errors import Code
+from bottomless.formats.batch import Codec
+from bottomless_server.runtime.problems import STATUS
+from contract_http.binary_bodies import FRAMES, arrow_of, frame_of
+
+WAIT_MS_MAX: Final = 50
+"""Longer waits that are allowed are cut to this; that they are allowed is tested elsewhere."""
+
+SERVER_ERRORS: Final = {("accept_gap", Code.NOT_OWNER), ("take_over_stream", Code.NOT_OWNER)}
+"""Nobody owns the tail of a stream that was never written to, and these ask its owner."""
+
+BY_STATE: Final = {
+    Code.ETAG_MISMATCH,
+    Code.OFFSET_MISMATCH,
+    Code.OFFSET_TRIMMED,
+    Code.OFFSET_OUT_OF_RANGE,
+    Code.OFFSET_BEYOND_END,
+    Code.RANGE_NOT_SATISFIABLE,
+}
+"""Refused for what the stream holds at the moment."""
+
+BEYOND_SCHEMA: Final = {
+    Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
+}
+"""Refused for a grammar that is said in words."""
+
+BETWEEN_PARAMETERS: Final = (
+    "it goes with",
+    "it excludes",
+    "it needs the header",
+    "each record of this producer has one",
+    "page token was not made",
+    "it was not made by this service",
+    "the body is not what the Content-Encoding says",
+    "it says where to start",
+    "records of this form have no publishing_id",
+    "it is for where nothing is stored",
+    "must be the id of a group",
+    "the object store of this service has none",
+    "it says whose stored offset is meant",
+    "this answer stays open",
+    "must not be below first_offset",
+    "at most one of expires_at and ttl_seconds",
+    "a duration ",
+    "a key ends in the future",
+)
+"""Refused for what else the request says, or for a token that was made up."""
+
+
+_VALUES: Final = st.lists(st.binary(max_size=50), min_size=1, max_size=20)
+
+media_type(ARROW, _VALUES.map(arrow_of))
+media_type(FRAMES, st.builds(frame_of, _VALUES, st.sampled_from(Codec)))
+media_type("application/octet-stream", st.binary(min_size=1, max_size=200))
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    del context, kwargs
+    for name in ("max_wait_ms", "wait_ms"):
+        asked = (case.query or {}).get(name)
+        if str(asked).isdigit() and WAIT_MS_MAX < int(str(asked)) <= 30_000:
+            case.query[name] = WAIT_MS_MAX
+
+
+@schemathesis.hook
+def map_body(context: Any, body: Any) -> Any:
+    """JSON Schema takes 1.0 for an integer; here it is none, and the contract says so in words."""
+    del context
+    return _whole(body)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**63:
+            return int(value)
+        case list():
+            return [_whole(item) for item in value]
+        case dict():
+            return {name: _whole(member) for name, member in value.items()}
+    return value
+
+
+@schemathesis.hook
+def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool:
+    """Whether it is one: a request that fits its schema may still be refused for good reason."""
+    del context
+    if not isinstance(failure, RejectedPositiveData):
+        return True
+    problem = json.loads(response.content)
+    code = Code(problem["code"])
+    operation = case.operation.definition.raw["operationId"]
+    if code in BY_STATE or operation in BEYOND_SCHEMA.get(code, set()):
+        return False
+    details = [problem["detail"], *(fault["detail"] for fault in problem.get("errors", []))]
+    return not any(words in detail for detail in details for words in BETWEEN_PARAMETERS)
+
+
+@schemathesis.check
+def answer_is_ours(context: Any, response: Any, case: Any) -> None:
+    """Every answer has its id, and every failure is one of the registry, as the registry has it."""
+    del context
+    assert response.headers["x-content-type-options"] == ["nosniff"]
+    [request_id] = response.headers["request-id"]
+    if response.status_code < 400 or case.method == "HEAD":
+        return
+    assert response.headers["content-type"] == [PROBLEM]
+    problem = json.loads(response.content)
+    code = Code(problem["code"])
+    assert problem["status"] == response.status_code == STATUS[code], code
+    assert problem["request_id"] == request_id
+    if response.status_code in (429, 503):
+        assert int(response.headers["retry-after"][0]) > 0
+    if response.status_code >= 500:
+        operation = case.operation.definition.raw["operationId"]
+        assert (operation, code) in SERVER_ERRORS, f"{operation} answered {code}"
+        assert problem["outcome"] == "none"
+    if case.headers is not None and "Authorization" in case.headers:
+        assert case.headers["Authorization"] not in response.text

@@ -1,0 +1,315 @@
+"""For each problem that a client can provoke by itself, a request that provokes it.
+
+Wherever a request has room for it, it carries the canary: text that no answer may repeat.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from support.contract import JSON, QUICK, Answer, Stream
+from support.server import AllInOne
+from support.waiting import until
+
+from bottomless.errors import Code
+from contract_http.binary_bodies import FRAMES, frame_of
+from contract_http.raw import Headers, send
+
+CANARY: Final = "canary-7f3a"
+
+_numbers = count()
+
+
+@dataclass
+class Scene:
+    """A server, and a stream with something in it for each provocation."""
+
+    server: AllInOne
+    name: str = field(default_factory=lambda: f"{CANARY}-{next(_numbers)}")
+
+    def __post_init__(self) -> None:
+        with self.server.client() as client:
+            stream = Stream(client, self.name)
+            assert client.put(stream.path, json=QUICK).status_code == 201
+            stream.append(f"{CANARY} a", "b")
+            stream.wait_uploaded()
+            stream.append("c")
+            stream.wait_uploaded()
+
+    def stream(self, rest: str = "") -> str:
+        return f"/v1/streams/{self.name}{rest}"
+
+    def get(self, rest: str = "", *headers: tuple[str, str]) -> Answer:
+        return send(self.server.url, "GET", self.stream(rest), headers)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Iterable[tuple[str, str]] = ()
+    ) -> Answer:
+        """With what is said of the body already said."""
+        named = [*headers]
+        if isinstance(body, dict | list):
+            body = json.dumps(body).encode()
+            named.append(("Content-Type", JSON))
+        return send(self.server.url, method, path, named, body)
+
+    def append(self, body: Any = None, **headers: str) -> Answer:
+        wanted = {"records": [{"value": CANARY}]} if body is None else body
+        named = [(name.replace("_", "-"), value) for name, value in headers.items()]
+        return self.ask("POST", self.stream("/records"), wanted, named)
+
+    def strict(self, sequence: int, value: str = CANARY, **headers: str) -> Answer:
+        numbered = {"Producer_Id": f"{CANARY}-p", "Producer_Seq": str(sequence), **headers}
+        return self.append({"records": [{"value": value}]}, **numbered)
+
+    def raw(self, body: bytes, media_type: str, *headers: tuple[str, str]) -> Answer:
+        named: Headers = [("Content-Type", media_type), *headers]
+        return send(self.server.url, "POST", self.stream("/records"), named, body)
+
+
+def _trimmed(scene: Scene) -> Answer:
+    trimmed = scene.ask("POST", scene.stream("/trim"), {"before_offset": 3})
+    assert trimmed.status == 202, trimmed.body
+
+    def gone() -> Answer | None:
+        answer = scene.get("/records?offset=0&on_out_of_range=error")
+        return answer if answer.status != 200 else None
+
+    return until(gone, what="the trim to be seen")
+
+
+def _replaced(scene: Scene) -> Answer:
+    other = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
+    return scene.get(f"/records?offset=0&expect_stream_id={other}")
+
+
+def _fenced(scene: Scene) -> Answer:
+    path = scene.stream(f"/producers/{CANARY}-p/epoch")
+    assert scene.ask("POST", path).status == 200
+    return scene.strict(0)
+
+
+def _overlapping(scene: Scene) -> Answer:
+    assert scene.strict(0).status == 200
+    return scene.strict(0, "other")
+
+
+def _in_a_gap(scene: Scene) -> Answer:
+    assert scene.strict(0).status == 200
+    return scene.strict(5)
+
+
+def _in_another_mode(scene: Scene) -> Answer:
+    assert scene.strict(0).status == 200
+    return scene.append(Producer_Id=f"{CANARY}-p", Txn_Number="1")
+
+
+def _of_another_key(scene: Scene) -> Answer:
+    assert scene.append(Idempotency_Key=CANARY).status == 200
+    return scene.append({"records": [{"value": "other"}]}, Idempotency_Key=CANARY)
+
+
+def _back(scene: Scene) -> Answer:
+    path = scene.stream(f"/consumers/{CANARY}/offset")
+    assert scene.ask("PUT", path, {"offset": 2}).status == 200
+    return scene.ask("PUT", path, {"offset": 1})
+
+
+def _too_many(scene: Scene) -> Answer:
+    for _ in range(64):
+        granted = scene.ask("POST", scene.stream("/leases"), {"first_offset": 0})
+        assert granted.status == 201, granted.body
+    return scene.ask("POST", scene.stream("/leases"), {"first_offset": 0, "holder": CANARY})
+
+
+def _unowned(scene: Scene) -> Answer:
+    path = f"/v1/streams/{scene.name}-unowned"
+    assert scene.ask("PUT", path).status == 201
+    body = {"accept_loss": True, "next_offset": 1}
+    return scene.ask("POST", f"/v1/admin/streams/{scene.name}-unowned/gap", body)
+
+
+def _not_active(scene: Scene) -> Answer:
+    made = scene.ask("POST", "/v1/keys", {"scopes": ["read"], "label": CANARY}).json()
+    assert scene.ask("DELETE", f"/v1/keys/{made['key_id']}").status == 200
+    return scene.ask("POST", f"/v1/keys/{made['key_id']}/rotate")
+
+
+def _beyond_fragment(scene: Scene) -> Answer:
+    listed = scene.get("/fragments").json()["fragments"]
+    return scene.get(f"/fragments/{listed[0]['id']}", ("Range", "bytes=999999-"))
+
+
+def _with_wrong_sum(scene: Scene) -> Answer:
+    body = bytearray(frame_of([CANARY.encode()]))
+    body[-1] ^= 1
+    return scene.raw(bytes(body), FRAMES)
+
+
+def _headers_too_large(scene: Scene) -> Answer:
+    return scene.get("", *((f"X-{number}", CANARY * 500) for number in range(20)))
+
+
+PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
+    Code.MALFORMED_JSON: lambda scene: scene.raw(f'{{"{CANARY}": '.encode(), JSON),
+    Code.UNKNOWN_PARAMETER: lambda scene: scene.get(f"/offsets?%20{CANARY}={CANARY}"),
+    Code.DUPLICATE_PARAMETER: lambda scene: scene.get(
+        f"/records?offset=stored&consumer={CANARY}&consumer={CANARY}"
+    ),
+    Code.BAD_PARAMETER: lambda scene: scene.get(f"/records?offset=0&limit={CANARY}"),
+    Code.BAD_OFFSET_SPEC: lambda scene: scene.get(f"/records?offset={CANARY}"),
+    Code.BAD_HEADER: lambda scene: scene.append(Producer_Id=f"{CANARY}!", Producer_Seq="0"),
+    Code.BAD_NAME: lambda scene: scene.ask("GET", f"/v1/streams/-{CANARY}"),
+    Code.NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/{CANARY}"),
+    Code.STREAM_NOT_FOUND: lambda scene: scene.get("-no/offsets"),
+    Code.CONSUMER_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}"),
+    Code.OPERATION_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/operations/op_{'0' * 32}"),
+    Code.LEASE_NOT_FOUND: lambda scene: scene.ask("PUT", scene.stream(f"/leases/{CANARY}"), {}),
+    Code.FRAGMENT_NOT_FOUND: lambda scene: scene.get(f"/fragments/{CANARY}"),
+    Code.PRODUCER_NOT_FOUND: lambda scene: scene.get(f"/producers/{CANARY}"),
+    Code.OFFSET_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}/offset"),
+    Code.KEY_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/keys/{'0' * 24}"),
+    Code.METHOD_NOT_ALLOWED: lambda scene: scene.ask("DELETE", scene.stream("/records")),
+    Code.NOT_ACCEPTABLE: lambda scene: scene.get("/offsets", ("Accept", f"text/{CANARY}")),
+    Code.UNSUPPORTED_MEDIA_TYPE: lambda scene: scene.raw(b"{}", f"text/{CANARY}"),
+    Code.URI_TOO_LONG: lambda scene: scene.get(f"/records?offset={CANARY * 1000}"),
+    Code.HEADERS_TOO_LARGE: _headers_too_large,
+    Code.STREAM_EXISTS: lambda scene: scene.ask("PUT", scene.stream(), {"labels": {"a": CANARY}}),
+    Code.STREAM_REPLACED: _replaced,
+    Code.PRODUCER_FENCED: _fenced,
+    Code.PRODUCER_SEQUENCE_GAP: _in_a_gap,
+    Code.PRODUCER_SEQUENCE_OVERLAP: _overlapping,
+    Code.PRODUCER_UNKNOWN: lambda scene: scene.strict(7),
+    Code.PRODUCER_MODE_CONFLICT: _in_another_mode,
+    Code.OFFSET_REGRESSION: _back,
+    Code.HOME_LIVE: lambda scene: scene.ask(
+        "POST",
+        f"/v1/admin/streams/{scene.name}/takeover",
+        {"accept_loss": True, "expect_home": "0" * 32},
+    ),
+    Code.COORDINATION_INTACT: lambda scene: scene.ask("POST", "/v1/admin/rebuild"),
+    Code.KEY_NOT_ACTIVE: _not_active,
+    Code.OFFSET_TRIMMED: _trimmed,
+    Code.OFFSET_MISMATCH: lambda scene: scene.append(Stream_Expected_Offset="0"),
+    Code.ETAG_MISMATCH: lambda scene: scene.ask(
+        "PATCH", scene.stream(), {}, [("If-Match", f'"{CANARY}"')]
+    ),
+    Code.OFFSET_OUT_OF_RANGE: lambda scene: scene.get("/records?offset=99&on_out_of_range=error"),
+    Code.RANGE_NOT_SATISFIABLE: _beyond_fragment,
+    Code.BODY_TOO_LARGE: lambda scene: scene.raw(CANARY.encode() * 900_000, JSON),
+    Code.RECORD_TOO_LARGE: lambda scene: scene.raw(
+        CANARY.encode() * 100_000, "application/octet-stream"
+    ),
+    Code.BATCH_TOO_LARGE: lambda scene: scene.append({"records": [{"value": CANARY}] * 10_001}),
+    Code.DECOMPRESSED_TOO_LARGE: lambda scene: scene.raw(
+        gzip.compress(CANARY.encode() * 900_000), JSON, ("Content-Encoding", "gzip")
+    ),
+    Code.VALIDATION_FAILED: lambda scene: scene.append({"records": [{CANARY: CANARY}]}),
+    Code.NUMBER_OUT_OF_RANGE: lambda scene: scene.append({"records": [{"json": {CANARY: 10**30}}]}),
+    Code.CRC_MISMATCH: _with_wrong_sum,
+    Code.IDEMPOTENCY_MISMATCH: _of_another_key,
+    Code.OFFSET_BEYOND_END: lambda scene: scene.ask(
+        "POST", scene.stream("/trim"), {"before_offset": 99}
+    ),
+    Code.PRECONDITION_REQUIRED: lambda scene: scene.ask(
+        "PATCH", scene.stream(), {"labels": {CANARY: CANARY}}
+    ),
+    Code.NOT_OWNER: _unowned,
+    Code.QUOTA_EXCEEDED: _too_many,
+}
+
+_JOURNEYS: Final = "tests/journeys"
+ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
+    # It takes a credential, or somebody else's doing.
+    Code.UNAUTHENTICATED: (
+        f"{_JOURNEYS}/test_scenarios_identity.py",
+        "test_a_bad_credential_is_401_whatever_is_asked",
+    ),
+    Code.FORBIDDEN: (
+        f"{_JOURNEYS}/test_scenarios_identity.py",
+        "test_scopes_and_prefixes_are_kept_to_the_letter",
+    ),
+    Code.RATE_LIMITED: (
+        f"{_JOURNEYS}/test_scenarios_rates.py",
+        "test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not",
+    ),
+    # It takes time: a slow client, many at once, an object that is deleted after its grace.
+    Code.REQUEST_TIMEOUT: (
+        "tests/unit/runtime/test_runtime_protocol.py",
+        "test_a_body_that_does_not_come_is_answered_408_and_its_request_is_given_up",
+    ),
+    Code.IDEMPOTENCY_IN_FLIGHT: (
+        f"{_JOURNEYS}/test_scenarios_producers.py",
+        "test_a_key_sent_by_many_at_once_is_stored_once",
+    ),
+    Code.RANGE_CONDEMNED: (
+        f"{_JOURNEYS}/test_scenarios_retention.py",
+        "test_a_lease_holds_what_is_trimmed_until_it_is_given_back",
+    ),
+    Code.OVERLOADED: (
+        "tests/unit/runtime/test_runtime_protocol.py",
+        "test_a_listener_has_a_bound_on_connections_and_says_so",
+    ),
+    Code.DRAINING: (
+        "tests/unit/runtime/test_runtime_service.py",
+        "test_while_it_drains_it_is_not_ready_refuses_and_finishes_what_is_in_flight",
+    ),
+    # It is said between services.
+    Code.MOVED: (
+        "tests/unit/ingest/test_ownership.py",
+        "test_a_clean_stream_moves_after_the_lease_and_starts_where_it_is_published",
+    ),
+    Code.FENCED: ("tests/unit/manifest/test_manifest_api.py", "test_an_old_session_is_fenced"),
+    # Something behind the services has to fail.
+    Code.DISK_BOUND: (
+        "tests/unit/ingest/test_failing_disk.py",
+        "test_local_logs_are_bounded",
+    ),
+    Code.STORAGE_FULL: (
+        "tests/unit/ingest/test_failing_disk.py",
+        "test_a_full_disk_refuses_and_takes_again_when_there_is_room",
+    ),
+    Code.STORAGE_FAILED: (
+        "tests/unit/ingest/test_failing_disk.py",
+        "test_another_write_error_is_said_to_be_one",
+    ),
+    Code.OBJECT_STORE_UNAVAILABLE: (
+        "tests/faults/test_reads.py",
+        "test_while_no_get_is_answered_right_no_page_is_given",
+    ),
+    Code.COORDINATION_UNAVAILABLE: (
+        f"{_JOURNEYS}/test_trouble.py",
+        "test_coordination_that_is_away_is_an_answer_and_loses_nothing",
+    ),
+    Code.COORDINATION_REGRESSED: (
+        f"{_JOURNEYS}/test_scenarios_registry.py",
+        "test_an_emptied_coordination_store_is_never_taken_for_deleted_streams",
+    ),
+    Code.PEER_UNAVAILABLE: (
+        "tests/deploy/test_nginx_passing.py",
+        "test_a_service_that_hangs_up_is_not_asked_again_and_nobody_knows_what_it_wrote",
+    ),
+    Code.CLOCK_SKEW: (
+        f"{_JOURNEYS}/test_scenarios_clocks.py",
+        "test_m28_a_clock_that_jumps_ahead_stops_appends_until_it_is_back",
+    ),
+    Code.DATA_CORRUPT: (
+        f"{_JOURNEYS}/test_scenarios_repair.py",
+        "test_a_damaged_byte_is_an_error_where_it_lies_and_verify_names_it",
+    ),
+    Code.DATA_MISSING: (
+        "tests/unit/reader/test_reader_records.py",
+        "test_a_fragment_that_is_gone_is_named",
+    ),
+    # A bug is needed, which the test brings along.
+    Code.INTERNAL: (
+        "tests/unit/runtime/test_runtime_problems.py",
+        "test_a_bug_is_logged_and_shows_nothing",
+    ),
+}
+"""What no request alone provokes, why, and the test that sees it."""
+
+NEVER: Final = {Code.COMMIT_TIMEOUT}
+"""Named by the contract for a bound on how long a sync may take, which nothing has yet."""

@@ -1,0 +1,149 @@
+"""Appends, conditional and repeated appends and reads of one stream, by several clients at once,
+seem to happen one after the other: also where answers are lost and the server is killed.
+
+The seed comes from BOTTOMLESS_TEST_SEED and the count of rounds from BOTTOMLESS_TEST_ROUNDS, so
+that the same can run for long by hand. A failure prints both, and where the history is stuck.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.contract import QUICK
+from support.fault_proxy import FaultProxy, running_fault_proxy
+from support.faults import Fault, Rule
+from support.ports import lasting_ports
+from support.server import AllInOne
+from support.waiting import until
+
+from linearizability.checker import check
+from linearizability.history import UNKNOWN, Append, Mismatch, Page, Stored
+from linearizability.recording import Recording, record
+
+SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
+ROUNDS: Final = int(os.environ.get("BOTTOMLESS_TEST_ROUNDS", "1"))
+OPERATIONS: Final = 40
+"""Of each of five clients in a round."""
+
+APPENDS: Final = r"/records$"
+LOST: Final = (
+    Rule(Fault.LOSE_REPLY, "POST", APPENDS, after=4, times=1),
+    Rule(Fault.LOSE_REQUEST, "POST", APPENDS, after=4, times=1),
+    Rule(Fault.LATE_REQUEST, "POST", APPENDS, after=8, times=1),
+)
+LOST_BY_CHANCE: Final = (
+    Rule(Fault.LOSE_REPLY, "POST", APPENDS, after=9, chance=0.1),
+    Rule(Fault.LOSE_REQUEST, "POST", APPENDS, after=9, chance=0.05),
+)
+LOST_STRICT: Final = (
+    Rule(Fault.LOSE_REPLY, "POST", APPENDS, after=3, times=3),
+    Rule(Fault.LOSE_REQUEST, "POST", APPENDS, after=3, times=1),
+)
+
+NO_CONDITION: Final = """
+import dataclasses
+import bottomless_server.ingest.line as line
+decide = line.decide
+def decide_without(tracking, append, *when):
+    anywhere = dataclasses.replace(append.promise, expected_offset=None)
+    return decide(tracking, dataclasses.replace(append, promise=anywhere), *when)
+line.decide = decide_without
+"""
+NO_MEMORY_OF_PRODUCERS: Final = """
+import dataclasses
+import bottomless_server.ingest.line as line
+decide = line.decide
+def decide_without(tracking, append, *when):
+    from_nobody = dataclasses.replace(append.promise, identity=None)
+    return decide(tracking, dataclasses.replace(append, promise=from_nobody), *when)
+line.decide = decide_without
+"""
+
+
+@dataclass(frozen=True)
+class House:
+    """A server that may die and come back, and the two ways to it."""
+
+    server: AllInOne
+    proxy: FaultProxy
+    strict_proxy: FaultProxy
+
+    def recording(self, stream: str, seed: int) -> Recording:
+        with self.server.client() as client:
+            created = client.put(f"/v1/streams/{stream}", json=QUICK)
+            assert created.status_code == 201, created.text
+        ways = (self.proxy.endpoint, self.strict_proxy.endpoint, self.server.url)
+        return Recording(stream, *ways, seed)
+
+
+@contextmanager
+def house(directory: Path, seed: int, guard: str = "") -> Iterator[House]:
+    """With a guard of the program taken out at its start, or none."""
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(guard)
+    path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
+    server = AllInOne(directory / "data", {"PYTHONPATH": path}, lasting_ports(1)[0])
+    with ExitStack() as running:
+        running.enter_context(server)
+        proxy = running.enter_context(running_fault_proxy(server.url, seed))
+        strict_proxy = running.enter_context(running_fault_proxy(server.url, seed + 1))
+        yield House(server, proxy, strict_proxy)
+
+
+def _has(recording: Recording, enough: int) -> bool:
+    return recording.size >= enough
+
+
+@pytest.mark.timeout(120 + 60 * ROUNDS)
+def test_histories_with_lost_answers_and_deaths_are_linearizable(tmp_path: Path) -> None:
+    print(f"BOTTOMLESS_TEST_SEED={SEED} BOTTOMLESS_TEST_ROUNDS={ROUNDS}")
+    with house(tmp_path / "house", SEED) as running:
+        for number in range(ROUNDS):
+            recording = running.recording(f"round-{number}", SEED + number)
+
+            def die_and_come_back(recording: Recording = recording) -> None:
+                for enough in (OPERATIONS, OPERATIONS * 3):
+                    until(partial(_has, recording, enough), 60, "the clients to be at work")
+                    running.server.kill()
+                    running.server.start()
+
+            with running.proxy.disturbing(*LOST), running.strict_proxy.disturbing(*LOST_STRICT):
+                for proxy in (running.proxy, running.strict_proxy):
+                    proxy.arm(*LOST_BY_CHANCE)
+                record(recording, OPERATIONS, die_and_come_back)
+            require_everything(recording)
+            verdict = check(recording.events)
+            assert verdict.order is not None, f"seed {SEED}, round {number}: {verdict}"
+
+
+def require_everything(recording: Recording) -> None:
+    """A history shows nothing if nothing went wrong in it."""
+    results = [event.result for event in recording.events]
+    conditions = [
+        event.result
+        for event in recording.events
+        if isinstance(event.operation, Append) and event.operation.expected_offset is not None
+    ]
+    assert UNKNOWN in results
+    assert any(isinstance(result, Mismatch) for result in conditions)
+    assert any(isinstance(result, Stored) for result in conditions)
+    assert any(isinstance(result, Page) and not result.up_to_date for result in results)
+    assert recording.replayed_count
+
+
+@pytest.mark.parametrize(
+    "guard", [NO_CONDITION, NO_MEMORY_OF_PRODUCERS], ids=["condition", "memory"]
+)
+def test_without_a_guard_they_are_not(tmp_path: Path, guard: str) -> None:
+    with house(tmp_path / "house", SEED, guard) as running:
+        recording = running.recording("unguarded", SEED)
+        with running.strict_proxy.disturbing(*LOST_STRICT):
+            record(recording, OPERATIONS // 2)
+        verdict = check(recording.events)
+        assert verdict.order is None
+        assert verdict.stuck_at

@@ -1,0 +1,156 @@
+"""The contract of openapi/ as one document that stands alone, for tools that take one file.
+
+The three files of the public services have components of the same names, so each keeps its
+own under its own name; what they share (the problems, health) is there once. Operations are
+tagged with their service.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+OPENAPI: Final = Path(__file__).parents[2] / "openapi"
+PUBLIC: Final = ("ingest", "manifest", "reader")
+METHODS: Final = ("get", "head", "put", "post", "patch", "delete")
+
+
+class Documented(NamedTuple):
+    """One operation as its file describes it, with its references resolved."""
+
+    service: str
+    operation_id: str
+    path: str
+    method: str
+    parameters: tuple[dict[str, Any], ...]
+    media_types: tuple[str, ...]
+    """Of its body; empty where it has none."""
+    body_required: bool
+    statuses: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method.upper()} {self.path}"
+
+
+@cache
+def _read(file: Path) -> Any:
+    return yaml.safe_load(file.read_text())
+
+
+class _Bundle:
+    """Collects paths and components of several files."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, dict[str, Any]] = {}
+        self.components: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str) -> None:
+        file = OPENAPI / f"{name}.yaml"
+        document = _read(file)
+        schemes = self.components.setdefault("securitySchemes", {})
+        for scheme, value in document["components"].get("securitySchemes", {}).items():
+            schemes[scheme] = self._look_up(file, value["$ref"])[1]
+        for path, item in document["paths"].items():
+            described = self._path_item(file, item)
+            for operation in described.values():
+                operation["tags"] = [name]
+                operation.setdefault("security", document.get("security", []))
+            self.paths.setdefault(path, {}).update(described)
+
+    def _path_item(self, file: Path, item: dict[str, Any]) -> dict[str, Any]:
+        if "$ref" in item:
+            file, item = self._look_up(file, item["$ref"])
+        # What the methods of a path share is said of each: another file may have the same path.
+        shared = item.get("parameters", [])
+        return {
+            method: self._moved(
+                file, {**item[method], "parameters": shared + item[method].get("parameters", [])}
+            )
+            for method in METHODS
+            if method in item
+        }
+
+    def _look_up(self, file: Path, reference: str) -> tuple[Path, Any]:
+        name, _, pointer = reference.partition("#")
+        target = (file.parent / name).resolve() if name else file
+        value = _read(target)
+        for part in pointer.split("/")[1:]:
+            value = value[part.replace("~1", "/").replace("~0", "~")]
+        return target, value
+
+    def _moved(self, file: Path, value: Any) -> Any:
+        """A value of a file with its references into this bundle."""
+        if isinstance(value, list):
+            return [self._moved(file, item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        moved = {
+            name: self._moved(file, member) for name, member in value.items() if name != "$ref"
+        }
+        if isinstance(value.get("$ref"), str):
+            moved["$ref"] = self._component(file, value["$ref"])
+        return moved
+
+    def _component(self, file: Path, reference: str) -> str:
+        where, value = self._look_up(file, reference)
+        _, kind, name = reference.partition("#")[2].rsplit("/", 2)
+        name = f"{where.stem}.{name}" if where.parent == OPENAPI else name
+        known = self.components.setdefault(kind, {})
+        if name not in known:
+            known[name] = None  # A schema may lead to itself.
+            known[name] = self._moved(where, value)
+        return f"#/components/{kind}/{name}"
+
+
+def bundled(*names: str, secured: bool = True) -> dict[str, Any]:
+    """The contract of these services as one document; not secured, it needs no credentials."""
+    bundle = _Bundle()
+    for name in names:
+        bundle.add(name)
+    if not secured:
+        del bundle.components["securitySchemes"]
+        for item in bundle.paths.values():
+            for operation in item.values():
+                operation["security"] = []
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Bottomless", "version": "0"},
+        "paths": bundle.paths,
+        "components": bundle.components,
+    }
+
+
+def documented(*names: str) -> list[Documented]:
+    """Every operation of these services."""
+    found = []
+    for service in names:
+        document = bundled(service)
+
+        def resolve(value: Any, document: dict[str, Any] = document) -> Any:
+            while "$ref" in value:
+                _, _, kind, name = value["$ref"].split("/")
+                value = document["components"][kind][name]
+            return value
+
+        def parameter(value: Any) -> dict[str, Any]:
+            found = resolve(value)
+            return {**found, "schema": resolve(found["schema"])}
+
+        for path, item in document["paths"].items():
+            for method, operation in item.items():
+                body = operation.get("requestBody")
+                found.append(
+                    Documented(
+                        service,
+                        operation["operationId"],
+                        path,
+                        method,
+                        tuple(parameter(each) for each in operation["parameters"]),
+                        tuple(body["content"]) if body else (),
+                        bool(body and body.get("required")),
+                        frozenset(operation["responses"]),
+                    )
+                )
+    return found

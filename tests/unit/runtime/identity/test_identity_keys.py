@@ -1,0 +1,246 @@
+"""API keys: how long the manifest's word is used, and what happens while it says nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from bottomless.errors import Code, NotFound, Unavailable
+from bottomless_server.runtime.identity.credential import ApiKey, RefusedError, parse_api_key
+from bottomless_server.runtime.identity.keys import ASK_SECONDS, STRANGER_COUNT_MAX, Keys
+from bottomless_server.runtime.peers import PeerAnswer
+
+SECRET = "0123456789abcdef"
+KEY = ApiKey("a1", SECRET)
+
+
+class Manifest:
+    """Answers as it is told, or not."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, dict[str, Any]] = {"a1": described("a1")}
+        self.asked: list[str] = []
+        self.away = False
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def call(
+        self, method: str, path: str, *, timeout_seconds: float | None = None
+    ) -> PeerAnswer:
+        assert (method, timeout_seconds) == ("GET", ASK_SECONDS)
+        key_id = path.removeprefix("/internal/v1/keys/")
+        self.asked.append(key_id)
+        await self.answering.wait()
+        if self.away:
+            raise Unavailable("away")
+        if key_id not in self.keys:
+            raise NotFound("there is no such key", code=Code.KEY_NOT_FOUND)
+        return PeerAnswer(200, {}, self.keys[key_id])
+
+
+def described(key_id: str, *secrets: str, **members: Any) -> dict[str, Any]:
+    return {
+        "key_id": key_id,
+        "secret_sha256": [sha256(each.encode()).hexdigest() for each in secrets or (SECRET,)],
+        "tenant": "acme",
+        "scopes": ["read:orders-*"],
+        "expires_at": None,
+        "state": "active",
+        **members,
+    }
+
+
+class World:
+    def __init__(self) -> None:
+        self.manifest = Manifest()
+        self.elapsed = 100.0
+        self.now = 1_700_000_000.0
+        self.keys = Keys(self.manifest, 10.0, now=lambda: self.now, elapsed=lambda: self.elapsed)
+
+    async def good(self, key: ApiKey = KEY) -> bool:
+        try:
+            return (await self.keys.principal(key)).actor == f"key:{key.key_id}"
+        except RefusedError:
+            return False
+
+    async def settled(self) -> None:
+        """Questions ahead of time have their answers."""
+        while self.keys._asking:
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    await world.keys.aclose()
+
+
+async def test_a_key_is_asked_for_once_and_remembered(world: World) -> None:
+    principal = await world.keys.principal(KEY)
+    assert (principal.tenant, principal.actor) == ("acme", "key:a1")
+    assert principal.scopes == ("read:orders-*",)
+    assert await world.good()
+    assert world.manifest.asked == ["a1"]
+
+
+async def test_many_who_ask_at_once_ask_once(world: World) -> None:
+    world.manifest.answering.clear()
+    asking = [asyncio.create_task(world.good()) for _ in range(100)]
+    await asyncio.sleep(0)
+    world.manifest.answering.set()
+    assert all(await asyncio.gather(*asking))
+    assert world.manifest.asked == ["a1"]
+
+
+async def test_it_is_asked_for_again_ahead_of_time(world: World) -> None:
+    assert await world.good()
+    world.elapsed += 6
+    world.manifest.answering.clear()
+    assert await world.good()
+    await asyncio.sleep(0)
+    assert world.manifest.asked == ["a1", "a1"]
+    world.manifest.answering.set()
+    await world.settled()
+    world.elapsed += 6
+    assert world.keys.at_once(KEY) is not None
+
+
+async def test_a_revoked_key_is_refused_after_ten_seconds_at_the_latest(world: World) -> None:
+    assert await world.good()
+    world.manifest.keys["a1"] = described("a1", state="revoked", secret_sha256=[])
+    world.elapsed += 4.9
+    assert await world.good()
+    world.elapsed += 5.2
+    assert not await world.good()
+
+
+async def test_a_key_that_was_forgotten_is_refused(world: World) -> None:
+    assert await world.good()
+    del world.manifest.keys["a1"]
+    world.elapsed += 11
+    assert not await world.good()
+
+
+async def test_the_word_of_a_manifest_that_is_away_is_good_for_thirty_seconds(
+    world: World,
+) -> None:
+    assert await world.good()
+    world.manifest.away = True
+    for _ in range(2):
+        world.elapsed += 14.9
+        assert await world.good()
+    world.elapsed += 0.3
+    with pytest.raises(Unavailable, match="cannot be checked now"):
+        await world.good()
+    world.manifest.away = False
+    world.elapsed += 2
+    assert await world.good()
+
+
+async def test_a_manifest_that_is_away_is_not_asked_with_every_request(world: World) -> None:
+    assert await world.good()
+    world.manifest.away = True
+    world.elapsed += 15
+    for _ in range(20):
+        assert await world.good()
+    assert world.manifest.asked == ["a1", "a1"]
+
+
+async def test_a_slow_answer_is_as_old_as_its_question(world: World) -> None:
+    world.manifest.answering.clear()
+    asking = asyncio.create_task(world.good())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    world.elapsed += 9
+    world.manifest.answering.set()
+    assert await asking
+    world.elapsed += 2
+    assert world.keys.at_once(KEY) is None
+
+
+async def test_another_secret_is_refused_and_both_of_a_rotation_are_good(world: World) -> None:
+    assert not await world.good(ApiKey("a1", SECRET[:-1] + "0"))
+    new = "fedcba9876543210"
+    world.manifest.keys["a1"] = described("a1", SECRET, new)
+    world.elapsed += 11
+    assert await world.good()
+    assert await world.good(ApiKey("a1", new))
+
+
+async def test_a_key_ends_when_it_said_without_asking(world: World) -> None:
+    world.manifest.keys["a1"] = described("a1", expires_at=round(world.now * 1000) + 5000)
+    assert (await world.keys.principal(KEY)).expires_at == world.now + 5
+    world.now += 5
+    assert not await world.good()
+    assert world.manifest.asked == ["a1"]
+
+
+async def test_that_there_is_no_key_is_remembered_for_a_moment(world: World) -> None:
+    stranger = ApiKey("b2", SECRET)
+    assert not await world.good(stranger)
+    assert not await world.good(stranger)
+    assert world.manifest.asked == ["b2"]
+    world.manifest.keys["b2"] = described("b2")
+    world.elapsed += 1.1
+    assert await world.good(stranger)
+
+
+async def test_who_makes_ids_up_takes_no_place_from_known_keys(world: World) -> None:
+    assert await world.good()
+    world.manifest.asked.clear()
+    world.manifest.answering.clear()
+    made_up = [
+        asyncio.create_task(world.good(ApiKey(f"x{number}", SECRET))) for number in range(100)
+    ]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(world.manifest.asked) == STRANGER_COUNT_MAX
+    world.elapsed += 15
+    known = asyncio.create_task(world.good())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.manifest.asked[-1] == "a1"
+    world.manifest.answering.set()
+    assert await known
+    assert not any(await asyncio.gather(*made_up))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        {},
+        described("another"),
+        described("a1", secret_sha256=["zz"]),
+        described("a1", tenant="a/b"),
+        described("a1", expires_at="soon"),
+        described("a1", state="suspended"),
+    ],
+)
+async def test_what_is_not_the_description_of_a_good_key_lets_nobody_in(
+    world: World, body: Any
+) -> None:
+    world.manifest.keys["a1"] = body
+    with pytest.raises((Unavailable, RefusedError)):
+        await world.keys.principal(KEY)
+
+
+async def test_a_peer_that_knows_no_keys_is_no_manifest(world: World) -> None:
+    async def call(*_: Any, **__: Any) -> PeerAnswer:
+        raise NotFound("nothing is served at this path", code=Code.NOT_FOUND)
+
+    world.manifest.call = call  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await world.keys.principal(KEY)
+
+
+@pytest.mark.parametrize(
+    "token", ["sk_", "sk_a1", "sk_a1_", "sk_a/b_" + "0" * 32, "sk_a1_short", "sk_a1_" + "0" * 200]
+)
+def test_what_is_not_made_as_keys_are_is_not_asked_for(token: str) -> None:
+    with pytest.raises(RefusedError):
+        parse_api_key(token)
