@@ -29,6 +29,7 @@ import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless_server.runtime.allocator import bound_arenas
 from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.health import Health
 from bottomless_server.runtime.http import request_id_of, send_problem
@@ -76,6 +77,7 @@ class Service(Protocol):
 
 def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a process to its exit code; what cannot start says so in one sentence on stderr."""
+    bound_arenas()
     try:
         return uvloop.run(main())
     except CannotStart as error:
