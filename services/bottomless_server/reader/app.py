@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
@@ -78,28 +79,17 @@ def create_service(
     ingest: AskedAt | None = None,
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
-    opened: list[Peer | Peers] = []
-    waiting: AskedAt | None = None
-    if manifest is None:
-        assert settings.manifest_url is not None, "the reader needs BOTTOMLESS_MANIFEST_URL"
-        peer = Peer(settings.manifest_url, name="manifest")
-        opened.append(peer)
-        manifest = peer
-    if ingest is None:
-        peers = Peers(name="ingest")
-        more = Peers(name="ingest", connection_count_max=settings.reader_waiting_stream_count_max)
-        opened += [peers, more]
-        ingest, waiting = peers, more
     assert settings.ingest_url is not None, "the reader needs BOTTOMLESS_INGEST_URL"
+    peers = _peers(settings, manifest, ingest)
 
     # Blocks on their way are memory too, so the cache leaves room for them.
     in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
     cache = SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
     blocks = Blocks(drive, cache, settings.reader_block_bytes, settings.reader_fetch_count_max)
     fragments = Fragments(blocks, cache)
-    streams = Streams(manifest, settings.reader_name_ttl_ms)
-    roots = Roots(manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = Tail(ingest, waiting or ingest, settings.ingest_url)
+    streams = Streams(peers.manifest, settings.reader_name_ttl_ms)
+    roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
+    tail = Tail(peers.ingest, peers.waiting, settings.ingest_url)
     shared = SharedTail(
         tail,
         keep_size=settings.reader_tail_bytes,
@@ -110,7 +100,7 @@ def create_service(
         roots,
         tail,
         shared,
-        Resolver(roots, tail, fragments, StoredOffsets(manifest), time.time),
+        Resolver(roots, tail, fragments, StoredOffsets(peers.manifest), time.time),
         Stored(roots, fragments, settings.reader_read_ahead_bytes),
         page_count_max=settings.reader_page_count_max,
     )
@@ -143,8 +133,32 @@ def create_service(
     ).add_to(public)
     internal = create_api("Bottomless reader, internal")
     return ReaderService(
-        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, opened
+        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, peers.opened
     )
+
+
+class _AskedPeers(NamedTuple):
+    manifest: Asked
+    ingest: AskedAt
+    waiting: AskedAt
+    """Ingest again, over connections of their own: requests that wait there take no others' place."""
+    opened: list[Peer | Peers]
+
+
+def _peers(settings: ReaderSettings, manifest: Asked | None, ingest: AskedAt | None) -> _AskedPeers:
+    opened: list[Peer | Peers] = []
+    waiting = ingest
+    if manifest is None:
+        assert settings.manifest_url is not None, "the reader needs BOTTOMLESS_MANIFEST_URL"
+        peer = Peer(settings.manifest_url, name="manifest")
+        opened.append(peer)
+        manifest = peer
+    if ingest is None or waiting is None:
+        peers = Peers(name="ingest")
+        more = Peers(name="ingest", connection_count_max=settings.reader_waiting_stream_count_max)
+        opened += [peers, more]
+        ingest, waiting = peers, more
+    return _AskedPeers(manifest, ingest, waiting, opened)
 
 
 def _follow_bounds(settings: ReaderSettings) -> FollowBounds:
