@@ -19,7 +19,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -126,25 +126,9 @@ async def serve(
     listeners = {"public": public.connections}
     try:
         gates = {service.name: _Gate(service.internal) for service in services}
-        for service in services:
-            listener = Listener(
-                front.internal(health.around(gates[service.name]), f"bottomless-{service.name}"),
-                bind_internal(internal_urls[service.name]),
-                close_seconds=INTERNAL_CLOSE_SECONDS,
-                bounds=front.bounds,
-            )
+        for name, listener in _internal_listeners(gates, internal_urls, front, health):
             opened.append(listener)
-            listeners[service.name] = listener.connections
-            await listener.open()
-        if front.metrics_listen is not None:
-            listener = Listener(
-                front.internal(health.around(_nothing), "bottomless"),
-                _bind_metrics(front.metrics_listen),
-                close_seconds=INTERNAL_CLOSE_SECONDS,
-                bounds=front.bounds,
-            )
-            opened.append(listener)
-            listeners["metrics"] = listener.connections
+            listeners[name] = listener.connections
             await listener.open()
         for service in services:
             if not await _unless(stopping, service.start()):
@@ -169,6 +153,21 @@ async def serve(
         await asyncio.gather(*(listener.close() for listener in opened))
         await _ended("front", "stop", front.aclose(), STOP_SECONDS)
     return EXIT_STOP_FAILED if failures else 0
+
+
+def _internal_listeners(
+    gates: Mapping[str, ASGIApp], urls: Mapping[str, str], front: Front, health: Health
+) -> Iterator[tuple[str, Listener]]:
+    """One for each service and perhaps one for metrics, bound one after the other."""
+
+    def listener(app: ASGIApp, program: str, bound: socket.socket) -> Listener:
+        app = front.internal(health.around(app), program)
+        return Listener(app, bound, close_seconds=INTERNAL_CLOSE_SECONDS, bounds=front.bounds)
+
+    for name, gate in gates.items():
+        yield name, listener(gate, f"bottomless-{name}", bind_internal(urls[name]))
+    if front.metrics_listen is not None:
+        yield "metrics", listener(_nothing, "bottomless", _bind_metrics(front.metrics_listen))
 
 
 def _bind_metrics(listen: str) -> socket.socket:
