@@ -69,11 +69,12 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 _ADVICE_BY_CODE: Final = {
     Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
+    Code.OFFSET_NOT_FOUND: "`bottomless consumers set` stores one, `bottomless tail --consumer` as it reads",
     Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys that there are",
     Code.KEY_NOT_ACTIVE: "`bottomless keys create` makes another",
     Code.UNAUTHENTICATED: "name a token with --token-file, BOTTOMLESS_TOKEN or a profile",
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
-    Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`",
+    Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`, and seconds after it this passes",
     Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
     Code.OFFSET_REGRESSION: "--allow-regression, if that is meant",
 }

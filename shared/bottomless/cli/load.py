@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from bottomless.cli.measures import Bounds, Load
+from bottomless.client.encoding import JSON
 from bottomless.errors import Outcome, Overloaded, StoreError
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX
 
@@ -36,7 +37,7 @@ async def write(client: "AsyncClient", stream: str, bounds: Bounds) -> Load:
         while may_begin(asked := time.perf_counter()):
             begun[0] += 1
             try:
-                stored = await client.append_body(stream, body, "application/json")
+                stored = await client.append_body(stream, body, JSON)
             except Overloaded as error:
                 if error.outcome is not Outcome.NONE:
                     raise

@@ -46,7 +46,11 @@ def settled(operation: Mapping[str, Any], form: Form) -> Mapping[str, Any] | Non
     """Show an operation and return its result; what it failed of is raised."""
     from bottomless.client.problems import error_from_problem  # noqa: PLC0415
 
-    show(operation, form, name=operation["operation_id"])
+    seen = operation
+    if form is Form.TABLE and operation["result"] is not None:
+        # The result says all of it again, and more.
+        seen = {name: member for name, member in operation.items() if name != "progress"}
+    show(seen, form, name=operation["operation_id"])
     if operation["state"] == "failed":
         raise error_from_problem(500, operation["error"])
     result: Mapping[str, Any] | None = operation["result"]

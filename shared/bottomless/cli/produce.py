@@ -154,7 +154,7 @@ def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> Non
 
 
 def _parts(source: BinaryIO, what: _Input, skipped: int) -> Iterator[_Part]:
-    from bottomless.client.encoding import ARROW, JSON, OCTETS, arrow_body  # noqa: PLC0415
+    from bottomless.client.encoding import ARROW, JSON, OCTETS  # noqa: PLC0415
 
     if what.form is Format.RAW:
         value = source.read(RECORD_VALUE_SIZE_MAX + 1)
@@ -167,6 +167,8 @@ def _parts(source: BinaryIO, what: _Input, skipped: int) -> Iterator[_Part]:
         if not skipped:
             yield _Part(value, OCTETS, 1, len(value))
     elif what.form is Format.ARROW:
+        from bottomless.client.tables import arrow_body  # noqa: PLC0415
+
         for rows in batches.tables_of(source, what.limits, skipped):
             yield _Part(arrow_body(rows), ARROW, rows.num_rows, rows.nbytes)
     else:

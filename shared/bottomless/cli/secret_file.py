@@ -28,6 +28,7 @@ class SecretFile:
         self._new = path.with_name(f"{path.name}.new")
         self._descriptor = os.open(self._new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._written = False
+        _sync_directory(path.parent)
 
     def keep(self, secret: str) -> None:
         """Write it and give the file its name."""

@@ -6,6 +6,8 @@ whom the server knows what it has; without, it stops rather than store twice.
 
 from typing import TYPE_CHECKING, Final
 
+from bottomless.errors import Code, Denied
+
 if TYPE_CHECKING:
     from bottomless.client import Client
 
@@ -30,7 +32,12 @@ class Sender:
     def begin(self) -> None:
         """See that the stream is there; fence older runs of the producer and learn its number."""
         if self._producer is None:
-            self._client.describe(self._stream)
+            try:
+                self._client.describe(self._stream)
+            except Denied as error:
+                # A key that only appends may not look; what is not there its append will say.
+                if error.code is not Code.FORBIDDEN:
+                    raise
             return
         known = self._client.raise_producer_epoch(self._stream, self._producer)
         self._epoch = known["epoch"]

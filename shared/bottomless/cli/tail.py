@@ -1,22 +1,33 @@
-"""Tail: the last records, and with -f those that come, whatever happens to the server."""
+"""Tail: the last records, and with -f those that come, whatever happens to the server.
+
+As a consumer it goes on where that has come to. What was written is committed behind it, so
+after a crash at any point the stored offset is that of the last batch before, or of this one:
+records may be written twice, and none is left out.
+"""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
-from bottomless.cli.records import FollowForm, RecordForm, writer_of
+from bottomless.cli.records import FollowForm, RecordForm, Writer, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
 from bottomless.errors import StoreError
 
+if TYPE_CHECKING:
+    from bottomless.client import Client
+
 
 def add_to(app: typer.Typer) -> None:
     app.command(
-        "tail", epilog=examples("tail orders -n 3", "tail -f orders", "tail -f orders -o ndjson")
+        "tail",
+        epilog=examples(
+            "tail orders -n 3", "tail -f orders", "tail -f orders --consumer billing -o ndjson"
+        ),
     )(_tail)
 
 
@@ -30,6 +41,13 @@ def _tail(
     start: Annotated[
         str | None, typer.Option("--from", help="Start there instead; as `read` takes it.")
     ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option(
+            help="Begin where this consumer has come to (the first time at --from, else at the "
+            "first record), and store how far it comes."
+        ),
+    ] = None,
     details: Details = False,
     output: Annotated[
         FollowForm, typer.Option("--output", "-o", help="How to write records.")
@@ -40,6 +58,11 @@ def _tail(
     With -f an outage of the server is waited out; then reading goes on at the very record
     where it was, without one twice and without one missing.
     """
+    if consumer is not None:
+        with open_client(context) as client:
+            writer = writer_of(output, details=details)
+            _consume(client, stream, consumer, start or "first", writer, follow=follow)
+        return
     spec = start or (f"tail:{count}" if count else "next")
     if not follow:
         with open_client(context) as client:
@@ -58,6 +81,32 @@ def _tail(
             writer.write(batch.records)
             # Now: whoever reads this pipe shall see what there is.
             sys.stdout.flush()
+
+
+def _consume(
+    client: "Client", stream: str, consumer: str, start: str, writer: Writer, *, follow: bool
+) -> None:
+    query: dict[str, int | str] = {"consumer": consumer, "default": start}
+    if not follow:
+        bounds = client.bounds(stream)
+        query |= {"until_offset": bounds["next_offset"], "expect_stream_id": bounds["stream_id"]}
+    outage = _Outage()
+    for batch in client.follow(
+        stream, "stored", on_outage=outage.note, value_encoding=writer.value_encoding, **query
+    ):
+        outage.over()
+        tell_gaps(batch.gaps)
+        writer.write(batch.records)
+        # Whoever reads this pipe has it before it counts as processed.
+        sys.stdout.flush()
+        if batch.records or batch.gaps:
+            try:
+                client.commit(stream, consumer, batch.next_offset)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                # The next batch commits this one too.
+                outage.note(error)
 
 
 class _Outage:

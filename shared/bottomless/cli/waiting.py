@@ -35,7 +35,6 @@ _MEANINGS: Final = {
 
 _POLL_SECONDS: Final = 0.05
 _POLL_SECONDS_MAX: Final = 2.0
-_FINISHED: Final = frozenset({"succeeded", "failed"})
 _NOT_COUNTS: Final = frozenset({"phase", "waits_until"})
 
 
@@ -44,6 +43,8 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
 
     A server that is away for a while is waited for too: the operation is not lost with it.
     """
+    from bottomless.client.upkeep import FINISHED  # noqa: PLC0415
+
     narrator = Narrator(time.monotonic())
     pause = _POLL_SECONDS
     away_since: float | None = None
@@ -58,7 +59,7 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
                 raise
         else:
             away_since = None
-            if operation["state"] in _FINISHED:
+            if operation["state"] in FINISHED:
                 return operation
             sentence = narrator.sentence(operation, time.monotonic(), datetime.now(UTC))
             if sentence is not None:

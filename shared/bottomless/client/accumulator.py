@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from bottomless.client.appends import Appended
 from bottomless.client.delivery import Bundle
 from bottomless.client.encoding import EncodedBody
+from bottomless.client.loop_thread import another_process
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, MIB
 
@@ -150,6 +151,7 @@ class Accumulator:
             del self._unsettled[bundle]
             self.held_max = max(self.held_max, self._held)
             self._held -= bundle.held
+            bundle.let_go()
             self._room.notify_all()
         # Outside of the lock: callbacks may put the next record in.
         if isinstance(outcome, StoreError):
@@ -168,6 +170,12 @@ class Accumulator:
             self._room.notify_all()
         self._wake()
         return unsent
+
+    def cut_off(self) -> None:
+        """In the child of a fork: refuse everything, and wait for no thread of the parent's."""
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._stopped = another_process
 
     def _has_room(self, held: int) -> bool:
         if self._stopped is not None:

@@ -2,7 +2,9 @@
 
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,7 +17,6 @@ from bottomless.client.accumulator import (
 )
 from bottomless.client.address import parse_url
 from bottomless.client.appends import AppendCalls
-from bottomless.client.bulk import Bulk, MakeConnector
 from bottomless.client.consumer import (
     COMMIT_SECONDS_DEFAULT,
     AsyncConsumer,
@@ -38,10 +39,13 @@ from bottomless.client.outbox import (
 from bottomless.client.producer import AsyncProducer, Wanted
 from bottomless.client.reads import ReadCalls
 from bottomless.client.retry import RETRY_SECONDS
-from bottomless.client.transport import Target, Timeouts
+from bottomless.client.transport import OnFirstUse, OpenTransport, Target, Timeouts
 from bottomless.client.upkeep import UpkeepCalls
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT
+
+if TYPE_CHECKING:
+    from bottomless.client.bulk import MakeConnector
 
 
 class AsyncClient(
@@ -71,7 +75,7 @@ class AsyncClient(
         retry_seconds: float = RETRY_SECONDS,
         ca_file: str | Path | None = None,
         control_transport: httpx.AsyncBaseTransport | None = None,
-        bulk_connector: MakeConnector | None = None,
+        bulk_connector: "MakeConnector | None" = None,
     ) -> None:
         """`retry_seconds` is how long a call is tried where that cannot do anything twice;
         `ca_file` names who signs for the server, beside those whom the system trusts.
@@ -84,7 +88,7 @@ class AsyncClient(
         )
         super().__init__(
             Control(target, control_transport),
-            Bulk(target, bulk_connector),
+            OnFirstUse(partial(_bulk, target, bulk_connector)),
             retry_seconds=retry_seconds,
         )
         self._url = target.url
@@ -147,6 +151,12 @@ class AsyncClient(
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
+
+
+def _bulk(target: Target, connector: "MakeConnector | None") -> OpenTransport:
+    from bottomless.client.bulk import Bulk  # noqa: PLC0415
+
+    return Bulk(target, connector)
 
 
 def _tls(url: str, ca_file: str | Path | None) -> ssl.SSLContext | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bottomless.client.address import segment, stream_path
-from bottomless.client.encoding import ARROW, JSON, OCTETS, arrow_body, as_table, json_body
+from bottomless.client.encoding import ARROW, JSON, OCTETS, json_body
 from bottomless.client.wire import Wire, members
 from bottomless.model.offset_spec import parse_timestamp
 
@@ -82,6 +82,8 @@ class AppendCalls(Wire):
         One request, so that its size is bounded (`/v1/limits`); a producer's `send_table`
         takes any size.
         """
+        from bottomless.client.tables import arrow_body, as_table  # noqa: PLC0415
+
         return await self.append_body(
             name,
             arrow_body(as_table(rows)),

@@ -43,7 +43,8 @@ def _iterates(
     """The same method, whose items come when they are asked for."""
 
     def iterating(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return self._thread.iterate(method(self._inner, *args, **kwargs))
+        # Not handed on: the client has to be there for as long as the items come.
+        yield from self._thread.iterate(method(self._inner, *args, **kwargs))
 
     update_wrapper(iterating, method)
     return iterating
@@ -57,7 +58,7 @@ def _produces(
     def producing(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Producer:
         inner = method(self._inner, *args, **kwargs)
         self._thread.run(inner.start())
-        return Producer(inner, self._thread)
+        return Producer(inner, self._thread, self)
 
     update_wrapper(producing, method)
     return producing
@@ -69,7 +70,7 @@ def _consumes(
     """The same method; for `with` and `for`."""
 
     def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
-        return Consumer(method(self._inner, *args, **kwargs), self._thread)
+        return Consumer(method(self._inner, *args, **kwargs), self._thread, self)
 
     update_wrapper(consuming, method)
     return consuming
@@ -188,10 +189,7 @@ class Client:
 def _end(inner: AsyncClient, thread: LoopThread) -> None:
     # Also at the end of the program, for a client that nobody closed.
     if thread.alive:
-        try:
-            thread.run(inner.aclose())
-        finally:
-            thread.stop()
+        thread.end_with(inner.aclose())
 
 
 async def _entered(opening: AbstractAsyncContextManager[T]) -> T:

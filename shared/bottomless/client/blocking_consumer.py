@@ -14,9 +14,11 @@ class Consumer:
     Of one thread at a time. Options, guarantees and errors are those of `AsyncConsumer`.
     """
 
-    def __init__(self, inner: AsyncConsumer, thread: LoopThread) -> None:
+    def __init__(self, inner: AsyncConsumer, thread: LoopThread, client: object) -> None:
         self._inner = inner
         self._thread = thread
+        self._client = client
+        """Kept: a client that nobody has any more is closed."""
         self.position: int | None = None
         """Offset after the last record that was given; None before the first batch."""
 
@@ -35,7 +37,7 @@ class Consumer:
 
     def commit(self) -> None:
         """Store that everything that was given is processed."""
-        self._thread.run(self._inner.commit())
+        self._thread.run(self._inner.store(self.position))
 
     def close(self, *, commit: bool = True) -> None:
         """Stop reading, and commit what is processed."""

@@ -4,10 +4,12 @@ Handing a record over touches nothing but the buffer, so a loop over `send` runs
 of the thread that it is in; the client's own thread sends.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from weakref import WeakSet
 
 from bottomless.client.accumulator import RECORD_OVERHEAD
 from bottomless.client.delivery import Bundle, Deliveries, Delivery, Span, Spans
@@ -15,6 +17,8 @@ from bottomless.client.loop_thread import LoopThread
 from bottomless.client.outbox import Identity
 from bottomless.client.producer import AsyncProducer, no_room
 from bottomless.client.rows import Row, Text, json_row_of, row_of
+
+_OPEN: Final = WeakSet["Producer"]()
 
 
 class Producer:
@@ -25,12 +29,15 @@ class Producer:
     is then stored or not, the rest is not.
     """
 
-    def __init__(self, inner: AsyncProducer, thread: LoopThread) -> None:
+    def __init__(self, inner: AsyncProducer, thread: LoopThread, client: object) -> None:
         self._inner = inner
         self._outbox = inner.outbox
         self._buffer = inner.outbox.buffer
         self._block_seconds = inner.block_seconds
         self._thread = thread
+        self._client = client
+        """Kept: a client that nobody has any more is closed."""
+        _OPEN.add(self)
 
     @property
     def identity(self) -> Identity:
@@ -134,3 +141,14 @@ class Producer:
         self._thread.require()
         if not self._buffer.wait_for_room(size, self._block_seconds):
             raise no_room()
+
+
+def _cut_off() -> None:
+    for producer in list(_OPEN):
+        producer._buffer.cut_off()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    # The child has the buffers, but nobody who sends what is put in; asking in each `send`
+    # which process this is would be the slowest part of it.
+    os.register_at_fork(after_in_child=_cut_off)

@@ -10,7 +10,6 @@ middle of a batch is given that batch again: at least once, never skipped.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -150,15 +149,19 @@ class AsyncConsumer:
         Raises:
             WrongOffset: `offset-regression`, another program is ahead with the same name.
         """
-        self._processed = self.position
+        await self.store(self.position)
+
+    async def store(self, received: int | None) -> None:
+        """The same for a caller whose position is `received`; see `fetch`."""
+        self._processed = received
         await self._commit()
 
     async def close(self, *, commit: bool = True) -> None:
         """Stop reading, and commit what is processed."""
         if self._pull is not None:
             self._pull.cancel()
-            with suppress(asyncio.CancelledError, StoreError, StopAsyncIteration):
-                await self._pull
+            # Gathered, so that who cancels this is not taken for the end of the task.
+            await asyncio.gather(self._pull, return_exceptions=True)
             self._pull = None
         close = getattr(self._batches, "aclose", None)
         if close is not None:
@@ -214,4 +217,8 @@ def _left(deadline: float | None) -> float | None:
 
 
 async def _next(batches: AsyncIterator[Batch]) -> Batch:
-    return await anext(batches)
+    try:
+        return await anext(batches)
+    except StopAsyncIteration:
+        # It has raised why before; a loop that begins again must not seem to be at an end.
+        raise RuntimeError("the consumer has ended") from None

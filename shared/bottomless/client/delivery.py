@@ -10,8 +10,8 @@ from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 from bottomless.client.appends import Appended
-from bottomless.client.encoding import FRAMES, Compression, EncodedBody, frames_body
-from bottomless.formats.rows import Rows
+from bottomless.client.encoding import FRAMES, Compression, EncodedBody
+from bottomless.model.rows import Rows
 
 
 class Ack(NamedTuple):
@@ -65,9 +65,15 @@ class Bundle:
     def encoded(self, compression: Compression | None) -> bytes:
         """The body, the same each time it is asked for; the rows go with the first."""
         if self.body is None:
+            from bottomless.client.tables import frames_body  # noqa: PLC0415
+
             self.body = frames_body(self.rows, compression)
             self.rows = Rows([], [])
         return self.body
+
+    def let_go(self) -> None:
+        """Hold no records any more: who keeps a delivery does not keep what was delivered."""
+        self.body, self.rows = None, Rows([], [])
 
 
 class _Place:

@@ -1,19 +1,16 @@
-"""Encoding: records to the bodies that the server takes, in bulk wherever there is a bulk. Pure.
+"""What the body of an append is: its media type, its compression, and records as JSON. Pure.
 
 Three forms: JSON as people write it, an Arrow IPC stream for what is a table already, and
-frames, which the server stores as they are sent.
+frames, which the server stores as they are sent. The other two are tables.py, which is
+loaded when one of them is first made: Arrow takes longer to load than a question to ask.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import orjson
-import pyarrow as pa
 
-from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.formats.batch import FIELDS, Codec
-from bottomless.formats.rows import Rows, build_batch, encode_frames
-from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, BINARY_BODY_SIZE_MAX, MIB
+from bottomless.errors import Code, InvalidRequest
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -21,16 +18,6 @@ FRAMES: Final = "application/vnd.bottomless.batches"
 OCTETS: Final = "application/octet-stream"
 
 Compression: TypeAlias = Literal["zstd", "lz4"]
-
-TABLE_SIZE_MAX: Final = BINARY_BODY_SIZE_MAX // 2
-"""Bytes of the rows that are put into one Arrow body: what Arrow adds has room."""
-
-_COLUMNS: Final = frozenset(field.name for field in FIELDS.values())
-_PLACE_COLUMNS: Final = ("offset", "timestamp")
-"""What a read adds to a record, and an append does not take."""
-_CODECS: Final = {None: Codec.NONE, "zstd": Codec.ZSTD, "lz4": Codec.LZ4}
-_FRAME_SIZE_MAX: Final = 4 * MIB
-"""Half of what a server takes at the least as one frame."""
 
 
 class EncodedBody(NamedTuple):
@@ -59,85 +46,3 @@ def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
 def joined_json_body(encoded: Iterable[bytes]) -> bytes:
     """The same of records that are JSON texts already."""
     return b'{"records":[' + b",".join(encoded) + b"]}"
-
-
-def frames_body(rows: Rows, compression: Compression | None = None) -> bytes:
-    """Rows as frames; the same rows always give the same bytes."""
-    batch = build_batch([rows])
-    codec = _CODECS[compression]
-    return b"".join(frame.data for frame in encode_frames(batch, _FRAME_SIZE_MAX, codec))
-
-
-def arrow_body(rows: "pa.RecordBatch | pa.Table") -> bytes:
-    """Rows as an Arrow IPC stream of their own."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write(rows)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def arrow_bodies(
-    table: pa.Table, *, size: int, compression: Compression | None = None
-) -> Iterator[EncodedBody]:
-    """The rows of a table in order, as bodies of about `size` bytes before compression."""
-    for batch in table.to_batches():
-        for rows in slices_of(batch, record_count=ARROW_RECORD_COUNT_MAX, size=size):
-            for fitting in _fitting(rows):
-                body = arrow_body(fitting)
-                if compression is not None:
-                    body = bytes(pa.Codec(compression).compress(body, asbytes=True))
-                yield EncodedBody(body, ARROW, compression, fitting.num_rows)
-
-
-def slices_of(batch: pa.RecordBatch, *, record_count: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of at most so many records and about so many bytes."""
-    fitting = batch.num_rows * size // max(batch.nbytes, 1)
-    step = max(1, min(record_count, fitting))
-    for start in range(0, batch.num_rows, step):
-        yield batch.slice(start, step)
-
-
-def as_table(rows: Any) -> pa.Table:
-    """Anything tabular as an Arrow table with the columns of a record.
-
-    Arrow's own tables and batches, pandas' DataFrames, and whatever shows itself to Arrow
-    (`__arrow_c_stream__`), as Polars and DuckDB do. Offsets and times of a read are left out.
-
-    Raises:
-        InvalidRequest: it is no table, has no column `value` or one that no record has.
-    """
-    table = _table(rows)
-    kept = [name for name in table.column_names if name not in _PLACE_COLUMNS]
-    unknown = sorted(set(kept) - _COLUMNS)
-    if unknown or "value" not in kept:
-        columns = ", ".join(field.name for field in FIELDS.values())
-        raise InvalidRequest(
-            f"the columns of a record are {columns}; value is needed",
-            code=Code.VALIDATION_FAILED,
-            faults=[Fault(Code.VALIDATION_FAILED, "not a column of a record", pointer="")],
-        )
-    return table.select(kept)
-
-
-def _table(rows: Any) -> pa.Table:
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pa.RecordBatch):
-        return pa.Table.from_batches([rows])
-    try:
-        if type(rows).__module__.startswith("pandas."):
-            # Its index is of its own and no column of a record.
-            return pa.Table.from_pandas(rows, preserve_index=False)
-        return pa.table(rows)
-    except (TypeError, ValueError, pa.ArrowException) as error:
-        raise InvalidRequest("that is no table", code=Code.VALIDATION_FAILED) from error
-
-
-def _fitting(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    # Rows of very different sizes: an average says nothing of the largest piece.
-    if rows.num_rows > 1 and rows.nbytes > TABLE_SIZE_MAX:
-        middle = rows.num_rows // 2
-        yield from _fitting(rows.slice(0, middle))
-        yield from _fitting(rows.slice(middle))
-    elif rows.num_rows:
-        yield rows

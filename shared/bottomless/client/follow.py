@@ -66,7 +66,7 @@ class FollowCalls(Wire):
                 async with self._open(f"{stream_path(name)}/records", query, _NDJSON) as answer:
                     _stay_with(query, answer)
                     connected = True
-                    async for batch in _batches(answer):
+                    async for batch in read_batches(answer.pieces):
                         failures = 0
                         query["offset"] = batch.next_offset
                         yield batch
@@ -99,18 +99,20 @@ def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> None:
         query.pop(beginning, None)
 
 
-async def _batches(answer: OpenAnswer) -> AsyncIterator[Batch]:
+async def read_batches(pieces: AsyncIterator[bytes]) -> AsyncIterator[Batch]:
     """The batches of one connection.
 
     Raises:
-        Unavailable: another connection would go on.
+        Unavailable: another connection would go on, or what answers is something else.
     """
     records: list[dict[str, Any]] = []
-    async for line in _lines(answer.pieces):
+    async for line in _lines(pieces):
         control = line.get("_control")
         if control is None:
             records.append(line)
             continue
+        if not isinstance(control, dict) or type(control.get("next_offset")) is not int:
+            raise stranger()
         if "time" not in control:
             yield Batch(records, control["next_offset"], control.get("gaps") or [])
             records = []
@@ -123,6 +125,8 @@ async def _batches(answer: OpenAnswer) -> AsyncIterator[Batch]:
 def _end(control: Mapping[str, Any]) -> None:
     """Return if this end was asked for; what else it is is raised."""
     reason, position = control["end"], {"next_offset": control["next_offset"]}
+    if not isinstance(reason, str):
+        raise stranger()
     if reason in _ASKED_FOR:
         return
     if reason in _AGAIN:

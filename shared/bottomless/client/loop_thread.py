@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -22,6 +22,9 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._process = os.getpid()
+        self._ended = False
+        self._handing_over = threading.Lock()
+        """What is handed over is there before the end or refused, never left lying."""
         self.loop = asyncio.new_event_loop()
         # A daemon: a client that nobody closed does not keep its program from ending.
         self._thread = threading.Thread(target=self._run, name="bottomless-client", daemon=True)
@@ -32,56 +35,92 @@ class LoopThread:
 
         Raises:
             TimeoutError: it was cancelled after so long.
-            RuntimeError: there is no thread to run it: closed, forked, or asked from itself.
+            RuntimeError: there is no thread to run it: closed, perhaps while it ran, forked,
+                or asked from itself.
         """
         try:
             self.require()
+            with self._handing_over:
+                self._refuse_ended()
+                future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_seconds)
+        except CancelledError:
+            if not self._ended:
+                raise
+            raise RuntimeError("the client was closed meanwhile") from None
         except BaseException:
             future.cancel()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The same items one by one, each asked for when it is wanted."""
+        # Whoever is interrupted closes while what was asked for is still being cancelled.
+        one_at_a_time = asyncio.Lock()
+
+        async def ask() -> T:
+            async with one_at_a_time:
+                return await anext(items)
+
+        async def end() -> None:
+            async with one_at_a_time:
+                if isinstance(items, AsyncGenerator):
+                    await items.aclose()
+
         try:
             while True:
                 try:
-                    item = self.run(_next(items))
+                    item = self.run(ask())
                 except StopAsyncIteration:
                     return
                 yield item
         finally:
-            close = getattr(items, "aclose", None)
-            if close is not None and self.alive:
-                self.run(close())
+            # On the own thread, where the last reference may go, the loop ends them by itself.
+            if self.alive and threading.current_thread() is not self._thread:
+                self.run(end())
 
     @property
     def alive(self) -> bool:
-        return self._process == os.getpid() and self._thread.is_alive()
+        return self._process == os.getpid() and self._thread.is_alive() and not self._ended
 
     def require(self) -> None:
         """Raises:
         RuntimeError: nothing can be run here.
         """
         if self._process != os.getpid():
-            raise RuntimeError("a client is of one process: make another after a fork")
-        if not self._thread.is_alive():
-            raise RuntimeError("the client is closed")
+            raise another_process()
+        self._refuse_ended()
         if threading.current_thread() is self._thread:
             raise RuntimeError("a callback of the client's own thread may not wait for it")
 
+    def end_with(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this as the last, and end the thread; from that thread itself without waiting."""
+        if threading.current_thread() is self._thread:
+            last = self.loop.create_task(work)
+            last.add_done_callback(lambda _: self.stop())
+            return
+        try:
+            self.run(work)
+        finally:
+            self.stop()
+
     def stop(self) -> None:
         """Cancel what runs, and end the thread; the same again does nothing."""
-        if not self.alive or threading.current_thread() is self._thread:
+        if self._process != os.getpid():
             return
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_STOP_SECONDS)
+        with self._handing_over:
+            if not self._ended:
+                self._ended = True
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_STOP_SECONDS)
+
+    def _refuse_ended(self) -> None:
+        if self._ended:
+            raise RuntimeError("the client is closed")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -94,8 +133,8 @@ class LoopThread:
             self.loop.close()
 
 
-async def _next(items: AsyncIterator[T]) -> T:
-    return await anext(items)
+def another_process() -> RuntimeError:
+    return RuntimeError("a client is of one process: make another after a fork")
 
 
 async def _end_tasks() -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from bottomless.client.accumulator import BATCH_BYTES_DEFAULT, Accumulator, Bounds
 from bottomless.client.appends import AppendCalls, Appended
 from bottomless.client.delivery import Bundle
-from bottomless.client.encoding import Compression, EncodedBody, arrow_bodies, as_table
+from bottomless.client.encoding import Compression, EncodedBody
 from bottomless.client.retry import Backoff, may_repeat
 from bottomless.errors import Code, InvalidRequest, Outcome, StoreError, Unavailable
 
@@ -94,6 +94,8 @@ class Outbox:
         """Why nothing is sent any more."""
         self._requests: set[asyncio.Task[None]] = set()
         self._task = asyncio.create_task(self._run(), name="bottomless-producer")
+        # However it ends, also with its loop: nobody may wait for ever.
+        self._task.add_done_callback(lambda _: self._give_up())
 
     def bodies_of(self, table: Any) -> Iterator[EncodedBody]:
         """What a table is sent as.
@@ -101,6 +103,8 @@ class Outbox:
         Raises:
             InvalidRequest: it is none, or has a column that no record has.
         """
+        from bottomless.client.tables import arrow_bodies, as_table  # noqa: PLC0415
+
         bounds = self._sending.bounds
         size = max(bounds.batch_bytes, BATCH_BYTES_DEFAULT)
         return arrow_bodies(as_table(table), size=size, compression=self._sending.compression)
@@ -128,16 +132,17 @@ class Outbox:
                 waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
                 await asyncio.wait({waiting})
         if self.failure is not None:
-            raise told_again(self.failure)
+            raise told_again(self.failure, self.failure.outcome)
 
     async def stop(self) -> None:
         """Send nothing more. What is in flight is cut off: whether it is stored is not known."""
-        unsent = self.buffer.stop(lambda: RuntimeError("the producer is closed"))
-        left = self.buffer.seal()
         for task in (self._task, *self._requests):
             task.cancel()
         await asyncio.gather(self._task, *self._requests, return_exceptions=True)
-        for bundle in left:
+
+    def _give_up(self) -> None:
+        unsent = set(self.buffer.stop(lambda: RuntimeError("the producer is closed")))
+        for bundle in self.buffer.seal():
             outcome = Outcome.NONE if bundle in unsent else Outcome.UNKNOWN
             self._settle(bundle, Unavailable("closed first", retryable=False, outcome=outcome))
 
@@ -265,13 +270,13 @@ class Outbox:
         self._settle(bundle, error)
 
 
-def told_again(failure: StoreError) -> StoreError:
-    """The failure that ended a producer, for what comes after it: that is not stored."""
+def told_again(failure: StoreError, outcome: Outcome | None = Outcome.NONE) -> StoreError:
+    """The failure that ended a producer, by default for what comes after it: that is not stored."""
     error = type(failure)(
         f"the producer ended: {failure.message}",
         code=failure.code,
         retryable=False,
-        outcome=Outcome.NONE,
+        outcome=outcome,
         faults=failure.faults,
         facts=failure.facts,
     )

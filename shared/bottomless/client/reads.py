@@ -5,8 +5,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from bottomless.client.address import stream_path
 from bottomless.client.encoding import ARROW
 from bottomless.client.wire import Wire, members, stranger
@@ -17,6 +15,7 @@ from bottomless.model.names import StreamId
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]  # it comes without types
     import polars as pl
+    import pyarrow as pa
 
 _POLL_SECONDS: Final = 0.05
 
@@ -44,7 +43,7 @@ class Page(NamedTuple):
 class ArrowPage(NamedTuple):
     """Records as an Arrow table with `offset` and `timestamp` columns, and where to go on."""
 
-    table: pa.Table
+    table: "pa.Table"
     next_offset: int
     stream_id: StreamId
     up_to_date: bool
@@ -78,6 +77,8 @@ class ReadCalls(Wire):
         self, /, name: str, offset: int | str, **parameters: int | str
     ) -> ArrowPage:
         """Read one page as Arrow; its size is bounded by bytes."""
+        import pyarrow as pa  # noqa: PLC0415  # it takes longer to load than a question to ask
+
         query = {"offset": offset, "max_bytes": PAGE_SIZE_MAX, **parameters}
         answer = await self._send(
             "GET", f"{stream_path(name)}/records", query, type_wanted=ARROW, bulk=True

@@ -115,6 +115,8 @@ def _headers(headers: Mapping[str, Text]) -> list[tuple[str, bytes]]:
         raise _fault("headers", f"a record has at most {HEADER_COUNT_MAX} headers")
     pairs = []
     for name, item in headers.items():
+        if not isinstance(name, str):
+            raise _fault("headers", "a name is text")
         data = _bytes("headers", item)
         if len(_encoded("headers", name)) + len(data) > HEADER_SIZE_MAX:
             raise _fault("headers", f"one has at most {HEADER_SIZE_MAX} bytes")
@@ -127,12 +129,16 @@ def _milliseconds(event_time: int | datetime) -> int:
         if event_time.tzinfo is None:
             raise _fault("event_time", "without a zone nobody can say which moment is meant")
         event_time = round(event_time.timestamp() * 1000)
+    if not isinstance(event_time, int):
+        raise _fault("event_time", "it is a datetime, or milliseconds as an integer")
     if not TIMESTAMP_MIN <= event_time <= TIMESTAMP_MAX:
         raise _fault("event_time", "it lies outside the years 1 to 9999")
     return event_time
 
 
 def _filter_value(text: str) -> str:
+    if not isinstance(text, str):
+        raise _fault("filter_value", "it is text")
     if len(_encoded("filter_value", text)) > FILTER_VALUE_SIZE_MAX:
         raise _fault("filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
     return text
@@ -146,7 +152,12 @@ def _bounded(name: str, item: Text, size_max: int) -> bytes:
 
 
 def _bytes(name: str, item: Text) -> bytes:
-    return _encoded(name, item) if isinstance(item, str) else bytes(item)
+    if isinstance(item, str):
+        return _encoded(name, item)
+    # Of a number `bytes` would make so many zeros.
+    if not isinstance(item, (bytes, bytearray, memoryview)):
+        raise _fault(name, "it is bytes or text")
+    return bytes(item)
 
 
 def _encoded(name: str, text: str) -> bytes:

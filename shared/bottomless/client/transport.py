@@ -5,7 +5,7 @@ with the same values and fail with the same errors, so that nothing above knows 
 """
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -86,6 +86,38 @@ class OpenTransport(Transport, Protocol):
     def open(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
         """GET what may be longer than memory, or never end; leaving the block closes it."""
         ...
+
+
+class OnFirstUse:
+    """An `OpenTransport` that is made when something is first sent by it.
+
+    Its library takes longer to load than a short question takes, and many programs ask
+    nothing else.
+    """
+
+    def __init__(self, make: Callable[[], OpenTransport]) -> None:
+        self._make = make
+        self._made: OpenTransport | None = None
+        self._closed = False
+
+    async def send(self, request: Request) -> Answer:
+        return await self._transport().send(request)
+
+    def open(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
+        return self._transport().open(request)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._made is not None:
+            await self._made.close()
+
+    def _transport(self) -> OpenTransport:
+        # Also for what is tried again: it would open connections that nobody closes.
+        if self._closed:
+            raise RuntimeError("the client is closed")
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 def no_answer(request: Request, *, sent: bool) -> Unavailable:

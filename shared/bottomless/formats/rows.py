@@ -9,48 +9,13 @@ core/batcher.py there; in a client that numbers its records, before the request.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from bottomless.formats.batch import FIELDS, Codec, encode_frame, schema_of
 from bottomless.model.record import Columns, Content
-
-Headers = list[tuple[str, bytes]]
-
-
-@dataclass(slots=True)
-class Rows:
-    """Columns of equal length; those that no record of the request has are None."""
-
-    values: list[bytes]
-    contents: list[int]
-    keys: list[bytes | None] | None = None
-    headers: list[Headers | None] | None = None
-    event_times: list[int | None] | None = None
-    filter_values: list[str | None] | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of its records, roughly as they will be stored."""
-        size = sum(map(len, self.values)) + 8 * len(self.values)
-        for column in (self.keys, self.filter_values):
-            size += sum(len(item) + 8 for item in column or () if item is not None)
-        for headers in self.headers or ():
-            size += sum(len(name) + len(value) + 16 for name, value in headers or ())
-        return size
-
-    def without_first(self, count: int) -> "Rows":
-        """The same columns without their first items."""
-        return Rows(
-            self.values[count:],
-            self.contents[count:],
-            self.keys and self.keys[count:],
-            self.headers and self.headers[count:],
-            self.event_times and self.event_times[count:],
-            self.filter_values and self.filter_values[count:],
-        )
+from bottomless.model.rows import Rows
 
 
 class Frame(NamedTuple):

@@ -155,8 +155,9 @@ async def test_what_is_processed_is_committed_while_nothing_new_comes() -> None:
     stream = Stream(records(0, 2))
     async with consuming(stream, commit_seconds=0.01) as (consumer, _):
         await anext(consumer)
-        assert await consumer.poll(0.3) is None
-        assert stream.commits == [2]
+        while not stream.commits:
+            assert await consumer.poll(0.3) is None
+    assert stream.commits == [2]
 
 
 async def test_commits_within_the_interval_are_left_out_and_made_up_for_at_the_end() -> None:
@@ -242,6 +243,39 @@ async def test_a_batch_that_did_not_arrive_at_its_caller_is_given_again() -> Non
         second = await consumer.fetch(1)
         assert second is not None
         assert second.next_offset == 2
+
+
+async def test_a_batch_that_did_not_arrive_at_its_caller_is_not_committed() -> None:
+    stream = Stream(records(0, 1) + records(1, 1))
+    async with consuming(stream, commit_seconds=3600) as (consumer, _):
+        await consumer.fetch(None)
+        await consumer.fetch(1)
+        await consumer.store(1)
+    assert stream.commits == [1]
+
+
+async def test_who_is_cancelled_while_a_consumer_closes_is_cancelled() -> None:
+    stream = Stream(records(0, 1))
+    async with raw_server(stream) as server, AsyncClient(server.url) as client:
+        consumer = client.consumer("orders")
+        await anext(consumer)
+        assert await consumer.poll(0.01) is None
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert stream.commits == []
+        await consumer.close()
+
+
+async def test_an_error_is_the_end_of_a_consumer_and_not_of_its_loop() -> None:
+    stream = Stream(problem(404, "stream-not-found"))
+    async with consuming(stream, name=None) as (consumer, _):
+        with pytest.raises(NotFound):
+            await anext(consumer)
+        with pytest.raises(RuntimeError, match="has ended"):
+            await anext(consumer)
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from bottomless.client.encoding import (
-    arrow_bodies,
-    as_table,
-    frames_body,
-    joined_json_body,
-    json_body,
-)
+from bottomless.client.encoding import joined_json_body, json_body
+from bottomless.client.tables import arrow_bodies, as_table, frames_body
 from bottomless.errors import InvalidRequest
 from bottomless.formats.batch import Codec, decode_message, split_frames
-from bottomless.formats.rows import Rows
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
+from bottomless.model.rows import Rows
 
 ROWS = Rows([b"a", b"b" * 1000], [0, 1], keys=[None, b"k"])
 

@@ -8,15 +8,18 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from support.raw_server import RawServer, answer, problem, raw_server
+from support.strict_ingest import StrictIngest
+from support.waiting import until
 
 import bottomless
 from bottomless.client import AsyncClient, BottomlessClient, Client
 from bottomless.client.loop_thread import LoopThread
-from bottomless.errors import NotFound
+from bottomless.errors import NotFound, Outcome, Unavailable
 
 PAGE = answer(value={"records": [{"offset": 0}], "next_offset": 1, "up_to_date": True})
 
@@ -61,8 +64,19 @@ def test_the_package_shows_both_and_loads_neither_before_it_is_named() -> None:
     assert BottomlessClient is Client
     with pytest.raises(AttributeError):
         _ = bottomless.Nothing
-    code = "import sys, bottomless.errors; sys.exit('httpx' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert not loaded_after("import bottomless.errors") & {"httpx", "aiohttp", "pyarrow"}
+
+
+def test_what_asks_short_questions_only_loads_what_those_need() -> None:
+    made = "from bottomless import Client; Client('http://127.0.0.1:1').close()"
+    assert loaded_after(made) & {"httpx", "aiohttp", "pyarrow", "numpy"} == {"httpx"}
+
+
+def loaded_after(code: str) -> set[str]:
+    """Names of the modules that a program has after these lines."""
+    program = f"import sys; {code}; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
+    return set(ran.stdout.decode().split())
 
 
 def test_it_may_be_used_from_many_threads(server: RawServer) -> None:
@@ -106,6 +120,31 @@ def test_after_its_end_it_says_so_and_ends_again_without_a_word(server: RawServe
         client.read("orders", 0)
 
 
+def test_who_waits_while_another_thread_closes_is_told(server: RawServer) -> None:
+    server.script = lambda _: never()
+    client, told = Client(server.url), list[Exception]()
+
+    def wait() -> None:
+        try:
+            client.append("orders", [{"value": "x"}])
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is looked at below
+            told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: server.asked, what="the append")
+    client.close()
+    waiting.join()
+    (error,) = told
+    assert isinstance(error, (RuntimeError, Unavailable))
+    assert not isinstance(error, Unavailable) or error.outcome is Outcome.UNKNOWN
+
+
+async def never() -> bytes:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 def test_one_that_nobody_closed_is_closed_when_nobody_has_it(server: RawServer) -> None:
     client = Client(server.url)
     client.read("orders", 0)
@@ -115,6 +154,98 @@ def test_one_that_nobody_closed_is_closed_when_nobody_has_it(server: RawServer) 
         del client
         gc.collect()
     assert not thread.alive
+
+
+def test_what_comes_of_a_client_keeps_it_open(server: RawServer) -> None:
+    server.script = lambda _: answer(value={"items": [{"name": "orders"}]})
+    assert [item["name"] for item in Client(server.url).list_streams()] == ["orders"]
+
+    server.script = StrictIngest()
+    producer = Client(server.url).producer("orders")
+    gc.collect()
+    assert producer.send(b"x").result(60).offset == 0
+    producer.close()
+
+
+def test_records_of_a_producer_that_its_client_outlived_are_told_as_lost(
+    server: RawServer,
+) -> None:
+    server.script = StrictIngest()
+    with Client(server.url) as client:
+        producer = client.producer("orders", linger_seconds=3600)
+        delivery = producer.send(b"x")
+    with pytest.raises(Unavailable) as caught:
+        delivery.result(60)
+    assert caught.value.outcome is Outcome.NONE
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.send(b"y")
+
+
+def test_the_last_reference_may_go_on_its_own_thread(server: RawServer) -> None:
+    held = [Client(server.url)]
+    held[0].read("orders", 0)
+    thread = held[0]._thread
+    thread.loop.call_soon_threadsafe(held.clear)
+    thread._thread.join(60)
+    assert not thread._thread.is_alive()
+
+
+def test_who_is_interrupted_can_close_what_still_ends() -> None:
+    """The items end their own way, which takes longer than asking for their end."""
+    thread, asked, ended = LoopThread(), threading.Event(), list[str]()
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            yield 1
+            asked.set()
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            ended.append("in order")
+
+    given = thread.iterate(items())
+    run = thread.run
+
+    def interrupted(work: Any, _: float | None = None) -> Any:
+        """As `run` with a Ctrl-C while it waits, the first time."""
+        thread.run = run  # type: ignore[method-assign]
+        future = asyncio.run_coroutine_threadsafe(work, thread.loop)
+        assert asked.wait(60)
+        future.cancel()
+        raise KeyboardInterrupt
+
+    try:
+        next(given)
+        thread.run = interrupted  # type: ignore[method-assign,assignment]
+        with pytest.raises(KeyboardInterrupt):
+            next(given)
+        assert ended == ["in order"]
+    finally:
+        thread.stop()
+
+
+def test_a_child_of_a_fork_may_not_hand_records_to_its_parents_producer(
+    server: RawServer,
+) -> None:
+    server.script = StrictIngest()
+    with Client(server.url) as client, client.producer("orders") as producer:
+        read_end, write_end = os.pipe()
+        # A thread that is in the middle of handing a record over does not exist in the child.
+        with producer._buffer._lock:
+            child = os.fork()
+            if not child:
+                try:
+                    producer.send(b"x")
+                except RuntimeError as error:
+                    os.write(write_end, str(error).encode())
+                finally:
+                    os._exit(0)
+        os.close(write_end)
+        with os.fdopen(read_end) as told:
+            assert "after a fork" in told.read()
+        os.waitpid(child, 0)
+        assert producer.send(b"y").result(60).offset == 0
 
 
 def test_a_child_of_a_fork_is_told_and_the_parent_goes_on(server: RawServer) -> None:

@@ -117,10 +117,16 @@ async def test_a_record_whose_first_answer_was_lost_is_called_a_duplicate() -> N
 
 
 @pytest.mark.parametrize(
-    ("already", "code"), [(0, b"producer-unknown"), (7, b"producer-sequence-gap")]
+    ("already", "given", "code"),
+    [
+        (0, {"producer_id": "p", "epoch": 0, "next_sequence": 0}, b"producer-unknown"),
+        (0, {}, b"producer-sequence-gap"),
+        (7, {}, b"producer-sequence-gap"),
+    ],
+    ids=["of an unknown producer", "of a new one", "of a known one"],
 )
 async def test_appends_that_overtake_each_other_are_stored_in_order(
-    already: int, code: bytes
+    already: int, given: dict[str, object], code: bytes
 ) -> None:
     """The first is held back until the second was refused as too early."""
     ingest = StrictIngest()
@@ -138,7 +144,7 @@ async def test_appends_that_overtake_each_other_are_stored_in_order(
         return reply
 
     ingest.troubles.extend([held, early])
-    async with producing(ingest, in_flight=2) as (producer, _):
+    async with producing(ingest, in_flight=2, **given) as (producer, _):
         for value in values(20):
             await producer.send(value)
         await producer.flush()
@@ -174,14 +180,17 @@ async def test_the_first_append_that_fails_ends_the_producer_and_nothing_behind_
 async def test_an_append_is_tried_no_longer_than_was_said_and_its_doubt_is_told() -> None:
     ingest = StrictIngest()
     ingest.troubles.extend([lost_request, *[busy] * 1000])
-    async with producing(ingest, in_flight=1, delivery_seconds=0.3) as (producer, _):
+    async with producing(ingest, in_flight=1, delivery_seconds=2) as (producer, _):
         first, second = await producer.send(b"x" * 90), await producer.send(b"y" * 90)
         with pytest.raises(Overloaded) as caught:
             await first
         with pytest.raises(Overloaded) as behind:
             await second
+        with pytest.raises(Overloaded) as flushed:
+            await producer.flush()
     # One of the attempts may have been stored; the record behind it was never sent.
     assert (caught.value.outcome, behind.value.outcome) == (Outcome.UNKNOWN, Outcome.NONE)
+    assert flushed.value.outcome is Outcome.UNKNOWN
 
 
 async def test_a_gap_that_nobody_will_fill_ends_the_producer() -> None:
@@ -263,7 +272,9 @@ async def test_a_cancelled_send_hands_nothing_over() -> None:
     async with producing(ingest, in_flight=1, buffer_bytes=100) as (producer, _):
         await producer.send(b"first")
         waiting = asyncio.create_task(producer.send(b"cancelled"))
-        await asyncio.sleep(0)
+        # Until it waits for room: it lets others run once before it looks.
+        for _ in range(5):
+            await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -309,6 +320,33 @@ async def test_leaving_by_an_error_sends_nothing_more_and_tells_what_is_known() 
     told = [error.outcome for error in outcomes if isinstance(error, Unavailable)]
     assert told == [Outcome.UNKNOWN, Outcome.NONE]
     assert ingest.values == []
+
+
+async def test_nobody_waits_for_ever_for_records_of_a_producer_whose_loop_ends() -> None:
+    ingest = StrictIngest()
+    ingest.troubles.append(_never)
+    async with producing(ingest, in_flight=1, batch_bytes=50) as (producer, server):
+        first, second = await producer.send(b"x" * 50), await producer.send(b"y" * 50)
+        while len(server.asked) < 2:
+            await asyncio.sleep(0)
+        # As the end of a loop cancels all tasks.
+        producer.outbox._task.cancel()
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+        with pytest.raises(RuntimeError, match="closed"):
+            await producer.send(b"z")
+    told = [error.outcome for error in outcomes if isinstance(error, Unavailable)]
+    assert told == [Outcome.UNKNOWN, Outcome.NONE]
+
+
+async def test_who_keeps_deliveries_does_not_keep_what_was_delivered() -> None:
+    ingest = StrictIngest()
+    async with producing(ingest) as (producer, _):
+        deliveries = [await producer.send(value) for value in values(50)]
+        table = await producer.send_table(pl.DataFrame({"value": ["a", "b"]}))
+        await producer.flush()
+    bundles = {delivery._bundle for delivery in deliveries} | {table._spans[0].bundle}
+    assert len(bundles) > 1
+    assert all(bundle.body is None and not bundle.rows.values for bundle in bundles)
 
 
 async def test_many_values_and_tables_go_where_they_stand_in_the_program() -> None:

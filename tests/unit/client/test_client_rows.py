@@ -41,8 +41,27 @@ def test_what_is_beside_the_value_takes_the_form_of_its_column() -> None:
         {"value": "x", "event_time": datetime(2026, 1, 1)},  # noqa: DTZ001  # that is the fault
         {"value": "x", "event_time": 10**15},
         {"value": "x", "filter_value": "ü" * 128},
+        {"value": "x", "key": 7},
+        {"value": "x", "headers": {"name": 7}},
+        {"value": "x", "headers": {7: b""}},
+        {"value": "x", "event_time": 1.5},
+        {"value": "x", "filter_value": b"emea"},
     ],
-    ids=["surrogate", "value", "key", "headers", "header", "zone", "time", "filter value"],
+    ids=[
+        "surrogate",
+        "value",
+        "key",
+        "headers",
+        "header",
+        "zone",
+        "time",
+        "filter value",
+        "key of a type",
+        "header of a type",
+        "name of a type",
+        "time of a type",
+        "filter value of a type",
+    ],
 )
 def test_what_no_server_would_take_is_refused_before_it_is_sent(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):

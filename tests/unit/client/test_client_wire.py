@@ -35,7 +35,7 @@ async def failed_append(reply: bytes) -> tuple[StoreError, int]:
     """The error of an append that is answered so, and how often it was sent."""
     async with (
         raw_server(lambda _: reply) as server,
-        AsyncClient(server.url, retry_seconds=0.3) as client,
+        AsyncClient(server.url, retry_seconds=2) as client,
     ):
         with pytest.raises(StoreError) as caught:
             await client.append("orders", RECORDS)
@@ -146,6 +146,21 @@ async def test_a_problem_is_the_error_of_its_code() -> None:
         with pytest.raises(NotFound, match="no such stream") as caught:
             await client.append("orders", RECORDS)
     assert caught.value.code is Code.STREAM_NOT_FOUND
+
+
+async def test_a_client_that_is_closed_opens_nothing_any_more() -> None:
+    async with raw_server(lambda _: APPENDED) as server:
+        for before in (0, 1):
+            client = AsyncClient(server.url)
+            for _ in range(before):
+                await client.append("orders", RECORDS)
+            await client.aclose()
+            for call in (client.append("orders", RECORDS), client.describe("orders")):
+                with pytest.raises(RuntimeError, match="closed"):
+                    await call
+            with pytest.raises(RuntimeError, match="closed"):
+                await anext(client.follow("orders", "first", on_outage=lambda _: None))
+    assert len(server.asked) == 1
 
 
 async def test_tests_put_a_transport_of_their_own_under_either_library(tmp_path: Path) -> None:

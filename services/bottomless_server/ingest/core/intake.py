@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from bottomless.formats.batch import decode_message, split_frames
 from bottomless.formats.checks import crc32c
-from bottomless.formats.rows import Frame, Rows, encode_frames
+from bottomless.formats.rows import Frame, encode_frames
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
     RECORD_KEY_SIZE_MAX,
     RECORD_VALUE_SIZE_MAX,
 )
 from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.arrow_records import read_arrow
 from bottomless_server.ingest.core.faults import record_too_large
 from bottomless_server.ingest.core.frames import read_frames

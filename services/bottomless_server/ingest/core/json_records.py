@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.formats.rows import Headers, Rows
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
     HEADER_COUNT_MAX,
@@ -21,6 +20,7 @@ from bottomless.model.limits import (
 )
 from bottomless.model.offset_spec import parse_timestamp
 from bottomless.model.record import Content
+from bottomless.model.rows import Headers, Rows
 from bottomless_server.ingest.core.faults import (
     FAULT_COUNT_MAX,
     batch_too_large,

@@ -181,18 +181,16 @@ def _decide_strict(
     if last > SEQUENCE_MAX:
         raise bad_header("producer-seq", f"its last number is at most {SEQUENCE_MAX}")
     if known is None or known.last_sequence is None:
-        if first > 0 and not asked.start_any:
+        if first == 0 or asked.start_any:
+            return New()
+        if known is None:
             raise _conflict(Code.PRODUCER_UNKNOWN, "the stream does not know this producer")
-        return New()
+        # Its epoch was raised, so it is about to write from 0 on.
+        raise _gap(0, first)
     if first == known.last_sequence + 1:
         return New()
     if first > known.last_sequence:
-        raise WrongOffset(
-            "an earlier append of this producer is missing",
-            code=Code.PRODUCER_SEQUENCE_GAP,
-            retryable=True,
-            facts={"expected_seq": known.last_sequence + 1, "received_seq": first},
-        )
+        raise _gap(known.last_sequence + 1, first)
     original = _same(known.appends, append, asked)
     if original is not None:
         return _repeat_of(original, append)
@@ -203,6 +201,15 @@ def _decide_strict(
         Code.PRODUCER_SEQUENCE_OVERLAP,
         "numbers of this append are taken by others",
         last_seq=known.last_sequence,
+    )
+
+
+def _gap(expected: int, received: int) -> WrongOffset:
+    return WrongOffset(
+        "an earlier append of this producer is missing",
+        code=Code.PRODUCER_SEQUENCE_GAP,
+        retryable=True,
+        facts={"expected_seq": expected, "received_seq": received},
     )
 
 
