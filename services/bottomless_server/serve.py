@@ -1,5 +1,6 @@
 """`bottomless serve`: the command that runs services. Imports nothing heavy before it runs."""
 
+import os
 import signal
 import sys
 from enum import StrEnum
@@ -83,7 +84,9 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
 
 
 def _stop_before_start(_: int, __: FrameType | None) -> None:
-    raise SystemExit(0)
+    # An exception would be lost where the signal falls into a callback, such as one of a fork.
+    # The kernel lets go of the lock, and the embedded Valkey dies with its parent.
+    os._exit(0)
 
 
 def _loopback(host: str) -> bool:

@@ -67,6 +67,9 @@ class Issued(NamedTuple):
     key: ApiKey
     credential: str
 
+    def __repr__(self) -> str:
+        return f"Issued(key={self.key!r})"
+
 
 class _Overtaken(Exception):
     """Somebody else changed the key, or was given a later number."""

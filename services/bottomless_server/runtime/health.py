@@ -77,7 +77,7 @@ class Health:
         if verbose.get("verbose") in ("1", "true"):
             reports = {"services": await self._reports()}
         if self.draining:
-            raise Unavailable("this process is about to stop", code=Code.DRAINING, facts=reports)
+            raise Unavailable("the server is about to stop", code=Code.DRAINING, facts=reports)
         for service in self._services.values():
             error = service.not_ready() if isinstance(service, Refusing) else None
             if error is not None:

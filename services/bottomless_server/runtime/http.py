@@ -152,7 +152,8 @@ def _answer(request: Request, error: StoreError) -> Response:
 
 async def _answer_store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
-    if STATUS[error.code] >= 500:
+    # Whoever comes while it stops is refused on purpose; that it stops was said once.
+    if STATUS[error.code] >= 500 and error.code is not Code.DRAINING:
         log.warning("request failed", **_named(request), code=error.code.value, error=str(error))
     return _answer(request, error)
 

@@ -47,7 +47,7 @@ class InFlight:
                     raise
                 task.uncancel()
                 error = Unavailable(
-                    "this process is about to stop", code=Code.DRAINING, retry_after_seconds=1
+                    "the server is about to stop", code=Code.DRAINING, retry_after_seconds=1
                 )
                 await send_problem(send, error, request_id_of(scope))
             finally:

@@ -14,7 +14,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Scope, Send
 
-from bottomless.errors import Code, Fault, InvalidRequest, StoreError
+from bottomless.errors import Code, Fault, InvalidRequest, Outcome, StoreError
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -103,6 +103,10 @@ _WITHOUT_OUTCOME: Final = frozenset(
 )
 """Codes that answer reads: there it says nothing whether a write happened."""
 
+_STORES_AWAY: Final = frozenset({Code.OBJECT_STORE_UNAVAILABLE, Code.COORDINATION_UNAVAILABLE})
+"""What is away for seconds or minutes, and nobody behind us says for how long."""
+_PAUSE_SECONDS: Final = 1
+
 _REQUEST_ID: Final = "bottomless.request_id"
 
 
@@ -168,7 +172,8 @@ def _problem(error: StoreError, request_id: str, *, write: bool) -> _Problem:
         "request_id": request_id,
     }
     if error.outcome is not None and (write or error.code not in _WITHOUT_OUTCOME):
-        members["outcome"] = error.outcome
+        # Of a read nothing is unknown, whichever of its answers was lost behind it.
+        members["outcome"] = error.outcome if write else Outcome.NONE
     if error.faults:
         members["errors"] = [_fault_members(fault) for fault in error.faults]
     headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
@@ -185,6 +190,8 @@ def _headers_of(error: StoreError) -> dict[str, str]:
     headers = {}
     if error.retry_after_seconds is not None:
         headers["retry-after"] = str(math.ceil(error.retry_after_seconds))
+    elif error.retryable and error.code in _STORES_AWAY:
+        headers["retry-after"] = str(_PAUSE_SECONDS)
     if error.code is Code.UNAUTHENTICATED:
         headers["www-authenticate"] = "Bearer"
     if error.code is Code.METHOD_NOT_ALLOWED:

@@ -9,18 +9,27 @@ is read and dropped, for some seconds and some bytes.
 """
 
 import asyncio
+from collections import deque
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from bottomless.errors import Code, InvalidRequest, Overloaded, StoreError
+from bottomless.errors import Overloaded, StoreError
 from bottomless.model.limits import MIB
 from bottomless_server.runtime.connections import Connections
-from bottomless_server.runtime.http import PROBLEM_TYPE, problem_response, request_id_of
+from bottomless_server.runtime.declined_upgrade import body_parser, framing_of
+from bottomless_server.runtime.refusals import (
+    headers_too_large,
+    not_http,
+    refusal_bytes,
+    too_slow,
+    url_too_long,
+)
 
 CUT_SECONDS: Final = 2.0
 """For a client that was cut off to take what waits for it."""
@@ -65,8 +74,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_size = self._header_count = 0
         self._fed = 0
         """Bytes since something of a request was understood."""
-        self._body_size = 0
-        """Bytes of bodies that are held for this connection."""
+        self._body_sizes: deque[int] = deque()
+        """Of each request that has no answer yet, the oldest first."""
+        self._declined: list[tuple[bytes, bytes]] = []
+        """The framing of a body that the parser takes for another protocol."""
         self._dropped = 0
         self._refusal: StoreError | None = None
         self._written = self._taken = 0
@@ -97,16 +108,26 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._fed += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # No other protocol is spoken here, so the request is one of HTTP/1.1.
-            pass
+            self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(self._refusal or _not_http())
+            self._refuse(self._refusal or not_http())
             return
         # A value without an end would be gathered in the parser, which tells only of whole ones.
         if self._fed > 2 * self._bounds.head_bytes_max and self._reading is not Reading.NOTHING:
-            self._refuse(_headers_too_large())
+            self._refuse(headers_too_large())
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # No other protocol is spoken here: what follows is the body, or the next request.
+                data = data[upgrade.args[0] :]
+                if self._declined:
+                    framing, self._declined = self._declined, []
+                    self.parser = body_parser(self, framing)
+            else:
+                return
 
     # What the parser says
 
@@ -120,17 +141,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["bottomless.cut"] = self.cut  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
-        self._count(len(url), InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG))
+        self._count(len(url), url_too_long)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
-        self._count(len(name) + len(value), _headers_too_large())
-        super().on_header(name, value)
+        self._count(len(name) + len(value), headers_too_large)
+        if self._reading is Reading.HEAD:
+            super().on_header(name, value)
+        # Else it is a trailer: nothing behind a body changes by what its request is judged.
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._enter(Reading.BODY)
+        self._body_sizes.append(0)
+        if self.parser.should_upgrade():
+            self._declined = framing_of(self.headers)
         self.cycle.transport = self._outgoing  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
@@ -138,7 +164,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete:
             self._drop(len(body))
             return
-        self._body_size += len(body)
+        self._body_sizes[-1] += len(body)
         self._watched.body_bytes += len(body)
         if self._watched.body_bytes > self._bounds.body_bytes_max:
             self._refusal = Overloaded("too many bodies are on their way", retry_after_seconds=1)
@@ -146,14 +172,16 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._declined:
+            return
         self._enter(Reading.NOTHING)
         super().on_message_complete()
 
     # What the application does
 
     def on_response_complete(self) -> None:
-        if not self.pipeline:
-            self._let_bodies_go()
+        if self._body_sizes:
+            self._watched.body_bytes -= self._body_sizes.popleft()
         if self._reading is Reading.BODY:
             # What is left of the body may still come, within the bounds of lingering.
             self._seconds, self._dropped = 0.0, 0
@@ -216,7 +244,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._seconds += seconds
         if self._reading is Reading.HEAD and self._seconds >= bounds.head_seconds:
-            self._refuse(_too_slow("the head of the request did not arrive in time"))
+            self._refuse(too_slow("the head of the request did not arrive in time"))
         elif self._reading is Reading.NOTHING:
             # A client that never said anything gets no more time than one that began to.
             if self._seconds >= (
@@ -230,7 +258,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._seconds >= bounds.body_seconds or (
             self._stall_seconds >= bounds.body_stall_seconds
         ):
-            self._refuse(_too_slow("the body of the request did not arrive in time"))
+            self._refuse(too_slow("the body of the request did not arrive in time"))
 
     # Refusals
 
@@ -255,29 +283,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._linger()
             return
         self._let_bodies_go()
-        self.write(self._refusal_bytes(error))
+        self.write(refusal_bytes(error, self.server_state.default_headers))
         self._linger()
-
-    def _refusal_bytes(self, error: StoreError) -> bytes:
-        scope: dict[str, Any] = {}
-        answer = problem_response(error, request_id_of(scope))
-        body = bytes(answer.body)
-        named = {
-            **{name: value for name, value in answer.headers.items() if name == "retry-after"},
-            "content-type": PROBLEM_TYPE,
-            "content-length": str(len(body)),
-            "request-id": request_id_of(scope),
-            "x-content-type-options": "nosniff",
-            "connection": "close",
-        }
-        lines = [
-            STATUS_LINE[answer.status_code],
-            *(b"%s: %s\r\n" % pair for pair in self.server_state.default_headers),
-            *(f"{name}: {value}\r\n".encode() for name, value in named.items()),
-            b"\r\n",
-            body,
-        ]
-        return b"".join(lines)
 
     def _linger(self) -> None:
         if self.transport.is_closing():
@@ -299,14 +306,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._fed = self._dropped = 0
 
     def _let_bodies_go(self) -> None:
-        self._watched.body_bytes -= self._body_size
-        self._body_size = 0
+        self._watched.body_bytes -= sum(self._body_sizes)
+        self._body_sizes.clear()
 
-    def _count(self, size: int, refusal: StoreError) -> None:
+    def _count(self, size: int, refusal: Callable[[], StoreError]) -> None:
         self._head_size += size
         bounds = self._bounds
         if self._head_size > bounds.head_bytes_max or self._header_count > bounds.header_count_max:
-            self._refusal = refusal
+            self._refusal = refusal()
             raise httptools.HttpParserError
 
 
@@ -320,15 +327,3 @@ class _Outgoing:
 
     def is_closing(self) -> bool:
         return self._connection.transport.is_closing()
-
-
-def _not_http() -> InvalidRequest:
-    return InvalidRequest("this is not an HTTP/1.1 request", code=Code.BAD_HEADER)
-
-
-def _headers_too_large() -> InvalidRequest:
-    return InvalidRequest("the headers are too large", code=Code.HEADERS_TOO_LARGE)
-
-
-def _too_slow(sentence: str) -> Overloaded:
-    return Overloaded(sentence, code=Code.REQUEST_TIMEOUT)

@@ -21,6 +21,7 @@ from bottomless.errors import (
     OffsetGone,
     Outcome,
     Overloaded,
+    Unavailable,
 )
 from bottomless_server.runtime.http import (
     PROBLEM_TYPE,
@@ -125,6 +126,21 @@ def test_reads_that_met_a_state_of_the_data_have_no_outcome(
 ) -> None:
     assert b"outcome" not in problem_response(error, "id", write=False).body
     assert b'"outcome":"none"' in problem_response(error, "id").body
+
+
+def test_who_meets_a_store_that_is_away_is_told_to_wait() -> None:
+    """H15: once the answer said nothing of when to come again."""
+    away = Unavailable("away", code=Code.OBJECT_STORE_UNAVAILABLE)
+    assert problem_response(away, "id").headers["retry-after"] == "1"
+    for_good = Unavailable("no", code=Code.OBJECT_STORE_UNAVAILABLE, retryable=False)
+    assert "retry-after" not in problem_response(for_good, "id").headers
+
+
+def test_of_a_read_nothing_is_unknown() -> None:
+    """H15: a GET whose answer from the store was lost once said that its outcome was unknown."""
+    error = Unavailable("lost", outcome=Outcome.UNKNOWN)
+    assert b'"outcome":"none"' in problem_response(error, "id", write=False).body
+    assert b'"outcome":"unknown"' in problem_response(error, "id").body
 
 
 async def test_405_names_the_methods_of_all_routes_of_the_path() -> None:

@@ -37,7 +37,8 @@ def as_served(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]
 
 class App:
     """`/small` answers at once, `/large` with 8 MiB, `/body` counts what it is sent,
-    `/unread` refuses without reading, `/wait` answers when it is told to."""
+    `/unread` refuses without reading, `/wait` answers when it is told to, `/headers` with the
+    names of its headers when its body has come."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -57,6 +58,9 @@ class App:
             except ClientGone:
                 self.gone.set()
                 return
+        elif path == "/headers":
+            await read_body(scope, receive, MIB)
+            body = b" ".join(name for name, _ in scope["headers"])
         elif path == "/large":
             body = bytes(8 * MIB)
         headers = [(b"content-length", str(len(body)).encode())]
@@ -255,6 +259,90 @@ async def test_a_connection_has_a_bound_on_requests_that_wait() -> None:
         await app.asked.wait()
         app.go.set()
         assert (await client.end()).count(b"HTTP/1.1 200") == 101
+
+
+@as_served
+async def test_what_a_request_before_another_brought_is_let_go_with_its_answer() -> None:
+    app = App()
+    async with listening(wrap(app)) as listener, connected(listener) as client:
+        # The last one keeps somebody waiting all the time.
+        await client.send(b"POST /body HTTP/1.1\r\nContent-Length: 999\r\n\r\n" + bytes(999))
+        await client.send(b"GET /wait HTTP/1.1\r\n\r\n" + GET)
+        assert await client.answer() == (200, b"999")
+        assert listener.connections.body_bytes == 0
+        app.go.set()
+        assert await client.answer() == (200, b"/wait")
+        assert await client.answer() == (200, b"/small")
+
+
+@as_served
+async def test_a_pipeline_that_never_ends_does_not_use_the_bound_on_bodies_up() -> None:
+    bounds = HttpBounds(body_bytes_max=4 * KIB)
+    request = b"POST /body HTTP/1.1\r\nContent-Length: 999\r\n\r\n" + bytes(999)
+    async with listening(wrap(App()), bounds) as listener, connected(listener) as client:
+        await client.send(request * 2)
+        for _ in range(20):
+            # One is always behind the one that is answered.
+            await client.send(request)
+            assert await client.answer() == (200, b"999")
+
+
+@as_served
+async def test_nothing_behind_a_body_counts_among_its_headers() -> None:
+    request = (
+        b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\nIdempotency-Key: y\r\n\r\n"
+    )
+    async with listening(wrap(App())) as listener, connected(listener) as client:
+        # In one piece, so that all of it is there before the application is asked.
+        await client.send(request + request)
+        for _ in range(2):
+            assert await client.answer() == (200, b"host transfer-encoding")
+
+
+def offering_another_protocol(body: bytes, *, chunked: bool) -> bytes:
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%b\r\n0\r\nX: y\r\n\r\n" % (len(body), body) if chunked else body
+    return (
+        b"POST /body HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+        b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n%b\r\n\r\n%b" % (framing, sent)
+    )
+
+
+@as_served
+@pytest.mark.parametrize("piece_size", [1, 60, 10_000])
+async def test_who_offers_another_protocol_is_answered_in_this_one(piece_size: int) -> None:
+    bodiless = b"GET /small HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    app = App()
+    sent = b"".join(
+        (
+            offering_another_protocol(b"", chunked=False),
+            # Read as the next request, it would be one too many.
+            offering_another_protocol(GET, chunked=False),
+            bodiless,
+            offering_another_protocol(GET, chunked=True),
+            offering_another_protocol(GET, chunked=False),
+            GET,
+        )
+    )
+    length = str(len(GET)).encode()
+    async with listening(wrap(app)) as listener, connected(listener) as client:
+        for start in range(0, len(sent), piece_size):
+            await client.send(sent[start : start + piece_size])
+            await asyncio.sleep(0)
+        expected = [b"0", length, b"/small", length, length, b"/small"]
+        assert [await client.answer() for _ in expected] == [(200, body) for body in expected]
+        await client.send(GET)
+        assert await client.answer() == (200, b"/small")
+        assert app.count == len(expected) + 1
+
+
+@as_served
+async def test_a_body_has_its_bounds_also_where_another_protocol_is_offered() -> None:
+    async with listening(wrap(App()), QUICK) as listener, connected(listener) as client:
+        await client.send(offering_another_protocol(b"abc", chunked=False)[:-1])
+        assert (await client.problem())["code"] == "request-timeout"
+        assert listener.connections.body_bytes == 0
 
 
 @as_served

@@ -58,14 +58,16 @@ class Served:
     async def get(self, who: str = "acme/one", path: str = "/v1/streams") -> httpx.Response:
         return await self.http.get(path, headers={"who": who})
 
-    async def append(self, size: int, *, declared: bool = True) -> httpx.Response:
+    async def append(
+        self, size: int, *, declared: bool = True, path: str = APPEND
+    ) -> httpx.Response:
         async def pieces() -> object:
             for start in range(0, size, 30):
                 yield b"x" * min(30, size - start)
 
         content = b"x" * size if declared else pieces()
         headers = {"who": "acme/one"}
-        return await self.http.post(APPEND, content=content, headers=headers)  # type: ignore[arg-type]
+        return await self.http.post(path, content=content, headers=headers)  # type: ignore[arg-type]
 
 
 def _known(app: ASGIApp) -> ASGIApp:
@@ -124,6 +126,14 @@ async def test_every_answer_says_how_much_is_left() -> None:
         ('"tenant-append-bytes"', "r=60"),
     ]
     assert "append-bytes" not in (await served.get()).headers["ratelimit"]
+
+
+async def test_no_other_spelling_of_the_path_goes_round_the_limit() -> None:
+    served = Served([BYTES])
+    assert (await served.append(100)).status_code == 200
+    for spelling in (f"{APPEND}%0A", APPEND.replace("records", "%72ecords")):
+        assert (await served.append(100, path=spelling)).status_code == 429
+    assert served.received == [100]
 
 
 async def test_bytes_are_counted_before_they_are_read_where_they_are_declared() -> None:

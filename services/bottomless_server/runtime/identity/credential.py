@@ -24,6 +24,9 @@ class ApiKey(NamedTuple):
     key_id: str
     secret: str
 
+    def __repr__(self) -> str:
+        return f"ApiKey(key_id={self.key_id!r})"
+
 
 class RefusedError(Exception):
     """A credential is not good; the reason is for the log alone, and holds nothing of it."""

@@ -4,6 +4,9 @@ Every request asks for one, so what manifest said is kept: it is used for at mos
 and asked for again, ahead of time, after half of that. So a revoked key is refused everywhere
 at most that much later. While manifest does not answer, what it said is used for GRACE_SECONDS,
 measured from when it was asked; after that nobody can be let in, and nobody is.
+
+A secret that is not the one that is known may be newer than what is known: so it is asked for
+before it is refused, as for a key that is not known, and a new secret is good within a moment.
 """
 
 import asyncio
@@ -30,11 +33,13 @@ PAUSE_SECONDS: Final = 1.0
 """After a question that was not answered, while there is an old answer to use."""
 UNKNOWN_SECONDS: Final = 1.0
 """How long it is remembered that there is no such key."""
+OTHER_SECRET_SECONDS: Final = 0.25
+"""Between two questions about one key because of secrets that are not known."""
 KEY_COUNT_MAX: Final = 10_000
 UNKNOWN_COUNT_MAX: Final = 1_000
 STRANGER_COUNT_MAX: Final = 16
-"""Questions at the same time about keys that were never good here: whoever makes ids up takes
-no place from those who are known, and sends manifest no more than that."""
+"""Questions at the same time about keys that were never good here, or not with this secret: whoever
+makes them up takes no place from those who are known, and sends manifest no more than that."""
 STRANGER_WAIT_SECONDS: Final = 2.0
 
 _ACTIVE: Final = "active"
@@ -58,6 +63,10 @@ class _Known:
     asked_at: float
     """Not when it was answered: what it says may have changed since it was asked."""
     refresh_at: float
+
+
+class _AnotherSecretError(RefusedError):
+    """Not a secret of the key, as far as is known."""
 
 
 class Keys:
@@ -102,12 +111,18 @@ class Keys:
             RefusedError: the key is not good.
             Unavailable: manifest does not answer, and what it said is too old.
         """
-        if (principal := self.at_once(key)) is not None:
-            return principal
-        known = await self._looked_up(key.key_id)
-        if known is None:
-            raise RefusedError("there is no such API key")
-        return self._checked(known, key)
+        try:
+            if (principal := self.at_once(key)) is not None:
+                return principal
+            known = await self._looked_up(key.key_id)
+            if known is None:
+                raise RefusedError("there is no such API key")
+            return self._checked(known, key)
+        except _AnotherSecretError:
+            known = await self._newer(key.key_id)
+            if known is None:
+                raise
+            return self._checked(known, key)
 
     async def aclose(self) -> None:
         """Give up what is being asked."""
@@ -121,7 +136,7 @@ class Keys:
         # All are compared, so that the time says nothing of which one it was.
         same = [compare_digest(digest, one) for one in known.digests]
         if not any(same):
-            raise RefusedError("the secret is not that of this API key, or it is revoked")
+            raise _AnotherSecretError("the secret is not that of this API key, or it is revoked")
         expires_at = known.principal.expires_at
         if expires_at is not None and self._now() >= expires_at:
             raise RefusedError("the API key has expired")
@@ -143,7 +158,19 @@ class Keys:
                 return known
             raise _cannot_ask() from None
 
-    async def _stranger(self, key_id: str) -> _Known | None:
+    async def _newer(self, key_id: str) -> _Known | None:
+        """What manifest says of a key now, if what is known is not from a moment ago."""
+        known = self._known.get(key_id)
+        if known is not None and self._elapsed() - known.asked_at < OTHER_SECRET_SECONDS:
+            return None
+        try:
+            return await self._stranger(key_id, known)
+        except Unavailable:
+            # It is not the secret that is known, and nobody says that there is another.
+            return None
+
+    async def _stranger(self, key_id: str, before: _Known | None = None) -> _Known | None:
+        """Ask in one of the places of those who are not known; `before` is known, and too old."""
         try:
             async with asyncio.timeout(STRANGER_WAIT_SECONDS + ASK_SECONDS):
                 if (asking := self._asking.get(key_id)) is not None:
@@ -151,7 +178,9 @@ class Keys:
                 async with self._strangers:
                     # Somebody else may have asked while this one waited for its place.
                     known = self._known.get(key_id)
-                    return known or await asyncio.shield(self._ask(key_id))
+                    if known is not None and known is not before:
+                        return known
+                    return await asyncio.shield(self._ask(key_id))
         except (StoreError, TimeoutError):
             raise _cannot_ask() from None
 

@@ -4,6 +4,7 @@ Algorithms come from an allow-list of asymmetric ones, so that neither `none` no
 that is taken for a shared secret gets anywhere; `iss`, `aud`, `exp` and `sub` are required.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import jwt
 
 from bottomless.errors import InvalidRequest
+from bottomless.model.limits import TIMESTAMP_MAX
 from bottomless.model.names import parse_tenant
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import Jwks
@@ -84,18 +86,38 @@ class SignedTokens:
             tenant = parse_tenant(tenant)
         except InvalidRequest as error:
             raise RefusedError("the tenant of the token is not one") from error
+        if not _is_unicode(claims["sub"]):
+            raise RefusedError("its subject is not Unicode")
         return Principal(
             tenant=tenant,
             actor=f"sub:{claims['sub'][:_ACTOR_SIZE_MAX]}",
             scopes=_scopes(claims.get(self.rules.scope_claim)),
-            expires_at=float(claims["exp"]),
+            expires_at=_seconds(claims["exp"]),
         )
 
 
 def _scopes(claim: Any) -> tuple[str, ...]:
     """Scopes of a claim: a text with spaces between them, or a list."""
-    if isinstance(claim, str):
-        return tuple(claim.split())
-    if isinstance(claim, list):
-        return tuple(scope for scope in claim if isinstance(scope, str))
-    return ()
+    words = claim.split() if isinstance(claim, str) else claim
+    if not isinstance(words, list):
+        return ()
+    return tuple(word for word in words if isinstance(word, str) and _is_unicode(word))
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can say half of a character, which no answer and no object can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _seconds(claim: Any) -> float:
+    try:
+        seconds = float(claim)
+    except OverflowError:
+        seconds = math.inf
+    if seconds > TIMESTAMP_MAX / 1000:
+        raise RefusedError("it ends after all times")
+    return seconds

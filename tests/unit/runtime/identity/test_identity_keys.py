@@ -170,6 +170,39 @@ async def test_another_secret_is_refused_and_both_of_a_rotation_are_good(world: 
     assert await world.good(ApiKey("a1", new))
 
 
+def test_a_key_shows_no_secret_where_it_is_shown() -> None:
+    assert repr(KEY) == str(KEY) == f"{KEY}" == "ApiKey(key_id='a1')"
+
+
+async def test_a_new_secret_is_good_at_once_and_the_old_one_no_more(world: World) -> None:
+    assert await world.good()
+    world.elapsed += 1
+    world.manifest.keys["a1"] = described("a1", "another-secret-x")
+    assert await world.good(ApiKey("a1", "another-secret-x"))
+    assert not await world.good()
+    assert world.manifest.asked == ["a1", "a1"]
+
+
+async def test_who_guesses_secrets_makes_us_ask_a_few_times_a_second_only(world: World) -> None:
+    assert await world.good()
+    for _ in range(100):
+        assert not await world.good(ApiKey("a1", "fedcba9876543210"))
+    assert world.manifest.asked == ["a1"]
+    world.elapsed += 1
+    for _ in range(100):
+        assert not await world.good(ApiKey("a1", "fedcba9876543210"))
+    assert world.manifest.asked == ["a1", "a1"]
+    assert await world.good()
+
+
+async def test_another_secret_is_refused_also_while_manifest_is_away(world: World) -> None:
+    assert await world.good()
+    world.elapsed += 1
+    world.manifest.away = True
+    assert not await world.good(ApiKey("a1", "fedcba9876543210"))
+    assert await world.good()
+
+
 async def test_a_key_ends_when_it_said_without_asking(world: World) -> None:
     world.manifest.keys["a1"] = described("a1", expires_at=round(world.now * 1000) + 5000)
     assert (await world.keys.principal(KEY)).expires_at == world.now + 5

@@ -124,6 +124,10 @@ async def test_clocks_may_differ_a_little() -> None:
     [
         {"exp": "soon"},
         {"exp": float("inf")},
+        {"exp": 10**400},
+        {"exp": 9e18},
+        {"exp": [1]},
+        {"sub": "\ud800"},
         {"sub": 7},
         {"aud": {}},
         {"tenant": ["a"]},
@@ -133,6 +137,12 @@ async def test_clocks_may_differ_a_little() -> None:
 async def test_claims_of_the_wrong_kind_are_refused(claims: dict[str, Any]) -> None:
     token = _signed(**claims)
     assert not await World().good(token)
+
+
+async def test_a_scope_that_is_not_unicode_is_none() -> None:
+    for scope in ("read \ud800", ["read", "\ud800"]):
+        principal = await World().tokens.principal(_signed(scope=scope))
+        assert principal.scopes == ("read",)
 
 
 def _signed(*, kid: bool = True, **claims: Any) -> str:
