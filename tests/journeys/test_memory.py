@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from support.contract import new_stream
 from support.hostile import MIB, Memory, Numbers, assault
 from support.server import AllInOne
@@ -27,6 +28,7 @@ GROWTH = 96 * MIB
 RECORD_COUNT = 24
 
 
+@pytest.mark.timeout(400)
 def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> None:
     with AllInOne(tmp_path / "data", SETTINGS) as server, server.client() as client:
         stream = new_stream(client)

@@ -15,6 +15,7 @@ from support.waiting import until
 
 WRITER_COUNT = 6
 ACKED_MIN = 60
+SETTINGS = {"BOTTOMLESS_FAULT_POINTS": "1", "BOTTOMLESS_DRAIN_SECONDS": "4"}
 
 
 class Writer(threading.Thread):
@@ -47,6 +48,14 @@ class Writer(threading.Thread):
                     self.refused.append(answer.json())
                     if len(self.refused) > 50:
                         return
+
+
+def stall_the_last_upload(server: AllInOne) -> None:
+    """Let the drain take all the time that it has, so that writers go on asking meanwhile."""
+    transport = httpx.HTTPTransport(uds=str(server.data_dir / "run" / "manifest.sock"))
+    with httpx.Client(transport=transport, base_url="http://inside") as client:
+        stall = {"name": "uploader.put.after-object", "action": "stall", "count": 1}
+        client.post("/internal/v1/fault-points", json=stall).raise_for_status()
 
 
 def stop_under_load(url: str, process: Process) -> list[Writer]:
@@ -99,7 +108,9 @@ def test_a_stop_under_load_loses_no_answer_and_tells_no_lie(tmp_path: Path, hous
     process: Process
     with ExitStack() as running:
         if house == "all in one":
-            process = running.enter_context(AllInOne(tmp_path / "data", {}, *lasting_ports(1)))
+            server = AllInOne(tmp_path / "data", SETTINGS, *lasting_ports(1))
+            process = running.enter_context(server)
+            stall_the_last_upload(server)
             url = front = process.url
         else:
             four = running.enter_context(four_processes(tmp_path))
@@ -109,7 +120,6 @@ def test_a_stop_under_load_loses_no_answer_and_tells_no_lie(tmp_path: Path, hous
             client.put("/v1/streams/drained").raise_for_status()
         writers = stop_under_load(url, process)
         if house == "all in one":
-            # What it uploads at the end takes a while, in which writers go on asking.
             assert any(writer.refused for writer in writers)
         process.start()
         with httpx.Client(base_url=front, timeout=30) as client:

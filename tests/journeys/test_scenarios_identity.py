@@ -219,7 +219,7 @@ def test_a_revoked_key_is_refused_within_half_a_minute(house: House) -> None:
 
 def test_a_key_is_refused_after_its_end(house: House) -> None:
     """H3: expired."""
-    key = house.key("*", ttl_seconds=2)
+    key = house.key("*", ttl_seconds=6)
     assert house.status(key["secret"]) == 200
     until(lambda: house.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
 
@@ -288,7 +288,7 @@ def test_the_rebuild_is_for_the_tenant_whose_the_installation_is(house: House) -
 
 def test_an_answer_that_stays_open_ends_with_its_token(house: House) -> None:
     house.declare("followed")
-    token = house.issuer.token(scope="read", exp=round(time.time()) + 3)
+    token = house.issuer.token(scope="read", exp=round(time.time()) + 6)
     with (
         house.client(token) as client,
         client.stream(

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from support.command_line import PROGRAM
-from support.otlp import Span, receiving_spans
+from support.otlp import receiving_spans
 from support.server import AllInOne
 from support.waiting import until
 
@@ -28,12 +28,13 @@ def test_one_read_is_one_trace_through_the_services(tmp_path: Path) -> None:
                 headers={"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"},
             ).raise_for_status()
 
-            def whole() -> list[Span]:
-                spans = [span for span in receiver.spans if span.trace_id == TRACE_ID]
-                return spans if any(span.parent_id == PARENT_ID for span in spans) else []
-
-            spans = until(whole, what="the trace received")
+            until(
+                lambda: any(span.parent_id == PARENT_ID for span in receiver.spans),
+                what="spans received while the process lives",
+            )
+            # What waits to be sent is sent at the end.
             assert server.stop() == 0
+        spans = [span for span in receiver.spans if span.trace_id == TRACE_ID]
 
     (root,) = (span for span in spans if span.parent_id == PARENT_ID)
     assert (root.service, root.name) == ("bottomless", "GET /v1/streams/{s}/records")

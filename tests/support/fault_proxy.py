@@ -69,9 +69,14 @@ class FaultProxy:
         self._rules: list[_Armed] = []
         self.endpoint = ""
         self.story: list[Deed] = []
-        self.request_count = 0
+        self.asked: list[tuple[str, str]] = []
+        """Method and path of every request, disturbed or not."""
         self._stopped = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
+
+    @property
+    def request_count(self) -> int:
+        return len(self.asked)
 
     def arm(self, *rules: Rule) -> None:
         """Disturb what these name, beside what is armed already."""
@@ -127,7 +132,7 @@ class FaultProxy:
         behind: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while (request := await read_head(reader)) is not None:
-                self.request_count += 1
+                self.asked.append((request.method, request.path))
                 if behind is None:
                     behind = await asyncio.open_connection(*self._server)
                 rule = self._choose(request)

@@ -27,10 +27,12 @@ class Receiver:
         self.spans: list[Span] = []
 
     def take(self, body: bytes) -> None:
+        """What came in one request, which others see all at once."""
+        came: list[Span] = []
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             named = {item.key: item.value.string_value for item in resource.resource.attributes}
             for scope in resource.scope_spans:
-                self.spans += [
+                came += [
                     Span(
                         named["service.name"],
                         span.name,
@@ -40,6 +42,7 @@ class Receiver:
                     )
                     for span in scope.spans
                 ]
+        self.spans += came
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class StrictIngest:
         for stored in self._stored:
             if stored[:3] == (first, count, asked.body):
                 return _appended(stored.first_offset, count, count)
-        if first > 0 and not self.next_sequence:
+        if first > 0 and not self.next_sequence and not self.epoch:
             return problem(409, "producer-unknown", retryable=False)
         if first > self.next_sequence:
             return problem(

@@ -229,5 +229,9 @@ def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:
 
 
 def _more_follows(data: bytes, last_size: int) -> bool:
-    header = decode_header(data, len(data) - last_size)
+    try:
+        header = decode_header(data, len(data) - last_size)
+    except Corrupt:
+        # Whoever takes the run verifies each chunk that he needs: those before it are good.
+        return False
     return ChunkFlags.MORE_FOLLOWS in header.flags

@@ -6,7 +6,8 @@ chunk is walked with its checksums, and what a power cut left torn is cut: nothi
 was answered, since an answer follows the sync of the whole round.
 
 A bad chunk with a good one of a later round behind it is damage too, wherever it lies:
-a round is written only after the one before it was synced.
+a round is written only after the one before it was synced. So is a bad chunk that has a
+record in the index, which is written after the sync (walk.py).
 
 Everything here may be cut short by a crash and begun again: cutting a torn tail,
 removing a segment without a header and writing an index anew all end in the same state.
@@ -172,7 +173,11 @@ class _Recovery:
         for place in self._believed(stored, first_offset, synced):
             self._add(segment, place)
         start = self.before._replace(position=segment.size, offset=self.next_offset)
-        for place in walk(self.files, fd, size, max(synced, HEADER_SIZE), start):
+
+        def indexed(at: Place) -> ChunkPlace | None:
+            return _indexed(stored, len(segment.index), at)
+
+        for place in walk(self.files, fd, size, max(synced, HEADER_SIZE), start, indexed):
             self._add(segment, place)
         if last and self.checkpoint is not None:
             _check(self.next_offset >= self.checkpoint.synced_next, "its synced part is missing")
@@ -262,6 +267,20 @@ class _Recovery:
             write_all(self.files, fd, [encode_index_header(header), records], 0)
         finally:
             self.files.close(fd)
+
+
+def _indexed(stored: bytes, number: int, at: Place) -> ChunkPlace | None:
+    """What an index says, from its record `number` on, of the chunk that must start at a place."""
+    view = memoryview(stored)
+    for start in range(number * INDEX_RECORD_SIZE, len(stored), INDEX_RECORD_SIZE):
+        try:
+            place = decode_index_record(view[start : start + INDEX_RECORD_SIZE])
+        except Corrupt:
+            return None
+        if place.position >= at.position:
+            follows = (place.position, place.first_offset) == (at.position, at.offset)
+            return place if follows and place.size > 0 else None
+    return None
 
 
 def _check(fact: bool, why: str) -> None:

@@ -1,13 +1,22 @@
-"""Walk the chunks of a segment with their checksums, and tell tearing from damage."""
+"""Walk the chunks of a segment with their checksums, and tell tearing from damage.
 
-from collections.abc import Iterator
+The index tells it too: its records are written after the sync of their round. A chunk that
+has one was acknowledged, so a bad one is damage, and takes the place that its record says:
+the others stay readable, and whoever reads this one finds that it is bad.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
+
+import structlog
 
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import corrupt
 from bottomless.formats.chunk import HEADER_SIZE, MAGIC, decode_header, verify_body
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkPlace
 from bottomless_server.ingest.file_calls import FileCalls, read_exactly
+
+log = structlog.get_logger(__name__)
 
 _MAGIC: Final = MAGIC.to_bytes(4, "little")
 _SEARCH_SIZE: Final = 256 * 1024 * 1024
@@ -23,44 +32,47 @@ class Place(NamedTuple):
     epoch: int
 
 
-def walk(files: FileCalls, fd: int, size: int, synced: int, start: Place) -> Iterator[ChunkPlace]:
+def walk(
+    files: FileCalls,
+    fd: int,
+    size: int,
+    synced: int,
+    start: Place,
+    indexed: Callable[[Place], ChunkPlace | None] = lambda _: None,
+) -> Iterator[ChunkPlace]:
     """Chunks of whole rounds from `start` to the last good one.
 
+    `indexed` is what the index says of the chunk that must start at a place.
+
     Raises:
-        Corrupt: a chunk below `synced` is damaged, or a later round stands behind it.
+        Corrupt: a chunk below `synced` is damaged, or a later round stands behind it, and no
+            index record says where it ends.
     """
     expected, group = start, list[ChunkPlace]()
     while expected.position < size:
         try:
-            header = _read_chunk(files, fd, expected)
+            place, more_follows = _read_chunk(files, fd, expected)
         except Corrupt as error:
-            if expected.position < synced or _later_round(files, fd, size, expected):
+            known = indexed(expected)
+            if known is not None and known.position + known.size <= size:
+                log.error("a synced chunk is damaged", offset=expected.offset, cause=str(error))  # noqa: TRY400
+                # Its round was synced, so all of a group is there.
+                place, more_follows = known, False
+            elif expected.position < synced or _later_round(files, fd, size, expected):
                 raise corrupt("log", f"damage at offset {expected.offset}") from error
-            break
-        group.append(
-            ChunkPlace(
-                header.first_offset,
-                header.timestamp,
-                expected.position,
-                header.epoch,
-                header.total_size,
-                header.record_count,
-            )
-        )
-        expected = Place(
-            expected.position + header.total_size,
-            header.next_offset,
-            header.timestamp,
-            header.epoch,
-        )
-        if ChunkFlags.MORE_FOLLOWS not in header.flags:
+            else:
+                break
+        group.append(place)
+        end = place.position + place.size
+        expected = Place(end, place.next_offset, place.timestamp, place.epoch)
+        if not more_follows:
             yield from group
             group.clear()
     if group and group[-1].position < synced:
         raise corrupt("log", "a group below the synced position is not whole")
 
 
-def _read_chunk(files: FileCalls, fd: int, expected: Place) -> ChunkHeader:
+def _read_chunk(files: FileCalls, fd: int, expected: Place) -> tuple[ChunkPlace, bool]:
     raw = read_exactly(files, fd, HEADER_SIZE, expected.position)
     header = decode_header(raw)
     body = read_exactly(files, fd, header.total_size - HEADER_SIZE, expected.position + HEADER_SIZE)
@@ -72,7 +84,15 @@ def _read_chunk(files: FileCalls, fd: int, expected: Place) -> ChunkHeader:
     )
     if not follows:
         raise corrupt("chunk", "it does not follow the one before")
-    return header
+    place = ChunkPlace(
+        header.first_offset,
+        header.timestamp,
+        expected.position,
+        header.epoch,
+        header.total_size,
+        header.record_count,
+    )
+    return place, ChunkFlags.MORE_FOLLOWS in header.flags
 
 
 def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:

@@ -205,10 +205,11 @@ class Reader:
     async def _add_tail(self, builder: PageBuilder, data: bytes) -> None:
         def add(view: memoryview) -> None:
             for header, chunk in split_chunks(view):
-                if builder.full:
-                    return
                 if header.kind is not ChunkKind.TRACKING:
                     builder.add(header, chunk)
+                if builder.full:
+                    # Before the next one is looked at: what is damaged there is not asked for.
+                    return
 
         await off_loop(len(data), add, memoryview(data))
 

@@ -127,7 +127,7 @@ class Followers:
         """Raise Unavailable (`draining`) where none may begin any more."""
         if self.draining.is_set():
             raise Unavailable(
-                "this process is about to stop", code=Code.DRAINING, retry_after_seconds=1
+                "the server is about to stop", code=Code.DRAINING, retry_after_seconds=1
             )
 
     def left(self) -> None:

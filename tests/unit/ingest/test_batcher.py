@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from bottomless.errors import Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
-from bottomless.formats.rows import Rows, build_batch, encode_frames
+from bottomless.formats.rows import build_batch, encode_frames
 from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.admission import Admission
 from bottomless_server.ingest.core.batcher import Room, Round, seal_round
 from bottomless_server.ingest.core.chunk_index import ChunkIndex

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from bottomless.errors import Code, Overloaded, StoreError
-from bottomless.formats.rows import Rows
 from bottomless.model.chunk import AppendMode
 from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.producers import Appended
 from bottomless_server.ingest.core.promises import (

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Code, StoreError
 from bottomless.formats.chunk import split_chunks, trailer_of
-from bottomless.formats.rows import Rows
 from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.batcher import seal_round, seal_state
 from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.producers import Appended, New, decide, forget, raise_epoch
@@ -247,8 +247,19 @@ def test_an_epoch_can_be_raised_before_anything_was_written() -> None:
 
     assert stream.tracking.producers["p"].last_sequence is None
     assert stream.refused(strict(0))[0] is Code.PRODUCER_FENCED
-    assert stream.refused(strict(5, epoch=1))[0] is Code.PRODUCER_UNKNOWN
+    assert stream.refused(strict(5, epoch=1)) == (
+        Code.PRODUCER_SEQUENCE_GAP,
+        {"expected_seq": 0, "received_seq": 5},
+    )
     assert stream.send(highwater(7, epoch=1)).first_offset == 0
+
+
+def test_a_producer_that_only_raised_its_epoch_may_begin_where_it_says() -> None:
+    stream = Stream()
+    stream.tracking.take_tracked(raise_epoch(stream.tracking, "p", 10_001))
+
+    assert stream.send(strict(500, epoch=1, start_any=True)).first_offset == 0
+    assert stream.send(strict(510, epoch=1)).first_offset == 10
 
 
 def test_a_forgotten_producer_is_unknown() -> None:

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
-from bottomless.formats.rows import Rows
+from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
 from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
 from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.core.batcher import seal_round
 from bottomless_server.ingest.core.intake import Append
@@ -119,12 +120,13 @@ def test_a_log_cut_at_any_byte_of_its_last_two_rounds_keeps_the_whole_ones(
 
 @settings(max_examples=60)
 @given(position=st.integers(0, 10**6))
-def test_any_flipped_bit_of_the_last_chunk_cuts_it(
+def test_any_flipped_bit_of_a_last_chunk_without_a_record_in_the_index_cuts_it(
     tmp_path_factory: pytest.TempPathFactory, position: int
 ) -> None:
     log = written(tmp_path_factory.mktemp("flip") / "log", [100, 200, 300])
     start = log.segments[0].index.place(2).position
     flip(segment_path(log.directory, 0), start + position % (log.segments[0].size - start))
+    index_path(log.directory, 0).unlink()
 
     found = recovered(log.directory)
 
@@ -132,10 +134,47 @@ def test_any_flipped_bit_of_the_last_chunk_cuts_it(
     assert found.cut_size == log.segments[0].size - start
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_bad_chunk_that_the_index_names_is_damage_and_the_others_stay(
+    tmp_path: Path, number: int
+) -> None:
+    """M32: each byte of its header, and one of its data.
+
+    Above the checkpoint too, the last chunk too: its record was written after its sync. Once
+    it was taken for a torn end: what had been acknowledged was cut, its offset given again.
+    """
+    log = written(tmp_path / "log", [100, 200, 300])
+    path = segment_path(log.directory, 0)
+    good, start = path.read_bytes(), log.segments[0].index.place(number).position
+    for byte in (*range(CHUNK_HEADER_SIZE), 100):
+        path.write_bytes(good)
+        flip(path, start + byte)
+        data = path.read_bytes()
+
+        found = recovered(log.directory)
+
+        assert (found.next_offset, found.cut_size) == (3, 0), byte
+        assert places(found) == places(Recovered(log.segments, 0, 0, 0, None))
+        assert path.read_bytes() == data
+
+
+def test_a_bad_chunk_of_a_group_that_the_index_names_leaves_the_group_whole(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100, 20_000], RollBounds(10**9, 10**9, 10**6))
+    chunks = len(log.segments[0].index)
+    assert chunks > 3
+    flip(segment_path(log.directory, 0), log.segments[0].index.place(2).position + 20)
+
+    found = recovered(log.directory)
+
+    assert (found.next_offset, found.cut_size) == (17, 0)
+    assert len(found.segments[0].index) == chunks
+
+
 def test_a_bad_chunk_with_a_later_round_behind_it_is_damage_and_stays(tmp_path: Path) -> None:
     """Above the checkpoint too: a round is written only after the one before was synced."""
     log = written(tmp_path / "log", [100, 200, 300])
     path = segment_path(log.directory, 0)
+    index_path(log.directory, 0).unlink()
     flip(path, log.segments[0].index.place(1).position + 100)
     data = path.read_bytes()
 
@@ -149,6 +188,7 @@ def test_a_group_torn_in_its_middle_is_cut_as_a_whole(tmp_path: Path) -> None:
     """Chunks of one write reach the disk in any order."""
     log = written(tmp_path / "log", [100, 20_000], RollBounds(10**9, 10**9, 10**6))
     assert len(log.segments[0].index) > 2
+    index_path(log.directory, 0).unlink()
     flip(segment_path(log.directory, 0), log.segments[0].index.place(1).position + 100)
 
     assert recovered(log.directory).next_offset == 1

@@ -45,7 +45,7 @@ async def test_a_new_key_is_good_and_in_the_bucket_when_it_is_shown() -> None:
     assert await is_good(world, issued.credential)
     assert await newest_object(world) == issued.key
     assert [one.key for one in await keys.records.page("acme", "", 10)] == [issued.key]
-    assert issued.credential.split("_")[2] not in repr(issued.key)
+    assert issued.credential.split("_")[2] not in repr(issued)
 
 
 async def test_a_new_key_that_did_not_reach_the_bucket_is_none() -> None:

@@ -1,0 +1,58 @@
+"""docs/how-to and docs/appending.md: every page is followed word for word, and shows what it says.
+
+All of them share a server, with streams of their own, except those that start one themselves.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from support.command_line import CommandLine
+from support.page_run import PageRun
+from support.pages import ROOT, steps_of
+from support.ports import lasting_ports
+from support.server import AllInOne
+
+HOW_TO = ROOT / "docs/how-to"
+INDEX = HOW_TO / "README.md"
+HOW_TOS = sorted(page for page in HOW_TO.glob("*.md") if page != INDEX)
+PAGES = [*HOW_TOS, ROOT / "docs/appending.md"]
+SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    """One server for all pages: what they call it, and where it is."""
+    (port,) = lasting_ports(1)
+    metrics = f"127.0.0.1:{port}"
+    directory = tmp_path_factory.mktemp("how-to")
+    with AllInOne(directory / "data", {"BOTTOMLESS_METRICS_LISTEN": metrics}) as server:
+        yield {SAID: server.url.removeprefix("http://"), SAID_METRICS: metrics}
+
+
+def settings_for(place: str) -> dict[str, str]:
+    """For who starts a server and for who looks for one."""
+    return {"BOTTOMLESS_PORT": place.rpartition(":")[2], "BOTTOMLESS_URL": f"http://{place}"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) -> None:
+    steps = steps_of(page)
+    assert steps
+    tmp_path: Path = request.getfixturevalue("tmp_path")
+    if any("bottomless serve" in step.text for step in steps):
+        places = {SAID: f"127.0.0.1:{lasting_ports(1)[0]}"}
+    else:
+        places = request.getfixturevalue("places")
+    here = places[SAID]
+    addresses = {**places, "localhost:8080": here}
+    cli = CommandLine(f"http://{here}", tmp_path)
+    with PageRun(tmp_path / "reader", addresses, settings_for(here), cli) as reader:
+        reader.take(steps)
+
+
+def test_the_index_leads_to_every_page() -> None:
+    assert sorted(re.findall(r"\]\(([\w-]+\.md)\)", INDEX.read_text())) == [
+        page.name for page in HOW_TOS
+    ]
