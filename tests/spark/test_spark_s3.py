@@ -19,9 +19,10 @@ from support.waiting import until
 
 from bottomless.client import BottomlessClient
 from bottomless.model.names import StreamId, StreamName
+from bottomless.spark.partitions import stored_of
 from bottomless.spark.read import sum_counts
 from bottomless.spark.service import Source
-from bottomless.spark.source import BottomlessSource, stored_of
+from bottomless.spark.source import BottomlessSource
 from bottomless.spark.store import Counts
 from bottomless.spark.url_objects import UrlObjects
 
