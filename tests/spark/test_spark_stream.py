@@ -1,31 +1,41 @@
 """Streaming queries against a running service: every record once, whatever comes between."""
 
 import itertools
-import logging
+import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
 from support.spark_session import Streams, spark
 from support.waiting import until
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.progress import StreamProgress, StreamProgressListener
+from bottomless.spark.source import BottomlessSource
+from bottomless.spark.stream import BottomlessStreamReader
 
 __all__ = ["spark"]
 
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
 TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
+SETTINGS = {
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
+    # What is trimmed goes at once, unless somebody holds it.
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
+}
 
 _numbers = itertools.count()
 
@@ -59,10 +69,10 @@ class Query:
         """Batch in which the query is killed, after it has noted its rows."""
 
     def start(self, *, available_now: bool = True, **options: object) -> StreamingQuery:
-        given = {"startingOffsets": "earliest", **options}
+        given = {"url": self.streams.server.url, "startingOffsets": "earliest", **options}
         frame = (
             self.streams.spark.readStream.format("bottomless")
-            .options(url=self.streams.server.url, stream=self.name)
+            .option("stream", self.name)
             .options(**{key: str(value) for key, value in given.items()})
             .load()
         )
@@ -164,3 +174,194 @@ def test_a_query_that_was_stopped_goes_on_where_it_was(
     last = next(one for one in seen if one.end_offset == 50)
     assert (last.stream, last.rows, last.lag, last.absent) == (query.name, 30, 0, 0)
     assert last.stream_id == streams.client.offsets(query.name).stream_id
+
+
+def trim_all(streams: Streams, name: str) -> None:
+    """Remove all that a stream holds, also from the clients' sight."""
+    streams.client.wait_until_stored(name, timeout_seconds=30)
+    end = streams.client.offsets(name).next_offset
+    streams.client.trim(name, end, allow_empty=True)
+    until(lambda: streams.client.offsets(name).first_offset == end, what="the trim")
+
+
+def test_records_that_were_trimmed_unread_are_an_error_or_are_left_out(
+    streams: Streams, a_query: Callable[..., Query]
+) -> None:
+    query = a_query(SMALL, 20)
+    query.run()
+    streams.produce(query.name, 20)
+    trim_all(streams, query.name)
+    streams.produce(query.name, 10)
+    with pytest.raises(StreamingQueryException, match=r"data lost.*first_offset=20 next_offset=40"):
+        query.run()
+    assert query.committed == list(range(20))
+
+    query.run(failOnDataLoss="false")
+    assert query.committed == [*range(20), *range(40, 50)]
+
+
+def test_a_stream_that_was_made_anew_is_not_taken_for_the_one_that_was_read(
+    streams: Streams, a_query: Callable[..., Query]
+) -> None:
+    query = a_query(TAIL, 20)
+    old = streams.client.offsets(query.name).stream_id
+    query.run()
+    streams.client.delete_stream(query.name)
+    streams.client.create_stream(query.name, TAIL)
+    streams.produce(query.name, 50)
+    new = streams.client.offsets(query.name).stream_id
+    with pytest.raises(StreamingQueryException) as caught:
+        query.run()
+    assert f"expected_stream_id={old} stream_id={new}" in str(caught.value)
+    assert query.committed == list(range(20))
+
+
+def test_an_idle_query_asks_seldom(streams: Streams, a_query: Callable[..., Query]) -> None:
+    query = a_query(TAIL, 5)
+    with running_fault_proxy(streams.server.url) as proxy:
+        running = query.start(available_now=False, url=proxy.endpoint)
+        try:
+            until(lambda: len(query.committed) == 5, 60, "the first records")
+            asked, began = proxy.request_count, time.monotonic()
+            until(lambda: proxy.request_count >= asked + 6, 60, "six more requests")
+            # Spark itself asks the source some 80 times a second.
+            assert time.monotonic() - began > 6 * 0.25 - 0.5
+        finally:
+            running.stop()
+
+
+def test_a_trim_during_a_job_takes_nothing_that_the_job_has_planned(
+    streams: Streams, a_query: Callable[..., Query]
+) -> None:
+    """A job is planned, its stream is trimmed, and then its tasks start."""
+    held, bare, patient = (a_query(SMALL, 100).name for _ in range(3))
+    for name in (held, bare, patient):
+        streams.client.wait_until_stored(name, timeout_seconds=30)
+    frames = {
+        held: streams.load(held, mode="direct"),
+        bare: streams.load(bare, leaseSeconds=0),
+        patient: streams.load(patient, leaseSeconds=0, failOnDataLoss="false"),
+    }
+    for name, frame in frames.items():
+        assert frame.rdd.getNumPartitions() == 1
+        trim_all(streams, name)
+    for name in (bare, patient):
+        stream_id = streams.client.offsets(name).stream_id
+        until(lambda: not objects_of(streams, stream_id), what="the objects to go")  # noqa: B023
+
+    assert [row.offset for row in frames[held].orderBy("offset").collect()] == list(range(100))
+    with pytest.raises(PythonException, match=r"data lost.*first_offset=0 next_offset=100"):
+        frames[bare].collect()
+    assert frames[patient].collect() == []
+
+
+def objects_of(streams: Streams, stream_id: str) -> list[Path]:
+    return list(streams.server.objects.rglob(f"{stream_id}/data/*.fragment"))
+
+
+records = st.fixed_dictionaries(
+    {"value_base64": st.binary(max_size=60).map(lambda data: b64encode(data).decode())},
+    optional={
+        "key": st.text("abc", max_size=4),
+        "headers": st.dictionaries(st.sampled_from(["type", "v"]), st.text("xyz", max_size=3)),
+        "filter_value": st.sampled_from(["emea", "apac", ""]),
+        "event_time": st.integers(0, 10**12),
+    },
+)
+appends = st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4)
+ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
+
+
+@given(
+    appended=appends,
+    stored_count=st.integers(0, 4),
+    bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    options=st.fixed_dictionaries(
+        {"mode": st.sampled_from(["auto", "direct", "reader"])},
+        optional={
+            "targetPartitionBytes": st.integers(50, 2000),
+            "minPartitions": st.integers(1, 4),
+            "rangeBytes": st.sampled_from([1, 500]),
+            "prefetch": st.integers(0, 3),
+            "filterValues": st.sampled_from(["emea", '["", "apac"]']),
+        },
+    ),
+    limits=st.fixed_dictionaries(
+        {},
+        optional={
+            "maxOffsetsPerTrigger": st.integers(5, 40),
+            "maxBytesPerTrigger": st.integers(200, 3000),
+            "maxFragmentsPerTrigger": st.integers(1, 3),
+        },
+    ),
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_range_of_any_stream_is_what_plain_reads_show(
+    streams: Streams,
+    appended: list[list[dict[str, object]]],
+    stored_count: int,
+    bounds: tuple[float, float],
+    options: dict[str, object],
+    limits: dict[str, object],
+) -> None:
+    """Through the data source alone: starting a job of Spark for each would take too long."""
+    name = f"stream-{next(_numbers)}"
+    streams.client.create_stream(name, SMALL)
+    for number, batch in enumerate(appended):
+        if number == stored_count:
+            streams.client.wait_until_stored(name, timeout_seconds=30)
+        streams.client.append(name, batch)
+    end = sum(map(len, appended))
+    rows = plain_rows(streams, name)
+    assert [row["offset"] for row in rows] == list(range(end))
+    if "filterValues" in options:
+        values = {"emea"} if options["filterValues"] == "emea" else {"", "apac"}
+        rows = [row for row in rows if row["filter_value"] in values]
+    first, stop = sorted(round(part * end) for part in bounds)
+
+    given = {"url": streams.server.url, "stream": name, "columns": ALL_COLUMNS, **options}
+    ranged = {**given, "startingOffsets": first, "endingOffsets": stop}
+    assert batch_rows(ranged) == [row for row in rows if first <= row["offset"] < stop]
+    assert streamed_rows({**given, **limits, "startingOffsets": first}) == [
+        row for row in rows if first <= row["offset"]
+    ]
+
+
+def plain_rows(streams: Streams, name: str) -> list[dict[str, Any]]:
+    """All columns of every record as plain reads show them, null where one is not stored."""
+    rows: list[dict[str, Any]] = []
+    for page in streams.client.arrow_pages(name, 0):
+        rows += page.table.to_pylist()
+    nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
+    return [nothing | row for row in rows]
+
+
+def batch_rows(options: dict[str, object]) -> list[dict[str, Any]]:
+    source = BottomlessSource({name: str(value) for name, value in options.items()})
+    schema = source.schema()
+    reader = source.reader(schema)
+    return [row for one in reader.partitions() for row in rows_in(reader.read(one))]
+
+
+def streamed_rows(options: dict[str, object]) -> list[dict[str, Any]]:
+    """What a query with availableNow brings, driven as Spark drives the source."""
+    source = BottomlessSource({name: str(value) for name, value in options.items()})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, BottomlessStreamReader)
+    rows: list[dict[str, Any]] = []
+    try:
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            for one in reader.partitions(start, end):
+                rows += rows_in(reader.read(one))
+            start = end
+    finally:
+        reader.stop()
+    return rows
+
+
+def rows_in(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
