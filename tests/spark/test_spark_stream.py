@@ -1,9 +1,10 @@
 """Streaming queries against a running service: every record once, whatever comes between."""
 
 import itertools
+import json
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
 from support.spark_session import Streams, spark
 from support.waiting import until
 
 from bottomless.client import BottomlessClient
+from bottomless.errors import OffsetGone, WrongOffset
+from bottomless.model.names import StreamId, StreamName
+from bottomless.spark.positions import position_of
 from bottomless.spark.progress import StreamProgress, StreamProgressListener
+from bottomless.spark.read import sum_counts
 from bottomless.spark.source import BottomlessSource
 from bottomless.spark.stream import BottomlessStreamReader
 
@@ -68,7 +73,7 @@ class Query:
         self.fails_at: int | None = None
         """Batch in which the query is killed, after it has noted its rows."""
 
-    def start(self, *, available_now: bool = True, **options: object) -> StreamingQuery:
+    def start(self, *, available_now: bool = True, **options: str | int) -> StreamingQuery:
         given = {"url": self.streams.server.url, "startingOffsets": "earliest", **options}
         frame = (
             self.streams.spark.readStream.format("bottomless")
@@ -80,10 +85,10 @@ class Query:
         writer = writer.option("checkpointLocation", str(self.checkpoint))
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
-    def run(self, **options: object) -> list[Batch]:
+    def run(self, **options: str | int) -> list[Batch]:
         """Read what is there; the batches of this run."""
         before = len(self.batches)
-        query = self.start(**options)
+        query = self.start(available_now=True, **options)
         assert query.awaitTermination(90)
         return self.batches[before:]
 
@@ -231,7 +236,7 @@ def test_an_idle_query_asks_seldom(streams: Streams, a_query: Callable[..., Quer
 
 
 def test_a_trim_during_a_job_takes_nothing_that_the_job_has_planned(
-    streams: Streams, a_query: Callable[..., Query]
+    streams: Streams, a_query: Callable[..., Query], tmp_path: Path
 ) -> None:
     """A job is planned, its stream is trimmed, and then its tasks start."""
     held, bare, patient = (a_query(SMALL, 100).name for _ in range(3))
@@ -240,7 +245,9 @@ def test_a_trim_during_a_job_takes_nothing_that_the_job_has_planned(
     frames = {
         held: streams.load(held, mode="direct"),
         bare: streams.load(bare, leaseSeconds=0),
-        patient: streams.load(patient, leaseSeconds=0, failOnDataLoss="false"),
+        patient: streams.load(
+            patient, leaseSeconds=0, failOnDataLoss="false", metricsDir=str(tmp_path)
+        ),
     }
     for name, frame in frames.items():
         assert frame.rdd.getNumPartitions() == 1
@@ -253,6 +260,7 @@ def test_a_trim_during_a_job_takes_nothing_that_the_job_has_planned(
     with pytest.raises(PythonException, match=r"data lost.*first_offset=0 next_offset=100"):
         frames[bare].collect()
     assert frames[patient].collect() == []
+    assert sum_counts(tmp_path).lost_offsets == 100
 
 
 def objects_of(streams: Streams, stream_id: str) -> list[Path]:
@@ -329,6 +337,49 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
     ]
 
 
+def test_positions_mean_what_they_say(streams: Streams) -> None:
+    name = f"stream-{next(_numbers)}"
+    stream_id = streams.client.create_stream(name, SMALL)["stream_id"]
+    for _ in range(2):
+        streams.produce(name, 10)
+        last = plain_rows(streams, name)[-1]["timestamp"].timestamp()
+        until(lambda: time.time() > last + 0.002, what="the next millisecond")  # noqa: B023
+    second = plain_rows(streams, name)[10]["timestamp"]
+    in_ms = round(second.timestamp() * 1000)
+
+    def offsets(**options: str | int) -> range:
+        found = [row["offset"] for row in batch_rows({**here, **options})]
+        assert found == list(range(found[0], found[0] + len(found))) if found else True
+        return range(found[0], found[-1] + 1) if found else range(0)
+
+    here: dict[str, object] = {"url": streams.server.url, "stream": name}
+    assert offsets(startingOffsets="earliest", endingOffsets="latest") == range(20)
+    assert offsets(startingOffsets="latest") == range(0)
+    assert offsets(startingOffsets=-5) == range(15, 20)
+    assert offsets(endingOffsets=-5) == range(15)
+    assert offsets(startingOffsets=-500) == range(20)
+    assert offsets(startingOffsets="-1h") == range(20)
+    assert offsets(endingOffsets="-1h") == range(0)
+    assert offsets(startingTimestamp=second.isoformat()) == range(10, 20)
+    assert offsets(endingTimestamp=in_ms) == range(10)
+    assert offsets(startingTimestamp="2999-01-01T00:00:00Z") == range(0)
+    assert offsets(startingOffsets=f'{{"{name}": 3}}', endingOffsets=7) == range(3, 7)
+
+    def pinned(stream_id: str) -> str:
+        return json.dumps(position_of(3, StreamName(name), StreamId(stream_id)))
+
+    assert offsets(startingOffsets=pinned(stream_id)) == range(3, 20)
+    other = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
+    with pytest.raises(WrongOffset, match=f"expected_stream_id={other} stream_id={stream_id}"):
+        offsets(startingOffsets=pinned(other))
+
+    trim_all(streams, name)
+    with pytest.raises(OffsetGone, match="startingOffsets lies outside"):
+        offsets(startingOffsets=3)
+    streams.produce(name, 5)
+    assert offsets(startingOffsets=3, failOnDataLoss="false") == range(20, 25)
+
+
 def plain_rows(streams: Streams, name: str) -> list[dict[str, Any]]:
     """All columns of every record as plain reads show them, null where one is not stored."""
     rows: list[dict[str, Any]] = []
@@ -363,5 +414,9 @@ def streamed_rows(options: dict[str, object]) -> list[dict[str, Any]]:
     return rows
 
 
-def rows_in(batches: Iterator[pa.RecordBatch]) -> list[dict[str, Any]]:
-    return [row for batch in batches for row in batch.to_pylist()]
+def rows_in(batches: Iterable[object]) -> list[dict[str, Any]]:
+    rows = []
+    for batch in batches:
+        assert isinstance(batch, pa.RecordBatch)
+        rows += batch.to_pylist()
+    return rows

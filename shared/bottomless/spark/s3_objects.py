@@ -33,6 +33,7 @@ from bottomless.spark.store import (
     Counts,
     StorePlace,
     check_ca,
+    check_range,
     patiently,
 )
 
@@ -70,16 +71,6 @@ class S3Objects:
                 check_range(reply.get("ContentRange"), start, reply["ContentLength"], size)
                 data: bytes = body.read()
                 return data
-
-
-def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
-    """Look at what the store is about to send, before gigabytes of it are in memory.
-
-    Raises:
-        DriveRefused: it is not the range that was asked for.
-    """
-    if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
-        raise DriveRefused("the object store sends other ranges than it is asked for")
 
 
 @lru_cache(maxsize=4)

@@ -109,6 +109,16 @@ def check_ca(ca: str | None) -> None:
         raise DriveRefused("the option s3.ca names no file on the machine of this worker")
 
 
+def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
+    """Look at what the store is about to send, before gigabytes of it are in memory.
+
+    Raises:
+        DriveRefused: it is not the range that was asked for.
+    """
+    if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
+        raise DriveRefused("the object store sends other ranges than it is asked for")
+
+
 def _may_pass(error: Exception) -> bool:
     return isinstance(error, StoreError) and error.retryable
 

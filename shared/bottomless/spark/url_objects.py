@@ -16,7 +16,6 @@ from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.drives.s3_answers import of_answer
 from bottomless.errors import Code, NotFound, WrongOffset
 from bottomless.spark.plan import Stored
-from bottomless.spark.s3_objects import check_range
 from bottomless.spark.service import Source, ask_json
 from bottomless.spark.store import (
     CONNECT_SECONDS,
@@ -24,6 +23,7 @@ from bottomless.spark.store import (
     READ_SECONDS,
     Counts,
     check_ca,
+    check_range,
     patiently,
 )
 
