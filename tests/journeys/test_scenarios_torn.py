@@ -107,7 +107,9 @@ def test_a_log_torn_anywhere_in_its_last_two_chunks_keeps_every_whole_round(tmp_
         ):
             truncate(one.path, size)
             cuts.append((one, size))
-        for one, torn in zip(tails, [b"\0" * 500, b"x", plain.path.read_bytes()[64:200]], strict=True):
+        for one, torn in zip(
+            tails, [b"\0" * 500, b"x", plain.path.read_bytes()[64:200]], strict=True
+        ):
             size = one.path.stat().st_size
             with one.path.open("ab") as file:
                 file.write(torn)

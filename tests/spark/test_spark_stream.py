@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
@@ -23,6 +24,7 @@ from support.waiting import until
 from bottomless.client import BottomlessClient
 from bottomless.errors import OffsetGone, WrongOffset
 from bottomless.model.names import StreamId, StreamName
+from bottomless.spark.partitions import SharePartition
 from bottomless.spark.positions import position_of
 from bottomless.spark.progress import StreamProgress, StreamProgressListener
 from bottomless.spark.read import sum_counts
@@ -337,6 +339,40 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
     ]
 
 
+def test_a_new_query_begins_at_the_end_as_it_was_when_it_first_asked(streams: Streams) -> None:
+    name = f"stream-{next(_numbers)}"
+    streams.client.create_stream(name, SMALL)
+    streams.produce(name, 10)
+    reader = stream_reader({"url": streams.server.url, "stream": name})
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) is start
+    streams.produce(name, 5)
+    # Spark asks again until a first batch is done.
+    assert reader.initialOffset() == start
+    end = until(lambda: news(reader, start), what="the new records")
+    streams.client.wait_until_stored(name, timeout_seconds=30)
+    (share,) = reader.partitions(start, end)
+    assert [row["offset"] for row in rows_in(reader.read(share))] == list(range(10, 15))
+    assert isinstance(share, SharePartition)
+    assert share.lease is not None
+    assert reader.reportLatestOffset() == end
+    reader.stop()
+
+
+def news(reader: BottomlessStreamReader, start: dict[str, Any]) -> dict[str, Any] | None:
+    end = reader.latestOffset(start, ReadAllAvailable())
+    return None if end == start else end
+
+
+def test_without_the_tail_a_query_takes_what_is_in_object_storage(streams: Streams) -> None:
+    name = f"stream-{next(_numbers)}"
+    streams.client.create_stream(name, TAIL)
+    streams.produce(name, 10)
+    options: dict[str, object] = {"url": streams.server.url, "stream": name, "includeTail": "false"}
+    assert streamed_rows({**options, "startingOffsets": "earliest"}) == []
+    assert len(streamed_rows({**options, "startingOffsets": 0, "includeTail": "true"})) == 10
+
+
 def test_positions_mean_what_they_say(streams: Streams) -> None:
     name = f"stream-{next(_numbers)}"
     stream_id = streams.client.create_stream(name, SMALL)["stream_id"]
@@ -398,9 +434,7 @@ def batch_rows(options: dict[str, object]) -> list[dict[str, Any]]:
 
 def streamed_rows(options: dict[str, object]) -> list[dict[str, Any]]:
     """What a query with availableNow brings, driven as Spark drives the source."""
-    source = BottomlessSource({name: str(value) for name, value in options.items()})
-    reader = source.streamReader(source.schema())
-    assert isinstance(reader, BottomlessStreamReader)
+    reader = stream_reader(options)
     rows: list[dict[str, Any]] = []
     try:
         start = reader.initialOffset()
@@ -412,6 +446,13 @@ def streamed_rows(options: dict[str, object]) -> list[dict[str, Any]]:
     finally:
         reader.stop()
     return rows
+
+
+def stream_reader(options: dict[str, object]) -> BottomlessStreamReader:
+    source = BottomlessSource({name: str(value) for name, value in options.items()})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, BottomlessStreamReader)
+    return reader
 
 
 def rows_in(batches: Iterable[object]) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ class Options:
     """Where every task leaves a small JSON file with the reads it made."""
 
 
-_NAMES: Final = (
+OPTION_NAMES: Final = (
     "url",
     "stream",
     "mode",
@@ -155,7 +155,7 @@ _NAMES: Final = (
     "s3.ca",
     "metricsDir",
 )
-_KNOWN: Final = frozenset(name.lower() for name in _NAMES)
+_KNOWN: Final = frozenset(name.lower() for name in OPTION_NAMES)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -168,7 +168,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     unknown = sorted(set(lowered) - _KNOWN)
     if unknown:
         raise InvalidRequest(
-            f"unknown option {', '.join(unknown)}; the options are {', '.join(_NAMES)}"
+            f"unknown option {', '.join(unknown)}; the options are {', '.join(OPTION_NAMES)}"
         )
     for name in ("url", "stream"):
         if name not in lowered:

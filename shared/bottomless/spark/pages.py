@@ -46,7 +46,7 @@ def read_pages(
         try:
             answer = _get(source, offset, next_offset)
         except OffsetGone as error:
-            offset = _note_trimmed(error, offset, next_offset, losses)
+            offset = _behind(error, offset, next_offset, losses)
             continue
         counts.page_reads += 1
         counts.page_bytes += len(answer.data)
@@ -68,18 +68,34 @@ def read_pages(
 def record_size_at(source: Source, offset: int, next_offset: int) -> float:
     """What a record costs from `offset` on, about: as the next few of them do."""
     query = _query(source, offset, next_offset, SAMPLE_RECORD_COUNT, SAMPLE_SIZE)
-    answer = ask(source, "records", query, ARROW)
+    try:
+        answer = ask(source, "records", query, ARROW)
+    except OffsetGone as error:
+        readable = _readable(error, offset)
+        if readable is None:
+            raise
+        return record_size_at(source, readable, next_offset) if readable < next_offset else 0.0
     count = int(answer.headers["Page-Next-Offset"]) - offset
     return len(answer.data) / max(count, 1)
 
 
-def _note_trimmed(error: OffsetGone, offset: int, next_offset: int, losses: Losses) -> int:
-    """The offset to go on from, when some from `offset` on have been trimmed."""
+def _behind(error: OffsetGone, offset: int, next_offset: int, losses: Losses) -> int:
+    """The offset to go on from, where `offset` and some behind it cannot be read."""
+    readable = _readable(error, offset)
+    if readable is not None:
+        return readable
     floor = error.facts.get("first_offset")
     if error.code is not Code.OFFSET_TRIMMED or not isinstance(floor, int) or floor <= offset:
         raise error
     losses.note(offset, min(floor, next_offset), error)
     return min(floor, next_offset)
+
+
+def _readable(error: OffsetGone, offset: int) -> int | None:
+    """Where the gap ends that `offset` lies in: nothing was stored under its offsets, or an
+    operator has given up what was, so that it is no loss to a job."""
+    readable = error.facts.get("readable_offset")
+    return readable if isinstance(readable, int) and readable > offset else None
 
 
 def _check_range(batch: pa.RecordBatch, first_offset: int, next_offset: int) -> None:

@@ -1,5 +1,8 @@
 """What the data source takes, and what it says to what it does not take."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from bottomless.errors import InvalidRequest
@@ -7,6 +10,7 @@ from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import Ago, At, First, Next, Since, Tail
 from bottomless.spark.options import (
     COLUMNS_DEFAULT,
+    OPTION_NAMES,
     PARTITION_SIZE_DEFAULT,
     Limits,
     Mode,
@@ -174,3 +178,10 @@ def test_options_of_streaming_queries_and_of_batch_reads_are_not_ignored_by_the_
     check_batch(ended)
     with pytest.raises(InvalidRequest, match="a stream has no end"):
         check_streaming(ended)
+
+
+def test_the_docs_list_every_option() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    listed = re.findall(r"^\| `([A-Za-z0-9.]+)` \|", page.partition("## Options")[2], re.MULTILINE)
+    end = listed.index("metricsDir") + 1
+    assert set(listed[:end]) == set(OPTION_NAMES)
