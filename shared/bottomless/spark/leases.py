@@ -12,6 +12,7 @@ import time
 from typing import Final, NamedTuple
 
 from bottomless.errors import Code, Denied, NotFound, OffsetGone, Overloaded, StoreError
+from bottomless.model.offset_spec import parse_timestamp
 from bottomless.spark.service import Source, send_json
 
 _log: Final = logging.getLogger(__name__)
@@ -28,6 +29,9 @@ _RENEWED_COUNT_MAX: Final = 256
 class Lease(NamedTuple):
     lease_id: str
     seconds: int
+    """For how long it was asked; the service may have given less."""
+    renewal_seconds: float
+    """After so long it should be renewed, or replaced by a newer one."""
 
 
 def take_lease(source: Source, first_offset: int, seconds: int) -> Lease | None:
@@ -62,13 +66,13 @@ def take_lease(source: Source, first_offset: int, seconds: int) -> Lease | None:
         if error.code is Code.OFFSET_BEYOND_END or _unserved(error):
             return None
         raise
-    return Lease(granted["lease_id"], seconds)
+    return Lease(granted["lease_id"], seconds, _left(granted["expires_at"], seconds) / RENEWALS)
 
 
 def renew_lease(source: Source, lease: Lease | None) -> None:
     """Let it run out later. Never fails: a job that loses its lease may still read all it needs."""
     now = time.monotonic()
-    if lease is None or now - _renewed.get(lease.lease_id, -1e9) < lease.seconds / RENEWALS:
+    if lease is None or now - _renewed.get(lease.lease_id, -1e9) < lease.renewal_seconds:
         return
     if len(_renewed) >= _RENEWED_COUNT_MAX:
         _renewed.clear()
@@ -87,6 +91,13 @@ def return_lease(source: Source, lease: Lease | None) -> None:
         send_json(source, "DELETE", f"leases/{lease.lease_id}")
     except StoreError as error:
         _log.info("a lease was not returned: %s", error)
+
+
+def _left(expires_at: str, seconds: int) -> float:
+    # By this machine's clock, which may be wrong: then it is renewed too often, or as if the
+    # service had given what it was asked for.
+    left = parse_timestamp(expires_at) / 1000 - time.time()
+    return min(max(left, 1), seconds)
 
 
 def _unserved(error: StoreError) -> bool:

@@ -34,7 +34,7 @@ from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import Next
 from bottomless.spark.admission import admit
-from bottomless.spark.leases import RENEWALS, Lease, return_lease
+from bottomless.spark.leases import Lease, return_lease
 from bottomless.spark.options import Limits, Options
 from bottomless.spark.pages import record_size_at
 from bottomless.spark.partitions import (
@@ -213,7 +213,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         source = self._source(snapshot.stream_id)
         if self._lease is not None:
             lease, taken_at = self._lease
-            if now - taken_at < lease.seconds / RENEWALS:
+            if now - taken_at < lease.renewal_seconds:
                 return lease
         held, self._lease = self._lease, None
         taken = lease_range(self._options, snapshot)

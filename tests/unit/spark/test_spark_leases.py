@@ -12,7 +12,10 @@ from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.leases import Lease, renew_lease, return_lease, take_lease
 from bottomless.spark.service import Source
 
-GRANTED: tuple[int, dict[str, object]] = (201, {"lease_id": "ls_1"})
+GRANTED: tuple[int, dict[str, object]] = (
+    201,
+    {"lease_id": "ls_1", "expires_at": "2999-01-01T00:00:00.000Z"},
+)
 
 
 class Service(HTTPServer):
@@ -63,7 +66,7 @@ def service() -> Iterator[Service]:
 
 def test_a_lease_holds_from_an_offset_on_for_one_very_stream(service: Service) -> None:
     source = service.source
-    assert take_lease(source, 7, 60) == Lease("ls_1", 60)
+    assert take_lease(source, 7, 60) == Lease("ls_1", 60, 15)
     wanted = {
         "first_offset": 7,
         "ttl_seconds": 60,
@@ -71,6 +74,11 @@ def test_a_lease_holds_from_an_offset_on_for_one_very_stream(service: Service) -
         "expect_stream_id": source.stream_id,
     }
     assert service.asked == [("POST", "/v1/streams/orders/leases", wanted)]
+
+
+def test_a_lease_that_the_service_made_shorter_is_renewed_earlier(service: Service) -> None:
+    service.answer = 201, {"lease_id": "ls_1", "expires_at": "2020-01-01T00:00:00.000Z"}
+    assert take_lease(service.source, 7, 3600) == Lease("ls_1", 3600, 0.25)
 
 
 def test_no_time_means_no_lease(service: Service) -> None:
@@ -110,7 +118,7 @@ def test_what_a_job_has_to_know_is_raised(
 
 
 def test_a_process_renews_a_lease_once_for_many_tasks(service: Service) -> None:
-    lease = Lease("ls_many", 3600)
+    lease = Lease("ls_many", 3600, 900)
     for _ in range(10):
         renew_lease(service.source, lease)
     assert service.asked == [("PUT", "/v1/streams/orders/leases/ls_many", {"ttl_seconds": 3600})]
@@ -119,6 +127,6 @@ def test_a_process_renews_a_lease_once_for_many_tasks(service: Service) -> None:
 
 def test_a_lease_that_ran_out_stops_no_task(service: Service) -> None:
     service.answer = 404, {"code": "lease-not-found"}
-    renew_lease(service.source, Lease("ls_late", 1))
-    return_lease(service.source, Lease("ls_late", 1))
+    renew_lease(service.source, Lease("ls_late", 1, 0.25))
+    return_lease(service.source, Lease("ls_late", 1, 0.25))
     assert [method for method, _, _ in service.asked] == ["PUT", "DELETE"]
