@@ -19,9 +19,10 @@ from support.waiting import until
 
 from bottomless.client import BottomlessClient
 from bottomless.model.names import StreamId, StreamName
+from bottomless.spark.partitions import stored_of
 from bottomless.spark.read import sum_counts
 from bottomless.spark.service import Source
-from bottomless.spark.source import BottomlessSource, stored_of
+from bottomless.spark.source import BottomlessSource
 from bottomless.spark.store import Counts
 from bottomless.spark.url_objects import UrlObjects
 
@@ -162,6 +163,23 @@ def test_mode_direct_says_what_is_wrong_with_the_credentials_and_what_to_do(
     assert "SignatureDoesNotMatch" in told
     assert "mode=presigned and mode=reader need no credentials" in told
     assert CREDENTIALS["AWS_ACCESS_KEY_ID"] not in told
+
+
+def test_credentials_may_come_from_a_file_whatever_the_environment_says(
+    world: S3Streams, stored: Stored, tmp_path: Path
+) -> None:
+    path = tmp_path / "reader.ini"
+    path.write_text(
+        "[default]\n"
+        f"aws_access_key_id = {CREDENTIALS['AWS_ACCESS_KEY_ID']}\n"
+        f"aws_secret_access_key = {CREDENTIALS['AWS_SECRET_ACCESS_KEY']}\n"
+    )
+    with worker_environment(world.streams.spark, WORKERS["wrong"]):
+        frame = world.streams.load(stored.name, mode="direct", credentials=f"file:{path}")
+        assert frame.count() == len(stored.values)
+        nowhere = world.streams.load(stored.name, mode="direct", credentials="file:/no/such.ini")
+        with pytest.raises(PythonException, match="the option credentials names no file"):
+            nowhere.count()
 
 
 def test_workers_may_see_the_store_elsewhere_than_the_services(

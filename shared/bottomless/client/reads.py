@@ -133,9 +133,12 @@ class ReadCalls(Wire):
         path = f"{stream_path(name)}/offsets/resolve"
         return members(await self._send("GET", path, {"spec": spec, **parameters}))
 
-    async def bounds(self, name: str) -> dict[str, Any]:
-        """Everything that is known of a stream's offsets and times."""
-        return members(await self._send("GET", f"{stream_path(name)}/offsets"))
+    async def bounds(self, /, name: str, **parameters: int | str) -> dict[str, Any]:
+        """Everything that is known of a stream's offsets and times.
+
+        With `wait_ms` and `after`, when the stream has grown beyond that offset.
+        """
+        return members(await self._send("GET", f"{stream_path(name)}/offsets", parameters))
 
     async def offsets(self, name: str) -> Offsets:
         """Where a stream begins and ends, in the log and in object storage."""

@@ -8,7 +8,8 @@ On the record's path: after shared/bottomless/spark/plan.py, before
 shared/bottomless/spark/rows.py.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,13 +21,13 @@ from bottomless.formats.checks import check
 from bottomless.formats.chunk import batches_of, decode_header, verify_body
 from bottomless.formats.fragment import FragmentIndex, decode_index
 from bottomless.model.chunk import ChunkHeader, ChunkKind, ChunkPlace
-from bottomless.model.limits import MIB
+from bottomless.spark.options import OnCorrupt, Reading
 from bottomless.spark.plan import Slice, Stored
+from bottomless.spark.read_ahead import read_ahead
 from bottomless.spark.rows import RowShape
 from bottomless.spark.store import Objects
 
-RANGE_SIZE: Final = 8 * MIB
-"""Bytes of one read: large enough for an object store, small enough for a worker's memory."""
+_log: Final = logging.getLogger(__name__)
 
 
 class Placed(NamedTuple):
@@ -37,34 +38,112 @@ class Placed(NamedTuple):
 
 
 def read_slice(
-    objects: Objects, piece: Slice, shape: RowShape, *, verify: bool = True
+    objects: Objects,
+    piece: Slice,
+    shape: RowShape,
+    reading: Reading = Reading(),  # noqa: B008  # frozen
+    skipped: Callable[[int], None] | None = None,
 ) -> Iterator[Placed]:
     """Every record of the slice, in order, clipped exactly.
 
-    `verify` checks whole chunks; the batches in them are always checked against their own
-    checksums. What comes damaged or cut short is read once more, since that can have
-    happened on the way.
+    `reading` says how: whole chunks may be checked, and the batches in them are always
+    checked against their own checksums. What comes damaged or cut short is read once more,
+    since that can have happened on the way. Chunks that are damaged again may be left out;
+    then `skipped` is told of how many records.
 
     Raises:
         NotFound: `data-missing`, the object is gone; what came before was good.
         Unavailable: the store does not give it; what came before was good.
         Corrupt: the object is not what the manifest or its checksums say.
     """
-    index = _load_index(objects, piece.fragment)
-    number = index.at_offset(piece.first_offset)
+    skips = reading.on_corrupt is OnCorrupt.SKIP
+    try:
+        index = _load_index(objects, piece.fragment)
+    except Corrupt:
+        if not skips:
+            raise
+        _skip(piece.first_offset, piece.next_offset, skipped)
+        return
     end = index.at_offset(piece.next_offset - 1) + 1
-    while number < end:
-        following = _end_of_range(index, number, end)
-        first, last = index.place(number), index.place(following - 1)
+    spans = _spans(index, index.at_offset(piece.first_offset), end, reading.range_size)
+    fetched = read_ahead((_fetch(objects, piece, span) for span in spans), reading.prefetch)
+    for span, data in zip(spans, fetched, strict=True):
         offset = piece.first_offset
         try:
-            for placed in _read_range(objects, piece, first, last, shape, verify=verify):
+            for placed in _decode(data, piece, span, shape, verify=reading.verify_checksums):
                 offset = placed.next_offset
                 yield placed
         except Corrupt:
             rest = piece._replace(first_offset=offset)
-            yield from _read_range(objects, rest, first, last, shape, verify=verify)
-        number = following
+            if skips:
+                yield from _good_chunks(objects, rest, index, span, shape, skipped)
+            else:
+                again = _fetch(objects, rest, span)()
+                yield from _decode(again, rest, span, shape, verify=reading.verify_checksums)
+
+
+class _Span(NamedTuple):
+    """Chunks that one read brings."""
+
+    first: ChunkPlace
+    last: ChunkPlace
+    first_number: int
+    next_number: int
+
+    @property
+    def size(self) -> int:
+        return self.last.position + self.last.size - self.first.position
+
+
+def _span(index: FragmentIndex, number: int, following: int) -> _Span:
+    return _Span(index.place(number), index.place(following - 1), number, following)
+
+
+def _spans(index: FragmentIndex, number: int, end: int, range_size: int) -> list[_Span]:
+    """As many chunks a read as fit into a range; a large chunk goes alone."""
+    spans = []
+    while number < end:
+        sizes = np.cumsum(index.records[number:end]["size"], dtype=np.uint64)
+        fitting = int(np.searchsorted(sizes, np.uint64(range_size), side="right"))
+        spans.append(_span(index, number, number + max(1, fitting)))
+        number = spans[-1].next_number
+    return spans
+
+
+def _fetch(objects: Objects, piece: Slice, span: _Span) -> Callable[[], bytes]:
+    return lambda: objects.read(piece.fragment, span.first.position, span.size)
+
+
+def _good_chunks(
+    objects: Objects,
+    piece: Slice,
+    index: FragmentIndex,
+    span: _Span,
+    shape: RowShape,
+    skipped: Callable[[int], None] | None,
+) -> Iterator[Placed]:
+    """Read the chunks of a damaged range again one by one, without those that stay damaged."""
+    for number in range(span.first_number, span.next_number):
+        one = _span(index, number, number + 1)
+        first = max(piece.first_offset, one.first.first_offset)
+        end = min(piece.next_offset, one.first.next_offset)
+        if first >= end:
+            continue
+        rest = piece._replace(first_offset=first)
+        try:
+            data = _fetch(objects, rest, one)()
+            # All of a chunk or nothing of it.
+            good = list(_decode(data, rest, one, shape, verify=True))
+        except Corrupt:
+            _skip(first, end, skipped)
+        else:
+            yield from good
+
+
+def _skip(first_offset: int, next_offset: int, skipped: Callable[[int], None] | None) -> None:
+    _log.warning("skipped offsets %d to %d: damaged", first_offset, next_offset - 1)
+    if skipped is not None:
+        skipped(next_offset - first_offset)
 
 
 def _load_index(objects: Objects, fragment: Stored) -> FragmentIndex:
@@ -87,28 +166,14 @@ def _load_index(objects: Objects, fragment: Stored) -> FragmentIndex:
     return index
 
 
-def _end_of_range(index: FragmentIndex, number: int, end: int) -> int:
-    """Number after the last chunk that still fits into one read; a large chunk goes alone."""
-    records = index.records[number:end]
-    sizes = np.cumsum(records["size"], dtype=np.uint64)
-    return number + max(1, int(np.searchsorted(sizes, np.uint64(RANGE_SIZE), side="right")))
-
-
-def _read_range(
-    objects: Objects,
-    piece: Slice,
-    first: ChunkPlace,
-    last: ChunkPlace,
-    shape: RowShape,
-    *,
-    verify: bool,
+def _decode(
+    given: bytes, piece: Slice, span: _Span, shape: RowShape, *, verify: bool
 ) -> Iterator[Placed]:
-    """Records of the slice that lie in the chunks from `first` to `last`, by one read."""
-    size = last.position + last.size - first.position
-    data = memoryview(objects.read(piece.fragment, first.position, size))
-    check("fragment", len(data) == size, "its object is cut short")
-    position, expected = 0, first.first_offset
-    while position < size:
+    """Records of the slice that lie in the chunks of a span, from the bytes that it was read as."""
+    data = memoryview(given)
+    check("fragment", len(data) == span.size, "its object is cut short")
+    position, expected = 0, span.first.first_offset
+    while position < len(data):
         header = decode_header(data, position)
         check("fragment", header.first_offset == expected, "its chunks are not those of its index")
         expected = header.next_offset
@@ -119,7 +184,7 @@ def _read_range(
             if verify:
                 verify_body(header, chunk)
             yield from _rows(header, chunk, piece, shape)
-    check("fragment", expected == last.next_offset, "its chunks are not those of its index")
+    check("fragment", expected == span.last.next_offset, "its chunks are not those of its index")
 
 
 def _rows(

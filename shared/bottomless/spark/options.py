@@ -9,13 +9,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import orjson
+
 from bottomless.errors import InvalidRequest
-from bottomless.model.limits import MIB
+from bottomless.model.limits import MIB, OFFSET_MAX
 from bottomless.model.names import StreamName, parse_stream_name
-from bottomless.model.offset_spec import At, First, Next, parse_offset
+from bottomless.spark.positions import Position, parse_position, parse_time
 
 PARTITION_SIZE_DEFAULT: Final = 256 * MIB
 """A Python task costs some 50 ms before its first row, so it should read for longer than that."""
+
+RANGE_SIZE_DEFAULT: Final = 8 * MIB
+"""Bytes of one read: large enough for an object store, small enough for a worker's memory."""
+RANGE_SIZE_MAX: Final = 1024 * MIB
+PREFETCH_DEFAULT: Final = 4
+PREFETCH_MAX: Final = 64
+LEASE_SECONDS_DEFAULT: Final = 3600
+LEASE_SECONDS_MAX: Final = 31_622_400
 
 COLUMNS: Final = (
     "offset",
@@ -43,6 +53,32 @@ class Mode(StrEnum):
     """The reader service, over HTTP."""
 
 
+class OnCorrupt(StrEnum):
+    """What a worker does with a chunk that is damaged when it is read a second time, too."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    """Leave it out, say so in the log and count its records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which records are wanted by their filter value."""
+
+    values: tuple[str, ...]
+    unfiltered: bool
+    """Also those that have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a micro-batch takes at most, None for no bound; it takes one record at least."""
+
+    size: int | None = None
+    offsets: int | None = None
+    fragments: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class S3View:
     """How workers see an S3 store where that differs from how the services see it."""
@@ -52,6 +88,21 @@ class S3View:
     path_style: bool | None
     ca: str | None
     """File of certificates to trust, at the same path on every machine of the workers."""
+    credentials: str | None = None
+    """File of credentials, likewise; None for those of the worker's environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a worker reads what it has been given."""
+
+    wanted: Wanted | None = None
+    fail_on_data_loss: bool = True
+    verify_checksums: bool = True
+    on_corrupt: OnCorrupt = OnCorrupt.FAIL
+    prefetch: int = PREFETCH_DEFAULT
+    """Ranges of an object that are asked for ahead of the one in hand."""
+    range_size: int = RANGE_SIZE_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +110,52 @@ class Options:
     url: str
     stream: StreamName
     mode: Mode
-    starting: At | First
-    ending: At | Next
+    starting: Position | None
+    """None where nothing is said: a batch begins at the beginning, a streaming query at the end."""
+    ending: Position | None
     include_tail: bool
     columns: tuple[str, ...]
     target_partition_bytes: int
     min_partitions: int
-    verify_checksums: bool
+    reading: Reading
+    lease_seconds: int
+    limits: Limits
     s3: S3View
     metrics_dir: str | None
     """Where every task leaves a small JSON file with the reads it made."""
 
 
-_NAMES: Final = (
+OPTION_NAMES: Final = (
     "url",
     "stream",
     "mode",
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
     "includeTail",
     "columns",
+    "filterValues",
+    "matchUnfiltered",
     "targetPartitionBytes",
     "minPartitions",
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "maxFragmentsPerTrigger",
+    "failOnDataLoss",
     "verifyChecksums",
+    "onCorrupt",
+    "leaseSeconds",
+    "prefetch",
+    "rangeBytes",
+    "credentials",
     "s3.endpoint",
     "s3.region",
     "s3.pathStyle",
     "s3.ca",
     "metricsDir",
 )
-_KNOWN: Final = frozenset(name.lower() for name in _NAMES)
+_KNOWN: Final = frozenset(name.lower() for name in OPTION_NAMES)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -101,17 +168,18 @@ def parse_options(given: Mapping[str, str]) -> Options:
     unknown = sorted(set(lowered) - _KNOWN)
     if unknown:
         raise InvalidRequest(
-            f"unknown option {', '.join(unknown)}; the options are {', '.join(_NAMES)}"
+            f"unknown option {', '.join(unknown)}; the options are {', '.join(OPTION_NAMES)}"
         )
     for name in ("url", "stream"):
         if name not in lowered:
             raise InvalidRequest(f"the option {name} is missing")
+    stream = parse_stream_name(lowered["stream"])
     return Options(
         url=_url("url", lowered["url"]),
-        stream=parse_stream_name(lowered["stream"]),
+        stream=stream,
         mode=_mode(lowered.get("mode", Mode.AUTO)),
-        starting=_starting(lowered.get("startingoffsets", "earliest")),
-        ending=_ending(lowered.get("endingoffsets", "latest")),
+        starting=_position("starting", lowered, stream),
+        ending=_position("ending", lowered, stream),
         include_tail=_boolean("includeTail", lowered.get("includetail", "true")),
         columns=_columns(lowered.get("columns")),
         target_partition_bytes=_positive(
@@ -119,10 +187,80 @@ def parse_options(given: Mapping[str, str]) -> Options:
             lowered.get("targetpartitionbytes", str(PARTITION_SIZE_DEFAULT)),
         ),
         min_partitions=_positive("minPartitions", lowered.get("minpartitions", "1")),
-        verify_checksums=_boolean("verifyChecksums", lowered.get("verifychecksums", "true")),
+        reading=_reading(lowered),
+        lease_seconds=_number(
+            "leaseSeconds",
+            lowered.get("leaseseconds", str(LEASE_SECONDS_DEFAULT)),
+            0,
+            LEASE_SECONDS_MAX,
+        ),
+        limits=Limits(
+            size=_limit("maxBytesPerTrigger", lowered),
+            offsets=_limit("maxOffsetsPerTrigger", lowered),
+            fragments=_limit("maxFragmentsPerTrigger", lowered),
+        ),
         s3=_s3(lowered),
         metrics_dir=lowered.get("metricsdir"),
     )
+
+
+def check_batch(options: Options) -> None:
+    """Refuse what has a meaning for streaming queries alone: it would be silently ignored."""
+    if options.limits != Limits():
+        raise InvalidRequest(
+            "maxBytesPerTrigger, maxOffsetsPerTrigger and maxFragmentsPerTrigger are for readStream"
+        )
+
+
+def check_streaming(options: Options) -> None:
+    """Refuse what has a meaning for batch reads alone."""
+    if options.ending is not None:
+        raise InvalidRequest("endingOffsets and endingTimestamp are for read: a stream has no end")
+
+
+def _position(which: str, lowered: Mapping[str, str], stream: StreamName) -> Position | None:
+    offsets, time = lowered.get(f"{which}offsets"), lowered.get(f"{which}timestamp")
+    if offsets is not None and time is not None:
+        raise InvalidRequest(f"{which}Offsets and {which}Timestamp say the same: give one of them")
+    if time is not None:
+        return parse_time(time)
+    return None if offsets is None else parse_position(f"{which}Offsets", offsets, stream)
+
+
+def _reading(lowered: Mapping[str, str]) -> Reading:
+    on_corrupt = lowered.get("oncorrupt", OnCorrupt.FAIL).lower()
+    if on_corrupt not in OnCorrupt.__members__.values():
+        raise InvalidRequest(f"the option onCorrupt is one of {', '.join(OnCorrupt)}")
+    return Reading(
+        wanted=_wanted(lowered),
+        fail_on_data_loss=_boolean("failOnDataLoss", lowered.get("failondataloss", "true")),
+        verify_checksums=_boolean("verifyChecksums", lowered.get("verifychecksums", "true")),
+        on_corrupt=OnCorrupt(on_corrupt),
+        prefetch=_number(
+            "prefetch", lowered.get("prefetch", str(PREFETCH_DEFAULT)), 0, PREFETCH_MAX
+        ),
+        range_size=_number(
+            "rangeBytes", lowered.get("rangebytes", str(RANGE_SIZE_DEFAULT)), 1, RANGE_SIZE_MAX
+        ),
+    )
+
+
+def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
+    text = lowered.get("filtervalues")
+    unfiltered = _boolean("matchUnfiltered", lowered.get("matchunfiltered", "false"))
+    if text is None:
+        if "matchunfiltered" in lowered:
+            raise InvalidRequest("the option matchUnfiltered goes with filterValues")
+        return None
+    if not text.lstrip().startswith("["):
+        return Wanted(tuple(part.strip() for part in text.split(",")), unfiltered)
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest("the option filterValues is not a JSON list") from error
+    if not all(isinstance(value, str) for value in values):
+        raise InvalidRequest("the option filterValues is a list of texts")
+    return Wanted(tuple(values), unfiltered)
 
 
 def _url(name: str, text: str) -> str:
@@ -140,7 +278,16 @@ def _s3(lowered: Mapping[str, str]) -> S3View:
         region=_text("s3.region", lowered.get("s3.region")),
         path_style=None if style is None else _boolean("s3.pathStyle", style),
         ca=_text("s3.ca", lowered.get("s3.ca")),
+        credentials=_credentials(lowered.get("credentials", "env")),
     )
+
+
+def _credentials(text: str) -> str | None:
+    if text == "env":
+        return None
+    if not text.startswith("file:/"):
+        raise InvalidRequest("the option credentials is env, or file: and a path from the root")
+    return "/" + text.removeprefix("file:").lstrip("/")
 
 
 def _text(name: str, text: str | None) -> str | None:
@@ -153,14 +300,6 @@ def _mode(text: str) -> Mode:
     if text.lower() not in Mode.__members__.values():
         raise InvalidRequest(f"the option mode is one of {', '.join(Mode)}")
     return Mode(text.lower())
-
-
-def _starting(text: str) -> At | First:
-    return First() if text.lower() == "earliest" else At(parse_offset(text))
-
-
-def _ending(text: str) -> At | Next:
-    return Next() if text.lower() == "latest" else At(parse_offset(text))
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -177,6 +316,15 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def _positive(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise InvalidRequest(f"the option {name} is a number above 0")
+    return _number(name, text, 1, OFFSET_MAX)
+
+
+def _limit(name: str, lowered: Mapping[str, str]) -> int | None:
+    text = lowered.get(name.lower())
+    return None if text is None else _positive(name, text)
+
+
+def _number(name: str, text: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdigit()) or not low <= int(text) <= high:
+        raise InvalidRequest(f"the option {name} is a number from {low} to {high}")
     return int(text)

@@ -11,29 +11,43 @@ from typing import Final
 import pyarrow as pa
 import urllib3
 
-from bottomless.errors import Code, NotFound
+from bottomless.errors import Code, NotFound, OffsetGone
 from bottomless.formats.checks import check
 from bottomless.model.limits import PAGE_RECORD_COUNT_ARROW_MAX, PAGE_SIZE_MAX
+from bottomless.spark.losses import Losses
 from bottomless.spark.rows import RowShape
 from bottomless.spark.service import Source, ask
 from bottomless.spark.store import Counts
 
 ARROW: Final = "application/vnd.apache.arrow.stream"
 
+SAMPLE_RECORD_COUNT: Final = 1000
+SAMPLE_SIZE: Final = 64 * 1024
+
 
 def read_pages(
-    source: Source, first_offset: int, next_offset: int, shape: RowShape, counts: Counts
+    source: Source,
+    first_offset: int,
+    next_offset: int,
+    shape: RowShape,
+    counts: Counts,
+    losses: Losses,
 ) -> Iterator[pa.RecordBatch]:
     """Every record from `first_offset` to `next_offset`, exclusive, in order.
 
     Raises:
+        OffsetGone: `offset-trimmed`, and `losses` does not let it pass.
         NotFound: `data-missing`, the stream ends before `next_offset`.
         WrongOffset: `stream-replaced`, another stream has taken the name.
         StoreError: as the reader answers.
     """
     offset = first_offset
     while offset < next_offset:
-        answer = _get(source, offset, next_offset)
+        try:
+            answer = _get(source, offset, next_offset)
+        except OffsetGone as error:
+            offset = _behind(error, offset, next_offset, losses)
+            continue
         counts.page_reads += 1
         counts.page_bytes += len(answer.data)
         with pa.ipc.open_stream(answer.data) as page:
@@ -51,6 +65,39 @@ def read_pages(
         offset = following
 
 
+def record_size_at(source: Source, offset: int, next_offset: int) -> float:
+    """What a record costs from `offset` on, about: as the next few of them do."""
+    query = _query(source, offset, next_offset, SAMPLE_RECORD_COUNT, SAMPLE_SIZE)
+    try:
+        answer = ask(source, "records", query, ARROW)
+    except OffsetGone as error:
+        readable = _readable(error, offset)
+        if readable is None:
+            raise
+        return record_size_at(source, readable, next_offset) if readable < next_offset else 0.0
+    count = int(answer.headers["Page-Next-Offset"]) - offset
+    return len(answer.data) / max(count, 1)
+
+
+def _behind(error: OffsetGone, offset: int, next_offset: int, losses: Losses) -> int:
+    """The offset to go on from, where `offset` and some behind it cannot be read."""
+    readable = _readable(error, offset)
+    if readable is not None:
+        return readable
+    floor = error.facts.get("first_offset")
+    if error.code is not Code.OFFSET_TRIMMED or not isinstance(floor, int) or floor <= offset:
+        raise error
+    losses.note(offset, min(floor, next_offset), error)
+    return min(floor, next_offset)
+
+
+def _readable(error: OffsetGone, offset: int) -> int | None:
+    """Where the gap ends that `offset` lies in: nothing was stored under its offsets, or an
+    operator has given up what was, so that it is no loss to a job."""
+    readable = error.facts.get("readable_offset")
+    return readable if isinstance(readable, int) and readable > offset else None
+
+
 def _check_range(batch: pa.RecordBatch, first_offset: int, next_offset: int) -> None:
     offsets = batch.column("offset")
     inside = offsets[0].as_py() >= first_offset and offsets[-1].as_py() < next_offset
@@ -58,12 +105,17 @@ def _check_range(batch: pa.RecordBatch, first_offset: int, next_offset: int) -> 
 
 
 def _get(source: Source, offset: int, next_offset: int) -> urllib3.BaseHTTPResponse:
-    query = {
+    count = min(next_offset - offset, PAGE_RECORD_COUNT_ARROW_MAX)
+    query = _query(source, offset, next_offset, count, PAGE_SIZE_MAX)
+    return ask(source, "records", query, ARROW)
+
+
+def _query(source: Source, offset: int, next_offset: int, count: int, size: int) -> dict[str, str]:
+    return {
         "offset": str(offset),
         "until_offset": str(next_offset),
-        "limit": str(min(next_offset - offset, PAGE_RECORD_COUNT_ARROW_MAX)),
-        "max_bytes": str(PAGE_SIZE_MAX),
+        "limit": str(count),
+        "max_bytes": str(size),
         "on_out_of_range": "error",
         "expect_stream_id": source.stream_id,
     }
-    return ask(source, "records", query, ARROW)

@@ -18,36 +18,40 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.spark.fragments import read_slice
-from bottomless.spark.options import Mode
+from bottomless.errors import Code, NotFound, OffsetGone, StoreError, Unavailable
+from bottomless.spark.fragments import Placed, read_slice
+from bottomless.spark.leases import Lease, renew_lease
+from bottomless.spark.losses import Losses
+from bottomless.spark.options import Mode, Reading
 from bottomless.spark.pages import read_pages
 from bottomless.spark.plan import Share, Slice
 from bottomless.spark.rows import RowShape, bounded
-from bottomless.spark.service import Source
+from bottomless.spark.service import Source, ask_json
 from bottomless.spark.store import Counts, StorePlace
-from bottomless.spark.ways import Ways
+from bottomless.spark.ways import Way, Ways
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every task of one DataFrame has in common."""
+    """What every task of one plan has in common."""
 
     source: Source
     schema: pa.Schema
     mode: Mode
-    verify_checksums: bool
-    ca: str | None
+    reading: Reading = Reading()  # noqa: RUF009  # frozen
+    ca: str | None = None
     """File of certificates that presigned URLs are trusted with."""
-    metrics_dir: str | None
+    lease: Lease | None = None
+    metrics_dir: str | None = None
 
 
 def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[pa.RecordBatch]:
     """Every record of the share, in order, in batches that Spark takes as they are."""
     _settle_worker()
+    renew_lease(task.source, task.lease)
     counts = Counts()
     try:
-        for batch in bounded(_read(task, share, place, counts)):
+        for batch in bounded(_Work(task, share, place, counts).read()):
             counts.record_count += batch.num_rows
             counts.batch_count += 1
             yield batch
@@ -55,53 +59,77 @@ def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[p
         _leave_counts(task.metrics_dir, counts)
 
 
-def _read(
-    task: Task, share: Share, place: StorePlace | None, counts: Counts
-) -> Iterator[pa.RecordBatch]:
-    shape = RowShape(task.schema)
-    ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)
-    offset = share.first_offset
-    for piece in share.slices:
-        if not any(ways.open()):
-            break
-        yield from _read_piece(task, piece, ways, shape, counts)
-        offset = piece.next_offset
-    # The tail, or all that is left where only the reader is: in one go, since its pages need
-    # not end where fragments do.
-    yield from read_pages(task.source, offset, share.next_offset, shape, counts)
+class _Work:
+    """One task under way."""
 
+    def __init__(self, task: Task, share: Share, place: StorePlace | None, counts: Counts) -> None:
+        self._task = task
+        self._share = share
+        self._counts = counts
+        self._shape = RowShape(task.schema, task.reading.wanted)
+        self._losses = Losses(fail=task.reading.fail_on_data_loss, counts=counts)
+        self._ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)
 
-def _read_piece(
-    task: Task, piece: Slice, ways: Ways, shape: RowShape, counts: Counts
-) -> Iterator[pa.RecordBatch]:
-    offset = piece.first_offset
-    for way in ways.open():
-        rest = piece._replace(first_offset=offset)
-        try:
-            for placed in read_slice(way.objects, rest, shape, verify=task.verify_checksums):
-                offset = placed.next_offset
-                yield placed.rows
-        except NotFound as error:
-            if task.mode is Mode.AUTO:
+    def read(self) -> Iterator[pa.RecordBatch]:
+        offset = self._share.first_offset
+        for piece in self._share.slices:
+            if not any(self._ways.open()):
                 break
-            if error.code is Code.DATA_MISSING:
-                raise _lost(offset, piece.next_offset) from error
-            raise
-        except Unavailable:
-            if task.mode is not Mode.AUTO:
-                raise
-            ways.leave(way)
-        else:
-            return
-    yield from read_pages(task.source, offset, piece.next_offset, shape, counts)
+            yield from self._piece(piece)
+            offset = piece.next_offset
+        # The tail, or all that is left where only the reader is: in one go, since its pages
+        # need not end where fragments do.
+        yield from self._pages(offset, self._share.next_offset)
 
+    def _piece(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+        auto = self._task.mode is Mode.AUTO
+        offset = piece.first_offset
+        for way in self._ways.open():
+            rest = piece._replace(first_offset=offset)
+            try:
+                for placed in self._slice(way, rest):
+                    offset = placed.next_offset
+                    yield placed.rows
+            except (NotFound, OffsetGone) as error:
+                if auto:
+                    break
+                self._note_gone(offset, piece.next_offset, error)
+                return
+            except Unavailable:
+                if not auto:
+                    raise
+                self._ways.leave(way)
+            else:
+                return
+        yield from self._pages(offset, piece.next_offset)
 
-def _lost(first_offset: int, next_offset: int) -> NotFound:
-    return NotFound(
-        "an object is not there (any more), so these records cannot be read this way",
-        code=Code.DATA_MISSING,
-        facts={"first_offset": first_offset, "next_offset": next_offset},
-    )
+    def _slice(self, way: Way, piece: Slice) -> Iterator[Placed]:
+        return read_slice(way.objects, piece, self._shape, self._task.reading, self._note_corrupt)
+
+    def _pages(self, first_offset: int, next_offset: int) -> Iterator[pa.RecordBatch]:
+        task = self._task
+        return read_pages(
+            task.source, first_offset, next_offset, self._shape, self._counts, self._losses
+        )
+
+    def _note_corrupt(self, offset_count: int) -> None:
+        self._counts.corrupt_offsets += offset_count
+
+    def _note_gone(self, first_offset: int, next_offset: int, error: StoreError) -> None:
+        """Of an object that is not there: say that it was trimmed, or raise that it is missing."""
+        if error.code not in {Code.DATA_MISSING, Code.OFFSET_TRIMMED}:
+            raise error
+        floor = error.facts.get("first_offset", first_offset)
+        if error.code is Code.DATA_MISSING and not self._task.reading.fail_on_data_loss:
+            floor = ask_json(self._task.source, "offsets", {})["first_offset"]
+        assert isinstance(floor, int)
+        self._losses.note(first_offset, min(floor, next_offset), error)
+        if floor < next_offset:
+            raise NotFound(
+                "an object is not there (any more), so these records cannot be read this way",
+                code=Code.DATA_MISSING,
+                facts={"first_offset": max(first_offset, floor), "next_offset": next_offset},
+            ) from error
 
 
 def _leave_counts(metrics_dir: str | None, counts: Counts) -> None:

@@ -11,8 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bottomless.model.limits import MIB
+from bottomless.spark.options import Wanted
 
 BATCH_ROW_COUNT_MAX: Final = 50_000
 BATCH_SIZE_MAX: Final = 8 * MIB
@@ -24,16 +26,29 @@ BATCH_ROW_COUNT_WANTED: Final = 10_000
 class RowShape:
     """The columns of a DataFrame, and how stored batches are fitted to them."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, wanted: Wanted | None = None) -> None:
+        """`wanted` says which records are kept by their filter value; None keeps all."""
         self._schema = schema
+        self._wanted = wanted
+        self._values = None if wanted is None else pa.array(wanted.values, pa.string())
 
     def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
         """Fit a batch of a chunk, whose header gives the offset of the first record and the time."""
-        return self._fit(stored, first_offset, timestamp)
+        return self._chosen(stored, self._fit(stored, first_offset, timestamp))
 
     def of_page(self, page: pa.RecordBatch) -> pa.RecordBatch:
         """Fit a batch that has `offset` and `timestamp` columns, as the reader sends it."""
-        return self._fit(page, None, None)
+        return self._chosen(page, self._fit(page, None, None))
+
+    def _chosen(self, source: pa.RecordBatch, fitted: pa.RecordBatch) -> pa.RecordBatch:
+        """The records that are wanted; chosen at last, when offsets have been counted."""
+        if self._wanted is None or self._values is None:
+            return fitted
+        if "filter_value" not in source.schema.names:
+            return fitted if self._wanted.unfiltered else fitted.slice(0, 0)
+        given = source.column("filter_value")
+        kept = pc.is_in(given, value_set=self._values.cast(given.type))
+        return fitted.filter(pc.or_(kept, pc.is_null(given)) if self._wanted.unfiltered else kept)
 
     def _fit(
         self, batch: pa.RecordBatch, first_offset: int | None, timestamp: int | None

@@ -8,11 +8,13 @@ making one takes longer than a read.
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 import botocore.session
 import urllib3
 from botocore.config import Config
+from botocore.credentials import CredentialResolver
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -31,6 +33,7 @@ from bottomless.spark.store import (
     Counts,
     StorePlace,
     check_ca,
+    check_range,
     patiently,
 )
 
@@ -50,8 +53,7 @@ class S3Objects:
         assert fragment.object_key is not None
         object_key = self._prefix + fragment.object_key
         data = patiently(lambda: self._get(object_key, start, size))
-        self._counts.object_reads += 1
-        self._counts.object_bytes += len(data)
+        self._counts.add_object_read(len(data))
         return data
 
     def _get(self, object_key: str, start: int, size: int) -> bytes:
@@ -71,20 +73,12 @@ class S3Objects:
                 return data
 
 
-def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
-    """Look at what the store is about to send, before gigabytes of it are in memory.
-
-    Raises:
-        DriveRefused: it is not the range that was asked for.
-    """
-    if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
-        raise DriveRefused("the object store sends other ranges than it is asked for")
-
-
 @lru_cache(maxsize=4)
 def _client(place: StorePlace) -> Any:
     check_ca(place.ca)
     session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
+    if place.credentials is not None:
+        _use_file(session, place.credentials)
     region = place.region or session.get_config_variable("region")
     config: Any = Config(  # type: ignore[no-untyped-call]
         signature_version="s3v4",
@@ -104,6 +98,16 @@ def _client(place: StorePlace) -> Any:
         verify=place.ca,
         config=config,
     )
+
+
+def _use_file(session: Any, credentials: str) -> None:
+    """Take credentials from this file alone, whatever else the worker's environment offers."""
+    if not Path(credentials).is_file():
+        raise DriveRefused("the option credentials names no file on the machine of this worker")
+    session.set_config_variable("credentials_file", credentials)
+    found = session.get_component("credential_provider").get_provider("shared-credentials-file")
+    alone: Any = CredentialResolver([found])  # type: ignore[no-untyped-call]
+    session.register_component("credential_provider", alone)
 
 
 @contextmanager

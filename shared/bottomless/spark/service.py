@@ -34,16 +34,7 @@ def ask(
     Raises:
         StoreError: as the reader answers.
     """
-    url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/{path}"
-    try:
-        # From the worker's environment: options travel with every task and hold no secret.
-        named = {"Accept": media_type, **Credential().headers()}
-        answer = _pool().request("GET", url, fields=query, headers=named)
-    except urllib3.exceptions.HTTPError as error:
-        raise Unavailable("the reader does not answer") from error
-    if answer.status != 200:
-        raise error_from_problem(answer.status, _json_or_none(answer.data))
-    return answer
+    return _request(source, "GET", path, media_type, fields=query)
 
 
 def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -52,6 +43,34 @@ def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, A
     if not isinstance(members, dict):
         raise Unavailable("the answer is not that of a Bottomless server")
     return members
+
+
+def send_json(
+    source: Source, method: str, path: str, body: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Ask for a change below the stream's own path; an answer without a body is an empty object."""
+    answer = _request(source, method, path, JSON, json=body)
+    members = _json_or_none(answer.data) if answer.data else {}
+    if not isinstance(members, dict):
+        raise Unavailable("the answer is not that of a Bottomless server")
+    return members
+
+
+def _request(
+    source: Source, method: str, path: str, media_type: str, **content: Any
+) -> urllib3.BaseHTTPResponse:
+    url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/{path}"
+    # From the worker's environment: options travel with every task and hold no secret.
+    named = {"Accept": media_type, **Credential().headers()}
+    if content.get("json") is not None:
+        named["Content-Type"] = JSON
+    try:
+        answer = _pool().request(method, url, headers=named, **content)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable("the service does not answer") from error
+    if not 200 <= answer.status < 300:
+        raise error_from_problem(answer.status, _json_or_none(answer.data))
+    return answer
 
 
 @cache

@@ -1,12 +1,13 @@
 """Objects as a Spark worker reads them: synchronous, in ranges, counted.
 
 Beside the drives, which are asynchronous and made for services; a worker has no
-event loop and reads one range after the other. Here is what all such readers have in
+event loop and reads some ranges at a time, from threads. Here is what all such readers have in
 common, and the one for a directory; `s3_objects.py` has that for S3, `url_objects.py`
 that for presigned URLs.
 """
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,8 +27,8 @@ READ_SECONDS: Final = 30
 """Silence for so long is a lost reply."""
 READ_SECONDS_MAX: Final = 120
 """All attempts of one ranged read: no new one is begun after it."""
-CONNECTION_COUNT_MAX: Final = 2
-"""A worker reads one range after the other; the second is for one that the store closes late."""
+CONNECTION_COUNT_MAX: Final = 16
+"""As many as ranges can be under way at once in a worker process."""
 
 
 class StorePlace(NamedTuple):
@@ -40,6 +41,8 @@ class StorePlace(NamedTuple):
     path_style: bool | None = None
     ca: str | None = None
     """File of certificates to trust, on the machine of the worker."""
+    credentials: str | None = None
+    """File of credentials, likewise; None for those of the worker's environment."""
 
 
 @dataclass(slots=True)
@@ -58,6 +61,20 @@ class Counts:
     page_bytes: int = 0
     record_count: int = 0
     batch_count: int = 0
+    lost_offsets: int = 0
+    """Skipped, since they were trimmed before they were read."""
+    corrupt_offsets: int = 0
+    """Skipped, since the chunk that holds them is damaged."""
+
+    def add_object_read(self, size: int, *, presigned: bool = False) -> None:
+        # Ranges are read by several threads, and `+=` is not one step.
+        with _counting:
+            self.object_reads += 1
+            self.presigned_reads += presigned
+            self.object_bytes += size
+
+
+_counting: Final = threading.Lock()
 
 
 class Objects(Protocol):
@@ -92,6 +109,16 @@ def check_ca(ca: str | None) -> None:
         raise DriveRefused("the option s3.ca names no file on the machine of this worker")
 
 
+def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
+    """Look at what the store is about to send, before gigabytes of it are in memory.
+
+    Raises:
+        DriveRefused: it is not the range that was asked for.
+    """
+    if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
+        raise DriveRefused("the object store sends other ranges than it is asked for")
+
+
 def _may_pass(error: Exception) -> bool:
     return isinstance(error, StoreError) and error.retryable
 
@@ -118,8 +145,7 @@ class LocalObjects:
             raise _unavailable() from error
         finally:
             os.close(descriptor)
-        self._counts.object_reads += 1
-        self._counts.object_bytes += len(data)
+        self._counts.add_object_read(len(data))
         return data
 
 

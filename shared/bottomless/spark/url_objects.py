@@ -6,6 +6,7 @@ Nothing of a URL travels through Spark or stands in an error.
 """
 
 import re
+import threading
 from functools import lru_cache
 from typing import Final
 
@@ -15,7 +16,6 @@ from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.drives.s3_answers import of_answer
 from bottomless.errors import Code, NotFound, WrongOffset
 from bottomless.spark.plan import Stored
-from bottomless.spark.s3_objects import check_range
 from bottomless.spark.service import Source, ask_json
 from bottomless.spark.store import (
     CONNECT_SECONDS,
@@ -23,6 +23,7 @@ from bottomless.spark.store import (
     READ_SECONDS,
     Counts,
     check_ca,
+    check_range,
     patiently,
 )
 
@@ -41,6 +42,8 @@ class UrlObjects:
         self._ca = ca
         self._counts = counts
         self._urls: dict[str, str] = {}
+        # Ranges are read by several threads; the URLs are asked for by one of them.
+        self._asking = threading.Lock()
 
     def read(self, fragment: Stored, start: int, size: int) -> bytes:
         known = self._urls.get(fragment.fragment_id)
@@ -50,14 +53,17 @@ class UrlObjects:
             except DriveRefused:
                 # Most likely it has run out; clocks differ, so the store's word counts and
                 # not the time that stands beside the URL. A fresh one is refused for good.
-                self._urls.clear()
-        return self._read(self._ask_url(fragment), start, size)
+                pass
+        return self._read(self._fresh_url(fragment, known), start, size)
+
+    def _fresh_url(self, fragment: Stored, refused: str | None) -> str:
+        with self._asking:
+            other = self._urls.get(fragment.fragment_id)
+            return self._ask_url(fragment) if other in {None, refused} else str(other)
 
     def _read(self, url: str, start: int, size: int) -> bytes:
         data = patiently(lambda: self._get(url, start, size))
-        self._counts.object_reads += 1
-        self._counts.presigned_reads += 1
-        self._counts.object_bytes += len(data)
+        self._counts.add_object_read(len(data), presigned=True)
         return data
 
     def _ask_url(self, fragment: Stored) -> str:

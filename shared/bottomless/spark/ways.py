@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 
 from bottomless.errors import InvalidRequest
 from bottomless.spark.options import Mode
-from bottomless.spark.s3_objects import S3Objects
 from bottomless.spark.service import Source
 from bottomless.spark.store import Counts, LocalObjects, Objects, StorePlace
 from bottomless.spark.url_objects import UrlObjects
@@ -95,5 +94,8 @@ def open_objects(place: StorePlace, counts: Counts) -> Objects:
     if place.kind == "file":
         return LocalObjects(Path(place.root), counts)
     if place.kind == "s3":
+        # Half of what a worker would load, and of no use beside a directory.
+        from bottomless.spark.s3_objects import S3Objects  # noqa: PLC0415
+
         return S3Objects(place, counts)
     raise InvalidRequest(f"workers cannot read a store of kind {place.kind}; use mode=reader")

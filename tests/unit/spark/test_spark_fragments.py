@@ -13,9 +13,8 @@ from bottomless.formats.fragment import pack_fragment
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.record import Columns
-from bottomless.spark import fragments as fragments_module
 from bottomless.spark.fragments import read_slice
-from bottomless.spark.options import Mode
+from bottomless.spark.options import Mode, OnCorrupt, Reading
 from bottomless.spark.plan import Share, Slice, Stored
 from bottomless.spark.read import Task, read_share, sum_counts
 from bottomless.spark.rows import RowShape
@@ -100,12 +99,57 @@ def test_times_are_those_of_the_chunks(tmp_path: Path, stored: Stored) -> None:
     ]
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_chunks_may_come_in_any_number_of_reads(
-    tmp_path: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stored: Stored, prefetch: int
 ) -> None:
     whole = read(tmp_path, stored, FIRST_OFFSET, END)
-    monkeypatch.setattr(fragments_module, "RANGE_SIZE", 1)
-    assert read(tmp_path, stored, FIRST_OFFSET, END) == whole
+    counts = Counts()
+    reading = Reading(prefetch=prefetch, range_size=1)
+    pieces = read_slice(
+        LocalObjects(tmp_path, counts),
+        Slice(stored, FIRST_OFFSET, END),
+        RowShape(SCHEMA),
+        reading,
+    )
+    assert [row for item in pieces for row in item.rows.to_pylist()] == whole
+    # Index and footer, then every chunk for itself.
+    assert counts.object_reads == 1 + len(CHUNKS)
+
+
+def test_chunks_that_stay_damaged_can_be_left_out(tmp_path: Path, stored: Stored) -> None:
+    path = tmp_path / KEY
+    raw = bytearray(path.read_bytes())
+    raw[stored.index_position - 40] ^= 1
+    path.write_bytes(raw)
+    skipped: list[int] = []
+    pieces = read_slice(
+        LocalObjects(tmp_path, Counts()),
+        Slice(stored, FIRST_OFFSET, END),
+        RowShape(SCHEMA),
+        Reading(on_corrupt=OnCorrupt.SKIP),
+        skipped.append,
+    )
+    rows = [row["offset"] for item in pieces for row in item.rows.to_pylist()]
+    assert rows == list(range(FIRST_OFFSET, END - CHUNKS[-1]))
+    assert skipped == [CHUNKS[-1]]
+
+
+def test_a_fragment_without_a_good_index_can_be_left_out(tmp_path: Path, stored: Stored) -> None:
+    path = tmp_path / KEY
+    raw = bytearray(path.read_bytes())
+    raw[-40] ^= 1
+    path.write_bytes(raw)
+    skipped: list[int] = []
+    pieces = read_slice(
+        LocalObjects(tmp_path, Counts()),
+        Slice(stored, FIRST_OFFSET, END),
+        RowShape(SCHEMA),
+        Reading(on_corrupt=OnCorrupt.SKIP),
+        skipped.append,
+    )
+    assert list(pieces) == []
+    assert skipped == [sum(CHUNKS)]
 
 
 def test_a_damaged_byte_of_a_chunk_is_found(tmp_path: Path, stored: Stored) -> None:
@@ -185,9 +229,7 @@ def test_an_object_with_other_offsets_than_the_manifest_says_is_refused(
 
 def a_task(tmp_path: Path, mode: Mode) -> Task:
     source = Source("http://127.0.0.1:9", StreamName("orders"), STREAM_ID)
-    return Task(
-        source, SCHEMA, mode, verify_checksums=True, ca=None, metrics_dir=str(tmp_path / "counts")
-    )
+    return Task(source, SCHEMA, mode, metrics_dir=str(tmp_path / "counts"))
 
 
 def test_a_task_counts_what_it_read(tmp_path: Path, stored: Stored) -> None:

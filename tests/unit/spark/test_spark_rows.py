@@ -6,6 +6,7 @@ import pytest
 
 from bottomless.formats.batch import schema_of
 from bottomless.model.record import Columns
+from bottomless.spark.options import Wanted
 from bottomless.spark.rows import (
     BATCH_ROW_COUNT_MAX,
     BATCH_ROW_COUNT_WANTED,
@@ -114,3 +115,30 @@ def test_offsets_and_times_of_a_page_are_kept() -> None:
     rows = RowShape(pa.schema(list(SPARK)[:3])).of_page(page).to_pylist()
     assert [row["offset"] for row in rows] == [5, 6, 7]
     assert [row["timestamp"].microsecond for row in rows] == [1000, 2000, 3000]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "offsets"),
+    [
+        (Wanted(("emea",), unfiltered=False), [40, 43]),
+        (Wanted(("emea", ""), unfiltered=False), [40, 42, 43]),
+        (Wanted(("emea",), unfiltered=True), [40, 41, 43]),
+        (Wanted(("nobody",), unfiltered=False), []),
+    ],
+)
+def test_records_are_chosen_by_filter_value_and_keep_their_offsets(
+    wanted: Wanted, offsets: list[int]
+) -> None:
+    stored = pa.record_batch(
+        {"value": [b"a", b"b", b"c", b"d"], "filter_value": ["emea", None, "", "emea"]}
+    )
+    schema = pa.schema([("offset", pa.int64())])
+    chosen = RowShape(schema, wanted).of_chunk(stored, first_offset=40, timestamp=0)
+    assert chosen.column("offset").to_pylist() == offsets
+
+
+@pytest.mark.parametrize(("unfiltered", "count"), [(True, 2), (False, 0)])
+def test_a_batch_without_filter_values_is_all_unfiltered(unfiltered: bool, count: int) -> None:
+    stored = pa.record_batch({"value": [b"a", b"b"]})
+    shape = RowShape(pa.schema([("offset", pa.int64())]), Wanted(("emea",), unfiltered))
+    assert shape.of_chunk(stored, 0, 0).num_rows == count

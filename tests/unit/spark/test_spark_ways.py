@@ -96,7 +96,7 @@ class Store:
     async def read(self, mode: Mode) -> list[int | None]:
         source = Source(self.server.endpoint, StreamName("orders"), STREAM_ID)
         schema = pa.schema([pa.field("offset", pa.int64())])
-        task = Task(source, schema, mode, True, None, str(self.metrics_dir))
+        task = Task(source, schema, mode, metrics_dir=str(self.metrics_dir))
 
         def offsets() -> list[int | None]:
             batches = read_share(task, self.share, self.place)

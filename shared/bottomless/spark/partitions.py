@@ -1,0 +1,144 @@
+"""A range of offsets as partitions of Spark: its fragments are asked for and dealt out on the
+driver, and read in the workers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from bottomless.client import BottomlessClient, Fragment
+from bottomless.errors import Code, OffsetGone
+from bottomless.model.names import StreamId
+from bottomless.spark.leases import Lease, take_lease
+from bottomless.spark.losses import Losses
+from bottomless.spark.options import Mode, Options, S3View
+from bottomless.spark.plan import Share, Stored, plan
+from bottomless.spark.read import Task, read_share
+from bottomless.spark.service import Source
+from bottomless.spark.snapshot import Snapshot
+from bottomless.spark.store import StorePlace
+
+
+@dataclass
+class SharePartition(InputPartition):
+    """A share as it travels to a worker: offsets and places, no URL and no secret."""
+
+    share: Share
+    place: StorePlace | None
+    stream_id: StreamId
+    lease: Lease | None
+
+
+def plan_partitions(
+    client: BottomlessClient, options: Options, snapshot: Snapshot, lease: Lease | None
+) -> list[SharePartition]:
+    """Shares of a range that lies within the stream.
+
+    Raises:
+        OffsetGone: some of it was trimmed, and failOnDataLoss does not let that pass.
+        WrongOffset: `stream-replaced`, another stream has taken the name.
+    """
+    first, end = snapshot.first_offset, snapshot.next_offset
+    while first < end:
+        wanted = snapshot._replace(first_offset=first)
+        try:
+            fragments = list(list_fragments(client, options, wanted))
+            break
+        except OffsetGone as error:
+            first = trimmed_to(error, first, end, options)
+    else:
+        return []
+    shares = plan(
+        [stored_of(fragment) for fragment in fragments],
+        first_offset=first,
+        next_offset=end,
+        target_bytes=options.target_partition_bytes,
+        min_shares=options.min_partitions,
+    )
+    place = _place(fragments, options.s3)
+    return [SharePartition(share, place, snapshot.stream_id, lease) for share in shares]
+
+
+def read_partition(
+    options: Options, schema: StructType, partition: SharePartition
+) -> Iterator[pa.RecordBatch]:
+    """What a task does with its partition, in a worker."""
+    task = Task(
+        source=Source(options.url, options.stream, partition.stream_id),
+        schema=to_arrow_schema(schema, timezone="UTC"),
+        mode=options.mode,
+        reading=options.reading,
+        ca=options.s3.ca,
+        lease=partition.lease,
+        metrics_dir=options.metrics_dir,
+    )
+    return read_share(task, partition.share, partition.place)
+
+
+def list_fragments(
+    client: BottomlessClient, options: Options, snapshot: Snapshot
+) -> Iterator[Fragment]:
+    return client.fragments(
+        options.stream,
+        first_offset=snapshot.first_offset,
+        next_offset=snapshot.next_offset,
+        locations=options.mode in (Mode.AUTO, Mode.DIRECT),
+        stream_id=snapshot.stream_id,
+    )
+
+
+def lease_range(options: Options, snapshot: Snapshot) -> Lease | None:
+    """A lease on a range; of one that may be deleted already, on what is left of it."""
+    source = Source(options.url, options.stream, snapshot.stream_id)
+    first, end = snapshot.first_offset, snapshot.next_offset
+    while first < end:
+        try:
+            return take_lease(source, first, options.lease_seconds)
+        except OffsetGone as error:
+            first = trimmed_to(error, first, end, options)
+    return None
+
+
+def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int:
+    """The offset to go on from, where some from `first` on are gone."""
+    floor = error.facts.get("first_offset")
+    known = error.code in {Code.OFFSET_TRIMMED, Code.RANGE_CONDEMNED}
+    if not known or not isinstance(floor, int) or floor <= first:
+        raise error
+    Losses(fail=options.reading.fail_on_data_loss).note(first, min(floor, end), error)
+    return min(floor, end)
+
+
+def stored_of(fragment: Fragment) -> Stored:
+    return Stored(
+        fragment.fragment_id,
+        fragment.object_key,
+        fragment.first_offset,
+        fragment.next_offset,
+        fragment.size,
+        fragment.index_position,
+    )
+
+
+def _place(fragments: Sequence[Fragment], s3: S3View) -> StorePlace | None:
+    """Where the objects lie as workers see it, None where they were not to be told."""
+    store: Any = fragments[0].store if fragments else None
+    if store is None:
+        return None
+    if store["kind"] != "s3":
+        return StorePlace(store["kind"], store["root"])
+    endpoint = s3.endpoint or store.get("endpoint")
+    styles = (s3.path_style, store.get("path_style"), endpoint is not None)
+    return StorePlace(
+        kind="s3",
+        root=store["root"],
+        endpoint=endpoint,
+        region=s3.region or store.get("region"),
+        path_style=next(style for style in styles if style is not None),
+        ca=s3.ca,
+        credentials=s3.credentials,
+    )

@@ -1,0 +1,125 @@
+"""How far streaming queries have come in their streams, as they report it themselves.
+
+    spark.streams.addListener(StreamProgressListener())
+
+Spark gives positions as JSON and does not know what they mean; here they become records
+that were read and records that are left.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import orjson
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+_log: Final = logging.getLogger(__name__)
+
+
+class StreamProgress(NamedTuple):
+    """One stream in one micro-batch of one query."""
+
+    query_id: str
+    query_name: str | None
+    batch_id: int
+    stream: str
+    stream_id: str
+    start_offset: int
+    end_offset: int
+    latest_offset: int | None
+    """End of the stream as it was known then."""
+    rows: int
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are left to read."""
+        return None if self.latest_offset is None else max(0, self.latest_offset - self.end_offset)
+
+    @property
+    def absent(self) -> int:
+        """Offsets of the batch that gave no row: trimmed and skipped, filtered out, or in a gap."""
+        return max(0, self.end_offset - self.start_offset - self.rows)
+
+
+def progress_of(
+    query_id: str,
+    query_name: str | None,
+    batch_id: int,
+    start: str | None,
+    end: str | None,
+    latest: str | None,
+    rows: int,
+) -> StreamProgress | None:
+    """What one source of a query reports; None where it is none of ours, or has read nothing yet."""
+    ends = _read(end)
+    if ends is None:
+        return None
+    begins, newest = _read(start), _read(latest)
+    stream, stream_id, end_offset = ends
+    return StreamProgress(
+        query_id,
+        query_name,
+        batch_id,
+        stream,
+        stream_id,
+        end_offset if begins is None else begins[2],
+        end_offset,
+        None if newest is None else newest[2],
+        rows,
+    )
+
+
+class StreamProgressListener(StreamingQueryListener):
+    """Hands the progress of every stream on, to the log unless told otherwise."""
+
+    def __init__(self, report: Callable[[StreamProgress], None] | None = None) -> None:
+        self._report = report or _to_log
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing has been read yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        for source in progress.sources:
+            made = progress_of(
+                str(progress.id),
+                progress.name,
+                progress.batchId,
+                source.startOffset,
+                source.endOffset,
+                source.latestOffset,
+                source.numInputRows,
+            )
+            if made is not None:
+                self._report(made)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """What it had read stands in its last progress."""
+
+
+def _to_log(progress: StreamProgress) -> None:
+    _log.info(
+        "%s batch %d: stream %s from %d to %d, %d rows, %s behind",
+        progress.query_name or progress.query_id,
+        progress.batch_id,
+        progress.stream,
+        progress.start_offset,
+        progress.end_offset,
+        progress.rows,
+        "unknown" if progress.lag is None else progress.lag,
+    )
+
+
+def _read(position: str | None) -> tuple[str, str, int] | None:
+    """Stream, its id and the offset; a position of another source is none."""
+    try:
+        value: Any = orjson.loads(position or "null")
+        ((stream, one),) = value["s"].items()
+        return str(stream), str(one["u"]), int(one["o"])
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

@@ -1,0 +1,102 @@
+"""Resolve where a read begins and ends against what the stream holds now."""
+
+from typing import NamedTuple
+
+from bottomless.client import BottomlessClient, Offsets
+from bottomless.errors import Code, InvalidRequest, OffsetGone, WrongOffset
+from bottomless.model.names import StreamId, StreamName
+from bottomless.model.offset_spec import Ago, At, First, Next, Since, Tail
+from bottomless.spark.losses import Losses
+from bottomless.spark.options import Options
+from bottomless.spark.positions import Pinned, Position
+
+
+class Snapshot(NamedTuple):
+    """What a DataFrame is of: this stream, these offsets."""
+
+    stream_id: StreamId
+    first_offset: int
+    next_offset: int
+
+
+def take_snapshot(options: Options) -> Snapshot:
+    """Ask for the stream's id and bounds, and resolve the options against them.
+
+    Raises:
+        OffsetGone: the stream does not hold an offset that was asked for.
+        WrongOffset: `stream-replaced`, another stream has the name.
+    """
+    starting = First() if options.starting is None else options.starting
+    ending = Next() if options.ending is None else options.ending
+    with BottomlessClient(options.url) as client:
+        offsets = client.offsets(options.stream)
+        end = resolve(client, options.stream, ending, offsets)
+        first = resolve(client, options.stream, starting, offsets)
+    if end > offsets.next_offset or end < offsets.first_offset:
+        raise _outside("endingOffsets", offsets)
+    first = check_start(first, offsets, fail_on_data_loss=options.reading.fail_on_data_loss)
+    named = isinstance(starting, At | Pinned) and isinstance(ending, At | Pinned)
+    if named and end < first:
+        raise InvalidRequest("endingOffsets lies before startingOffsets")
+    if not options.include_tail:
+        end = min(end, offsets.object_store_next_offset)
+    return Snapshot(offsets.stream_id, first, max(first, end))
+
+
+def check_start(first: int, offsets: Offsets, *, fail_on_data_loss: bool) -> int:
+    """The offset to begin at: never moved silently, since a job would not notice what is missing."""
+    if first > offsets.next_offset:
+        raise _outside("startingOffsets", offsets)
+    if first < offsets.first_offset:
+        if fail_on_data_loss:
+            raise _outside("startingOffsets", offsets)
+        Losses(fail=False).note(first, offsets.first_offset)
+    return max(first, offsets.first_offset)
+
+
+def resolve(
+    client: BottomlessClient, name: StreamName, position: Position, offsets: Offsets
+) -> int:
+    """The offset that a position means; numbers come back as they were given."""
+    match position:
+        case At(offset):
+            return offset
+        case Pinned(offset, stream_id):
+            check_same_stream(stream_id, offsets.stream_id)
+            return offset
+        case First():
+            return offsets.first_offset
+        case Next():
+            return offsets.next_offset
+        case Tail(count):
+            return max(offsets.first_offset, offsets.next_offset - count)
+        case Since(timestamp):
+            spec = f"timestamp:{timestamp}"
+        case Ago(seconds):
+            spec = f"interval:{seconds}s"
+    found = client.resolve(name, spec, expect_stream_id=offsets.stream_id)
+    # The stream may have grown since its bounds were asked for.
+    return min(int(found["offset"]), offsets.next_offset)
+
+
+def check_same_stream(known: StreamId, found: StreamId) -> None:
+    """Refuse to go on in a stream that has taken the name of the one that was read.
+
+    Raises:
+        WrongOffset: `stream-replaced`, with both ids.
+    """
+    if known != found:
+        raise WrongOffset(
+            "another stream has taken the name: what was read so far is of the first, and "
+            "reading the other takes a new checkpoint",
+            code=Code.STREAM_REPLACED,
+            facts={"expected_stream_id": known, "stream_id": found},
+        )
+
+
+def _outside(name: str, offsets: Offsets) -> OffsetGone:
+    return OffsetGone(
+        f"{name} lies outside what the stream holds",
+        code=Code.OFFSET_OUT_OF_RANGE,
+        facts={"first_offset": offsets.first_offset, "next_offset": offsets.next_offset},
+    )

@@ -1,0 +1,69 @@
+"""Know where a stream ends without asking all the time.
+
+Spark asks an idle streaming query for the end some eighty times a second, and once more
+each time for its progress report. All of that is answered from one place: a request is
+made at most every quarter of a second, and while nothing is new it waits at the reader
+until something is.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bottomless.client import Offsets
+from bottomless.model.names import StreamId
+
+SPACING_SECONDS: Final = 0.25
+"""Between the beginnings of two requests."""
+WAIT_MS: Final = 500
+"""What a request waits for news: also how much later a query notices that it is to stop."""
+
+Ask = Callable[[dict[str, int]], dict[str, Any]]
+"""The members of `GET …/offsets` with this query."""
+
+
+class Tip:
+    def __init__(self, ask: Ask, now: Callable[[], float], *, tail: bool) -> None:
+        """`tail` says whether what is not in object storage yet counts."""
+        self._ask = ask
+        self._now = now
+        self._tail = tail
+        self._asked_at = 0.0
+        self._known: Offsets | None = None
+
+    @property
+    def known(self) -> Offsets | None:
+        """What the last request answered, however long ago."""
+        return self._known
+
+    def end(self, offsets: Offsets) -> int:
+        return offsets.next_offset if self._tail else offsets.object_store_next_offset
+
+    def refresh(self) -> Offsets:
+        """Ask now."""
+        return self._request({})
+
+    def recent(self) -> Offsets:
+        """As of the last quarter of a second."""
+        if self._known is None or self._now() - self._asked_at >= SPACING_SECONDS:
+            return self.refresh()
+        return self._known
+
+    def beyond(self, offset: int) -> Offsets:
+        """The bounds now, or when there is something at `offset`, or when waiting took too long."""
+        known = self._known
+        if known is None or self.end(known) > offset:
+            return self.recent()
+        if self._now() - self._asked_at < SPACING_SECONDS:
+            return known
+        return self._request({"wait_ms": WAIT_MS, "after": known.next_offset})
+
+    def _request(self, query: dict[str, int]) -> Offsets:
+        self._asked_at = self._now()
+        value = self._ask(query)
+        self._known = Offsets(
+            StreamId(value["stream_id"]),
+            value["first_offset"],
+            value["next_offset"],
+            value["object_store_next_offset"],
+        )
+        return self._known
