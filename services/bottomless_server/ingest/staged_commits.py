@@ -72,7 +72,7 @@ class StagedCommits:
         """
         asked = promise.identity
         if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
-            raise bad_header("txn-number", "staged batches are appended with a Txn-Number")
+            raise bad_header("txn-number", "it goes with staged batches, and is missing")
         if len(self._running) >= _TURN_COUNT_MAX:
             raise Unavailable("too many commits", code=Code.OVERLOADED, retry_after_seconds=1)
         # Goes on when the client leaves: its parts must not mix with those of a repeat.

@@ -40,6 +40,8 @@ from bottomless.spark.options import Mode, Options, S3View, parse_options
 from bottomless.spark.plan import Share, Stored, plan
 from bottomless.spark.read import Task, read_share
 from bottomless.spark.service import Source
+from bottomless.spark.sink import BottomlessStreamWriter, BottomlessWriter
+from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.store import StorePlace
 
 _TYPES: Final[dict[str, DataType]] = {
@@ -71,7 +73,7 @@ class SharePartition(InputPartition):
 
 
 class BottomlessSource(DataSource):
-    """`spark.read.format("bottomless")`; options.py says what it takes."""
+    """`format("bottomless")`; options.py says what a read takes, sink_options.py what a write."""
 
     # Spark asks that the constructor be left alone, and pickles what schema() sets.
     _snapshot: Snapshot | None = None
@@ -89,6 +91,14 @@ class BottomlessSource(DataSource):
         options = parse_options(self.options)
         _check_schema(schema)
         return BottomlessReader(options, self._snapshot or take_snapshot(options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BottomlessWriter:  # Spark's own
+        options = parse_sink_options(self.options, streaming=False)
+        return BottomlessWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BottomlessStreamWriter:  # noqa: N802  # Spark's own
+        options = parse_sink_options(self.options, streaming=True)
+        return BottomlessStreamWriter(options, schema, overwrite=overwrite)
 
 
 class BottomlessReader(DataSourceReader):
