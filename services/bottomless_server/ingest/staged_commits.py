@@ -105,6 +105,7 @@ class StagedCommits:
                 "the disk of staged batches does not work",
                 code=Code.STORAGE_FAILED,
                 outcome=Outcome.UNKNOWN,
+                retry_after_seconds=1,
             ) from error
         finally:
             turn.count -= 1
@@ -121,6 +122,7 @@ class StagedCommits:
                 raise WrongOffset(
                     "an earlier commit of this producer is not finished",
                     code=Code.PRODUCER_SEQUENCE_GAP,
+                    retryable=True,
                     facts={"expected_seq": plan.number, "received_seq": asked.number},
                 )
             with self._batches.pinned(stream_id, asked.producer_id, plan.staged_ids) as batches:

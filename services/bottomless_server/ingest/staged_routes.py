@@ -65,6 +65,7 @@ class StagedRoute:
                         code=Code.STORAGE_FULL
                         if error.errno == errno.ENOSPC
                         else Code.STORAGE_FAILED,
+                        retry_after_seconds=1,
                     ) from error
             await reach("ingest.staged.after-sync")
         staged = {
