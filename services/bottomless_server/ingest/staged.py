@@ -26,18 +26,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
-from bottomless.errors import Code, Overloaded, StoreError
+from bottomless.errors import Code, Corrupt, Overloaded, StoreError
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.staged import (
     Plan,
     StagedBatch,
+    plan_name,
     staged_not_found,
 )
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import staged_dir
 from bottomless_server.ingest.owner import Clocks
-from bottomless_server.ingest.staged_files import StagedFiles
+from bottomless_server.ingest.staged_files import DamagedPlan, StagedFiles
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -64,13 +65,15 @@ class _OfStream:
         self.batches: dict[str, StagedBatch] = {}
         self.plans: dict[str, Plan] = {}
         """By producer."""
+        self.damaged_plans: set[str] = set()
+        """Names of their files."""
         self.arriving_count = 0
         """Bodies that are being written."""
         self.size = 0
         """Bytes, those that arrive included."""
 
     def __bool__(self) -> bool:
-        return bool(self.batches or self.plans or self.arriving_count)
+        return bool(self.batches or self.plans or self.damaged_plans or self.arriving_count)
 
 
 class StagedBatches:
@@ -87,6 +90,7 @@ class StagedBatches:
         self._pins: set[str] = set()
         self.size = 0
         """Bytes of all, until they are gone from the disk."""
+        self._changing_plans = asyncio.Lock()
         self._doomed: list[tuple[Path, int]] = []
         """Files that are to go, with the bytes that they hold until then."""
 
@@ -99,7 +103,9 @@ class StagedBatches:
         self._executor = executor
         for stream_id, found in await self._in_thread(lambda: list(self._files.scan())):
             held = self._streams.setdefault(stream_id, _OfStream())
-            if isinstance(found, Plan):
+            if isinstance(found, DamagedPlan):
+                held.damaged_plans.add(found.file_name)
+            elif isinstance(found, Plan):
                 held.plans[found.producer_id] = found
             else:
                 held.batches[found.staged_id] = found
@@ -179,8 +185,17 @@ class StagedBatches:
         return await self._in_thread(self._files.read, stream_id, batches)
 
     def plan(self, stream_id: StreamId, producer_id: str) -> Plan | None:
+        """The plan of a producer's commit that needs several parts, None if there is none.
+
+        Raises:
+            Corrupt: there was one, and what it said is lost: so is what its repeat must do.
+        """
         held = self._streams.get(stream_id)
-        return None if held is None else held.plans.get(producer_id)
+        if held is None:
+            return None
+        if plan_name(producer_id) in held.damaged_plans:
+            raise Corrupt("the plan of an earlier commit of this producer is damaged")
+        return held.plans.get(producer_id)
 
     async def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
         """Write a plan in place of the producer's earlier one; its batches are pinned and stay.
@@ -188,7 +203,11 @@ class StagedBatches:
         Raises:
             OSError: the old one is there, or the new one.
         """
-        await self._in_thread(self._files.save_plan, stream_id, plan)
+        path = self._files.plan_path(stream_id, plan.producer_id)
+        async with self._changing_plans:
+            # An earlier plan that is still to be removed has the same name.
+            self._doomed = [one for one in self._doomed if one[0] != path]
+            await self._in_thread(self._files.save_plan, stream_id, plan)
         self._streams[stream_id].plans[plan.producer_id] = plan
 
     async def drop(
@@ -266,8 +285,10 @@ class StagedBatches:
             del self._streams[stream_id]
 
     async def _remove_doomed(self) -> None:
-        doomed, self._doomed = self._doomed, []
-        if doomed:
+        if not self._doomed:
+            return
+        async with self._changing_plans:
+            doomed, self._doomed = self._doomed, []
             left = await self._in_thread(self._files.remove, doomed)
             self._doomed += left
             self.size -= sum(size for _, size in doomed) - sum(size for _, size in left)

@@ -6,7 +6,7 @@ staged.py says what is on disk after a crash at each step; it calls these in thr
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -31,6 +31,15 @@ log = structlog.get_logger(__name__)
 
 _PLAN_SIZE_MAX: Final = 4 * MIB
 """Ten thousand ids of 40 bytes are a tenth of it."""
+
+
+class DamagedPlan(NamedTuple):
+    """A plan that cannot be read: by its file one knows whose it is, if one asks."""
+
+    file_name: str
+
+
+Found = StagedBatch | Plan | DamagedPlan
 
 
 class StagedFiles:
@@ -95,7 +104,7 @@ class StagedFiles:
                 left.append((path, size))
         return left
 
-    def scan(self) -> Iterator[tuple[StreamId, StagedBatch | Plan]]:
+    def scan(self) -> Iterator[tuple[StreamId, Found]]:
         """What an earlier process has left; what that one had not finished is removed.
 
         Raises:
@@ -112,7 +121,7 @@ class StagedFiles:
                 # Refused where it still holds something.
                 self._files.remove_dir(self._top / name)
 
-    def _scan_stream(self, directory: Path) -> Iterator[StagedBatch | Plan]:
+    def _scan_stream(self, directory: Path) -> Iterator[Found]:
         for name in self._files.names(directory):
             batch = parse_file_name(name)
             if batch is not None:
@@ -121,7 +130,8 @@ class StagedFiles:
                 try:
                     yield decode_plan(read_file(self._files, directory / name, _PLAN_SIZE_MAX))
                 except Corrupt as error:
-                    log.warning("the plan of a commit is damaged and left", error=str(error))
+                    log.warning("the plan of a commit is damaged", error=str(error))
+                    yield DamagedPlan(name)
             elif name.endswith(".new"):
                 self._files.unlink(directory / name)
 

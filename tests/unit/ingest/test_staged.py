@@ -381,6 +381,48 @@ async def test_a_plan_that_was_never_begun_expires_as_its_batches_do(house: Hous
     assert files(house) == []
 
 
+async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(house: House) -> None:
+    await cut_off(house, 1)
+    [plan] = (house.data_dir / "staged" / STREAM).glob("*.plan")
+    plan.write_bytes(plan.read_bytes().replace(b"job", b"jab"))
+    after = await house.after_crash().start()
+
+    refused = await commit(after, await stage(after, f"0{LARGE}"))
+
+    assert problem(refused) == (502, "data-corrupt")
+    assert (await commit(after, await stage(after, "z"), producer="other")).status_code == 200
+    await after.aclose()
+
+
+async def test_a_late_removal_of_an_old_plan_spares_the_new_one(house: House) -> None:
+    """Its name is that of the producer, so both have the same."""
+    unlink = house.files.unlink
+
+    def stuck(path: Path) -> None:
+        if path.suffix == ".plan":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(path)
+
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(house.files, "unlink", stuck)
+        assert (await commit(house, *ids, number=1)).status_code == 200
+    assert files(house) == [".plan"]
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        # Falls off between its parts.
+        patch.setattr(staged_of(house), "read", broken_read)
+        assert (await commit(house, *ids, number=10)).status_code == 503
+
+    await sweep(house)
+
+    assert files(house) == [".plan"] + [".staged"] * 3
+
+
+async def broken_read(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 async def test_commits_of_one_producer_at_once_store_one_of_them(house: House) -> None:
     ids = [await stage(house, "a") for _ in range(6)]
     answers = await asyncio.gather(*(commit(house, staged) for staged in ids))
