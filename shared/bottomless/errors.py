@@ -41,6 +41,7 @@ class Code(StrEnum):
     LEASE_NOT_FOUND = "lease-not-found"
     FRAGMENT_NOT_FOUND = "fragment-not-found"
     PRODUCER_NOT_FOUND = "producer-not-found"
+    STAGED_NOT_FOUND = "staged-not-found"
     OFFSET_NOT_FOUND = "offset-not-found"
     KEY_NOT_FOUND = "key-not-found"
     METHOD_NOT_ALLOWED = "method-not-allowed"

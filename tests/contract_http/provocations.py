@@ -148,6 +148,12 @@ def _with_wrong_sum(scene: Scene) -> Answer:
     return scene.raw(bytes(body), FRAMES)
 
 
+def _unstaged(scene: Scene) -> Answer:
+    body = json.dumps({"staged": ["st_" + "0" * 32]}).encode()
+    named = (("Producer-Id", f"{CANARY}-p"), ("Txn-Number", "1"))
+    return scene.raw(body, "application/vnd.bottomless.staged+json", *named)
+
+
 def _headers_too_large(scene: Scene) -> Answer:
     return scene.get("", *((f"X-{number}", CANARY * 500) for number in range(20)))
 
@@ -169,6 +175,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.LEASE_NOT_FOUND: lambda scene: scene.ask("PUT", scene.stream(f"/leases/{CANARY}"), {}),
     Code.FRAGMENT_NOT_FOUND: lambda scene: scene.get(f"/fragments/{CANARY}"),
     Code.PRODUCER_NOT_FOUND: lambda scene: scene.get(f"/producers/{CANARY}"),
+    Code.STAGED_NOT_FOUND: _unstaged,
     Code.OFFSET_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}/offset"),
     Code.KEY_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/keys/{'0' * 24}"),
     Code.METHOD_NOT_ALLOWED: lambda scene: scene.ask("DELETE", scene.stream("/records")),

@@ -31,7 +31,11 @@ BODIES: Final[dict[str, Any]] = {
 """By operation id. Those of an operation that is not here have no body."""
 
 QUERIES: Final = {"get_records": "offset=first", "get_offsets_resolve": "spec=first"}
-HEADERS: Final = {"patch_stream": [("If-Match", "*")]}
+HEADERS: Final = {
+    "patch_stream": [("If-Match", "*")],
+    # Its body is no JSON: tests/unit/ingest/test_staged.py spoils it.
+    "stage_batches": [("Content-Type", "application/vnd.bottomless.batches")],
+}
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     steps = (PUBLISHING, CUTTING, DELETING, ENDING, COLLECTING, REBUILDING, ISSUING, REVOKING)
-    assert {point for points in steps for point in points} | {RESTORING} == POINTS
+    elsewhere = {point for point in POINTS if point.startswith("ingest.")}  # test_kill_staged.py
+    assert {point for points in steps for point in points} | {RESTORING} == POINTS - elsewhere
 
 
 @pytest.mark.parametrize("point", PUBLISHING)

@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
+from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.clock import CommitClock
+from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls
@@ -27,6 +29,9 @@ from bottomless_server.ingest.producer_routes import add_producer_routes
 from bottomless_server.ingest.routes import AppendRoute, Appends
 from bottomless_server.ingest.segments import RollBounds
 from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.ingest.staged import StagedBatches, StagedBounds
+from bottomless_server.ingest.staged_commits import parts_left
+from bottomless_server.ingest.staged_routes import add_staged_route
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
@@ -59,14 +64,17 @@ class IngestService:
         # What was asked of manifest is good for as long as the owner believes in its lease.
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
-        self._appends = Appends(settings, self._names, self._disk, clocks)
+        self._staged = StagedBatches(files, settings.data_dir, clocks, _staged_bounds(settings))
+        self._appends = Appends(settings, self._names, self._disk, clocks, self._staged)
         self._feed = CommitFeed(os.urandom(8).hex())
         self._executor: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
         self._tails: Tails | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping: list[asyncio.Task[None]] = []
         self._internal: FastAPI | None = None
-        self.public: ASGIApp = AppendRoute(self._appends, _create_public_api(self._appends))
+        self.public: ASGIApp = AppendRoute(
+            self._appends, _create_public_api(self._appends, self._staged)
+        )
 
     async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The internal application: there are no tails before the start."""
@@ -107,7 +115,11 @@ class IngestService:
         self._internal = create_internal_api(self._tails)
         await streams.start(settings.ingest_open_count)
         leftovers = Leftovers(self._files, data_dir, self._executor, streams, self._names.state_of)
-        self._sweeping = asyncio.create_task(leftovers.run(), name="ingest-leftovers")
+        await self._staged.start(self._executor)
+        self._sweeping = [
+            asyncio.create_task(leftovers.run(), name="ingest-leftovers"),
+            asyncio.create_task(self._staged.run(self._is_begun), name="ingest-staged"),
+        ]
         self._appends.open(streams)
 
     async def drain(self) -> None:
@@ -116,9 +128,9 @@ class IngestService:
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.gather(self._sweeping, return_exceptions=True)
+        for sweeping in self._sweeping:
+            sweeping.cancel()
+        await asyncio.gather(*self._sweeping, return_exceptions=True)
         if self._tails is not None:
             self._feed.wake()
             await self._tails.streams.stop()
@@ -146,10 +158,16 @@ class IngestService:
             queue_size=self._appends.queue_size,
             local_size=self._disk.held,
             local_size_max=self._disk.bytes_max,
+            staged_size=self._staged.size,
+            staged_count=self._staged.count,
             stream_count=sum(1 for _ in streams),
         )
         if isinstance(self._files, TimedFileCalls):
             yield from self._files.syncs.collect()
+
+    def _is_begun(self, stream_id: StreamId, plan: Plan) -> bool | None:
+        appender = None if self._tails is None else self._tails.streams.find(stream_id)
+        return None if appender is None else parts_left(plan, appender.tracking) > 0
 
     def _surroundings(self) -> Surroundings:
         settings = self._settings
@@ -195,6 +213,16 @@ def create_service(
     return IngestService(settings, coordination, manifest, files or TimedFileCalls(), clocks)
 
 
+def _staged_bounds(settings: IngestSettings) -> StagedBounds:
+    return StagedBounds(
+        stream_bytes_max=settings.ingest_staged_stream_bytes_max,
+        bytes_max=settings.ingest_staged_bytes_max,
+        stream_count_max=settings.ingest_staged_stream_count_max,
+        keep_ms=settings.ingest_staged_keep_ms,
+        plan_keep_ms=settings.ingest_staged_plan_keep_ms,
+    )
+
+
 def _roll(settings: IngestSettings) -> RollBounds:
     return RollBounds(
         settings.ingest_segment_size_max,
@@ -203,7 +231,7 @@ def _roll(settings: IngestSettings) -> RollBounds:
     )
 
 
-def _create_public_api(appends: Appends) -> FastAPI:
+def _create_public_api(appends: Appends, staged: StagedBatches) -> FastAPI:
     """Everything on the public listener but the append itself, whose contract it states."""
     api = create_api("Bottomless ingest")
     describe(api, "ingest")
@@ -217,5 +245,6 @@ def _create_public_api(appends: Appends) -> FastAPI:
         # Only here for the contract and for `Allow`: AppendRoute takes these requests before.
         raise AssertionError((s, request.method))
 
+    add_staged_route(api, appends, staged)
     add_producer_routes(api, appends)
     return api

@@ -41,7 +41,10 @@ JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 FRAMES: Final = "application/vnd.bottomless.batches"
-ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES)
+STAGED: Final = "application/vnd.bottomless.staged+json"
+"""Not records but the ids of batches that were staged before."""
+ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES, STAGED)
+_JSON_FORMS: Final = (JSON, STAGED)
 
 _INLINE_SIZE: Final = 64 * KIB
 """Bodies above are read in a thread, since the loop serves everybody."""
@@ -70,12 +73,12 @@ class Form(NamedTuple):
     @property
     def body_size_max(self) -> int:
         """Bytes of the body as it is sent."""
-        return JSON_BODY_SIZE_MAX if self.media_type == JSON else BINARY_BODY_SIZE_MAX
+        return JSON_BODY_SIZE_MAX if self.media_type in _JSON_FORMS else BINARY_BODY_SIZE_MAX
 
     @property
     def decoded_size_max(self) -> int:
         """Bytes of it once its encoding is undone. JSON grows tenfold when it is read."""
-        return JSON_BODY_SIZE_MAX if self.media_type == JSON else DECOMPRESSED_SIZE_MAX
+        return JSON_BODY_SIZE_MAX if self.media_type in _JSON_FORMS else DECOMPRESSED_SIZE_MAX
 
     @property
     def size_to_hold(self) -> int:

@@ -8,6 +8,8 @@ streams/{stream_id}/{first_offset:020d}.index
 streams-aside/{stream_id}.{epoch}           a log that was replaced by another home's, kept for an operator
 streams-aside/{stream_id}.gone              a log of a stream that manifest does not know, kept for an operator
 streams-aside/{stream_id}.deleted           a log that is being removed: its stream has a tombstone
+staged/{stream_id}/{what it is}.staged      a body of staged batches; core/staged.py has the name
+staged/{stream_id}/{of a producer}.plan     the parts of a commit that needs several
 """
 
 import re
@@ -29,6 +31,10 @@ def stream_dir(data_dir: Path, stream_id: StreamId) -> Path:
 
 def aside_dir(data_dir: Path) -> Path:
     return data_dir / "streams-aside"
+
+
+def staged_dir(data_dir: Path) -> Path:
+    return data_dir / "staged"
 
 
 def segment_path(directory: Path, first_offset: int) -> Path:

@@ -62,7 +62,13 @@ class TimedFileCalls(RealFileCalls):
 
 
 def ingest_gauges(
-    *, queue_size: int, local_size: int, local_size_max: int, stream_count: int
+    *,
+    queue_size: int,
+    local_size: int,
+    local_size_max: int,
+    staged_size: int,
+    staged_count: int,
+    stream_count: int,
 ) -> Iterable[Metric]:
     name = "bottomless_ingest"
     yield gauged(
@@ -75,5 +81,11 @@ def ingest_gauges(
         f"{name}_local_limit_bytes",
         "Bytes of local segments at which appends wait.",
         local_size_max,
+    )
+    yield gauged(
+        f"{name}_staged_bytes", "Bytes of staged batches that wait for their commit.", staged_size
+    )
+    yield gauged(
+        f"{name}_staged_batches", "Staged batches that wait for their commit.", staged_count
     )
     yield gauged(f"{name}_open_streams", "Streams that this node owns and has open.", stream_count)

@@ -9,6 +9,8 @@ refused in this order: the request's form, the stream, room for it, its body.
 
 import asyncio
 import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 import structlog
@@ -20,17 +22,26 @@ from bottomless_server.ingest.answers import Expecting, send_answer, wants_minim
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.admission import Admission
 from bottomless_server.ingest.core.producers import Appended
-from bottomless_server.ingest.forms import Form, read_append, read_form
+from bottomless_server.ingest.core.staged import read_staged_ids
+from bottomless_server.ingest.forms import STAGED, Form, read_append, read_form
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.pulse import Pulse, wait_for
 from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.ingest.staged import StagedBatches
+from bottomless_server.ingest.staged_commits import StagedCommits
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.upkeep import DiskUse
 from bottomless_server.runtime.encodings import decode_body
 from bottomless_server.runtime.full_names import full_name_of
-from bottomless_server.runtime.http import ClientGone, read_body, request_id_of, send_problem
+from bottomless_server.runtime.http import (
+    ClientGone,
+    parse_json,
+    read_body,
+    request_id_of,
+    send_problem,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +85,12 @@ class Appends:
     """Appends in flight: counted, so that a stop can wait for them."""
 
     def __init__(
-        self, settings: IngestSettings, names: StreamNames, disk: DiskUse, clocks: Clocks
+        self,
+        settings: IngestSettings,
+        names: StreamNames,
+        disk: DiskUse,
+        clocks: Clocks,
+        staged: StagedBatches,
     ) -> None:
         self._settings = settings
         self._names = names
@@ -87,9 +103,14 @@ class Appends:
         self._room = Pulse()
         self._decoding = asyncio.Semaphore(_DECODINGS_MAX)
         self.counts = AppendCounts()
+        self._commits = StagedCommits(staged, clocks, settings.ingest_group_bytes_max, self.room)
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._draining = False
+
+    @property
+    def frame_size_max(self) -> int:
+        return self._settings.ingest_chunk_size_max
 
     @property
     def queue_size(self) -> int:
@@ -126,6 +147,7 @@ class Appends:
         while self._in_flight:
             self._idle.clear()
             await self._idle.wait()
+        await self._commits.stop()
 
     async def take(
         self, text: str, scope: Scope, receive: Receive
@@ -138,16 +160,55 @@ class Appends:
         """
         form = read_form(scope)
         name = full_name_of(scope, text)
-        self._in_flight += 1
-        try:
+        with self.in_flight():
             appender = await self.find(name)
             self.require_disk()
-            appended = await self._append(appender, form, scope, receive)
+            if form.media_type == STAGED:
+                appended = await self._commit(appender, form, scope, receive)
+            else:
+                appended = await self._append(appender, form, scope, receive)
             return appender.stream_id, appender.log.next_offset, appended
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """A stop waits for what is done within."""
+        self._in_flight += 1
+        try:
+            yield
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+
+    @asynccontextmanager
+    async def room(self, stream_id: StreamId, size: int) -> AsyncIterator[None]:
+        """Room for so many bytes of a stream.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        await self._take_room(stream_id, size)
+        try:
+            yield
+        finally:
+            self._give_room_back(stream_id, size)
+
+    async def _commit(
+        self, appender: Appender, form: Form, scope: Scope, receive: Receive
+    ) -> Appended:
+        """The room of the body goes back before that of the batches is taken."""
+        async with self.room(appender.stream_id, form.size_to_hold):
+            body = await read_body(scope, receive, form.body_size_max)
+            if form.encoding is not None:
+                async with self._decoding:
+                    body = await asyncio.to_thread(
+                        decode_body, body, form.encoding, form.decoded_size_max
+                    )
+        appended = await self._commits.commit(
+            appender, form.promise, read_staged_ids(parse_json(body))
+        )
+        self.counts.note(appended, 0)
+        return appended
 
     async def _append(
         self, appender: Appender, form: Form, scope: Scope, receive: Receive

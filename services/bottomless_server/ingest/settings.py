@@ -47,6 +47,22 @@ class IngestSettings(CommonSettings):
     ingest_key_keep_ms: _Positive = 3_600_000
     """How long a key is bound to its request, and a silent producer safe from being forgotten."""
 
+    ingest_group_bytes_max: Annotated[int, Field(ge=4 * KIB, le=256 * MIB)] = 64 * MIB
+    """Bytes of staged batches that become one append; what is more becomes further parts, each
+    in one piece in memory, in one segment and in one fragment."""
+    ingest_staged_stream_bytes_max: _Positive = 4 * GIB
+    """Bytes of staged batches of one stream that wait for their commit; beyond, staging gets 429
+    `quota-exceeded`."""
+    ingest_staged_bytes_max: _Positive = 16 * GIB
+    """The same of all streams; they take room on the disk beside the segments."""
+    ingest_staged_stream_count_max: Annotated[int, Field(ge=1, le=10_000)] = 10_000
+    """Staged batches of one stream: what a commit can name, and what is remembered of each in
+    memory."""
+    ingest_staged_keep_ms: _Positive = 3_600_000
+    """How long a staged batch waits for its commit: longer than any job stages for one."""
+    ingest_staged_plan_keep_ms: _Positive = 604_800_000
+    """How long the rest of a commit that was cut off between its parts waits for its repeat."""
+
     ingest_thread_count: Annotated[int, Field(ge=1, le=256)] = 16
     """Threads for file calls: so many syncs run at once."""
     ingest_open_count: Annotated[int, Field(ge=1)] = 16

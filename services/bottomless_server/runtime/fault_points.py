@@ -19,6 +19,10 @@ log = structlog.get_logger(__name__)
 
 POINTS: Final = frozenset(
     {
+        "ingest.staged.after-sync",
+        "ingest.commit.after-plan",
+        "ingest.commit.after-part",
+        "ingest.commit.after-append",
         "uploader.put.after-object",
         "manifest.publish.after-groups",
         "manifest.publish.before-exec",

@@ -35,6 +35,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.LEASE_NOT_FOUND: 404,
     Code.FRAGMENT_NOT_FOUND: 404,
     Code.PRODUCER_NOT_FOUND: 404,
+    Code.STAGED_NOT_FOUND: 404,
     Code.OFFSET_NOT_FOUND: 404,
     Code.KEY_NOT_FOUND: 404,
     Code.METHOD_NOT_ALLOWED: 405,

@@ -31,7 +31,7 @@ BUCKET_COUNT_MAX: Final = 20_000
 """Tenants and credentials that are counted at once, some 2 KiB each. Who is the longest silent is
 forgotten first, and may then ask as if it had not asked before."""
 
-_APPEND: Final = re.compile(r"/v1/streams/[^/]+/records\n?")
+_APPEND: Final = re.compile(r"/v1/streams/[^/]+/(?:records|staged)\n?")
 """Routers take a path with the end of a line behind it for the same."""
 _BELOW: Final = "/v1/"
 _WAIT_SECONDS_MIN: Final = 0.001

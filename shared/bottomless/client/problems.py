@@ -42,6 +42,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.LEASE_NOT_FOUND: NotFound,
     Code.FRAGMENT_NOT_FOUND: NotFound,
     Code.PRODUCER_NOT_FOUND: NotFound,
+    Code.STAGED_NOT_FOUND: NotFound,
     Code.OFFSET_NOT_FOUND: NotFound,
     Code.KEY_NOT_FOUND: NotFound,
     Code.METHOD_NOT_ALLOWED: InvalidRequest,

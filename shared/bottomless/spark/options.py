@@ -175,7 +175,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
             raise InvalidRequest(f"the option {name} is missing")
     stream = parse_stream_name(lowered["stream"])
     return Options(
-        url=_url("url", lowered["url"]),
+        url=service_url("url", lowered["url"]),
         stream=stream,
         mode=_mode(lowered.get("mode", Mode.AUTO)),
         starting=_position("starting", lowered, stream),
@@ -263,7 +263,7 @@ def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
     return Wanted(tuple(values), unfiltered)
 
 
-def _url(name: str, text: str) -> str:
+def service_url(name: str, text: str) -> str:
     if not text.startswith(("http://", "https://")) or "@" in text:
         raise InvalidRequest(
             f"the option {name} starts with http:// or https:// and names nobody's password"
@@ -274,7 +274,7 @@ def _url(name: str, text: str) -> str:
 def _s3(lowered: Mapping[str, str]) -> S3View:
     endpoint, style = lowered.get("s3.endpoint"), lowered.get("s3.pathstyle")
     return S3View(
-        endpoint=None if endpoint is None else _url("s3.endpoint", endpoint),
+        endpoint=None if endpoint is None else service_url("s3.endpoint", endpoint),
         region=_text("s3.region", lowered.get("s3.region")),
         path_style=None if style is None else _boolean("s3.pathStyle", style),
         ca=_text("s3.ca", lowered.get("s3.ca")),

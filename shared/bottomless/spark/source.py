@@ -45,6 +45,8 @@ from bottomless.spark.options import (
     parse_options,
 )
 from bottomless.spark.partitions import SharePartition, lease_range, plan_partitions, read_partition
+from bottomless.spark.sink import BottomlessStreamWriter, BottomlessWriter
+from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.snapshot import Snapshot, take_snapshot
 from bottomless.spark.stream import BottomlessStreamReader
 
@@ -61,7 +63,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 class BottomlessSource(DataSource):
-    """`format("bottomless")`; options.py says what it takes."""
+    """`format("bottomless")`; options.py says what a read takes, sink_options.py what a write."""
 
     # Spark asks that the constructor be left alone, and pickles what schema() sets.
     _snapshot: Snapshot | None = None
@@ -86,6 +88,14 @@ class BottomlessSource(DataSource):
         check_streaming(options)
         _check_schema(schema)
         return BottomlessStreamReader(options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BottomlessWriter:  # Spark's own
+        options = parse_sink_options(self.options, streaming=False)
+        return BottomlessWriter(options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> BottomlessStreamWriter:  # noqa: N802  # Spark's own
+        options = parse_sink_options(self.options, streaming=True)
+        return BottomlessStreamWriter(options, schema, overwrite=overwrite)
 
 
 def _pin(options: Options) -> Snapshot | None:

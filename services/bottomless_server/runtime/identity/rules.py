@@ -111,6 +111,7 @@ _TABLE: Final[Sequence[tuple[str, str, Rule]]] = (
     ("GET", _S + "/offsets/resolve", _on_stream(_READ, _DESCRIBE)),
     ("GET", _S + "/fragments", _on_stream(_READ)),
     ("GET HEAD", _S + "/fragments/{fragment_id}", _on_stream(_READ)),
+    ("POST", _S + "/staged", _on_stream(_APPEND)),
     ("GET", _S + "/producers", _on_stream(_DESCRIBE)),
     # A producer looks after itself: it asks where it was, and fences its old self.
     ("GET", _S + "/producers/{p}", _on_stream(_APPEND, _DESCRIBE)),

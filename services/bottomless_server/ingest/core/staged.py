@@ -1,0 +1,147 @@
+"""Staged batches: what a file of them is called, how many become one append, and the plan of that.
+
+A staged batch is the body of one request, frames as storage keeps them, in one file. The name
+of the file says all that has to be known of it without opening it, so that a start reads names
+only. A commit names batches in order; those that are too large together for one append become
+parts, and what is in which part is written down before the first of them is appended: see
+staged_commits.py.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from bottomless.errors import Code, Corrupt, Fault, InvalidRequest, NotFound
+from bottomless.formats.sealed_json import seal, unseal
+from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
+from bottomless_server.ingest.core.promises import hash_of
+
+COMMIT_COUNT_MAX: Final = 10_000
+"""Batches that one commit names."""
+_FRAME_COUNT_MAX: Final = CHUNK_BATCH_COUNT_MAX // 2
+_ID: Final = re.compile(r"st_[0-9a-f]{32}", re.ASCII)
+_FILE: Final = re.compile(
+    r"(st_[0-9a-f]{32})\.([0-9]{1,15})\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.staged",
+    re.ASCII,
+)
+PLAN_SUFFIX: Final = ".plan"
+_MEMBERS: Final = ("producer_id", "number", "created_at", "parts")
+
+
+class StagedBatch(NamedTuple):
+    """One file of staged records; its fields are its name."""
+
+    staged_id: str
+    created_at: int
+    size: int
+    record_count: int
+    frame_count: int
+
+    @property
+    def file_name(self) -> str:
+        numbers = f"{self.created_at}.{self.size}.{self.record_count}.{self.frame_count}"
+        return f"{self.staged_id}.{numbers}.staged"
+
+
+class Plan(NamedTuple):
+    """Which batches a commit of several parts appends under which numbers."""
+
+    producer_id: str
+    number: int
+    """Of the first part; those behind it have the numbers that follow."""
+    created_at: int
+    parts: tuple[tuple[str, ...], ...]
+    """Ids of the batches of each."""
+
+    @property
+    def last_number(self) -> int:
+        return self.number + len(self.parts) - 1
+
+    @property
+    def staged_ids(self) -> list[str]:
+        return [staged_id for part in self.parts for staged_id in part]
+
+
+def parse_file_name(name: str) -> StagedBatch | None:
+    """What a file is, by its name; None if it is something else."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    created_at, size, record_count, frame_count = map(int, match.groups()[1:])
+    return StagedBatch(match[1], created_at, size, record_count, frame_count)
+
+
+def plan_name(producer_id: str) -> str:
+    """The file of a producer's plan: it has one at most."""
+    return hash_of(producer_id.encode("ascii")).hex() + PLAN_SUFFIX
+
+
+def encode_plan(plan: Plan) -> bytes:
+    return seal(plan._asdict())
+
+
+def decode_plan(data: bytes) -> Plan:
+    """Read a plan.
+
+    Raises:
+        Corrupt: nobody wrote it so.
+    """
+    members = unseal("plan of a commit", data, _MEMBERS)
+    try:
+        parts = tuple(tuple(map(str, part)) for part in members["parts"])
+        return Plan(
+            str(members["producer_id"]), int(members["number"]), int(members["created_at"]), parts
+        )
+    except (TypeError, ValueError) as error:
+        raise Corrupt("the plan of a commit is of another form") from error
+
+
+def parts_of(batches: Sequence[StagedBatch], size_max: int) -> list[list[StagedBatch]]:
+    """Whole batches, in their order, by append: as many as fit, at least one."""
+    parts: list[list[StagedBatch]] = []
+    size = records = frames = 0
+    for batch in batches:
+        size += batch.size
+        records += batch.record_count
+        frames += batch.frame_count
+        # Compressed records are small: their number is bounded too, since one chunk may get all.
+        full = size > size_max or records > CHUNK_RECORD_COUNT_MAX or frames > _FRAME_COUNT_MAX
+        if full or not parts:
+            parts.append([])
+            size, records, frames = batch.size, batch.record_count, batch.frame_count
+        parts[-1].append(batch)
+    return parts
+
+
+def read_staged_ids(value: Any) -> list[str]:
+    """The batches that the body of a commit names.
+
+    Raises:
+        InvalidRequest: 422 with a pointer to the fault.
+    """
+    if not isinstance(value, dict):
+        raise _invalid("", "it is an object with the member staged")
+    if value.keys() != {"staged"}:
+        name = next((name for name in value if name != "staged"), None)
+        raise _invalid("", "it has one member, staged" if name is None else "an unknown member")
+    ids = value["staged"]
+    if not isinstance(ids, list) or not 1 <= len(ids) <= COMMIT_COUNT_MAX:
+        raise _invalid("/staged", f"it is a list of 1 to {COMMIT_COUNT_MAX} ids")
+    for number, staged_id in enumerate(ids):
+        if not isinstance(staged_id, str) or not _ID.fullmatch(staged_id):
+            raise _invalid(f"/staged/{number}", "it is no id of a staged batch")
+    if len(set(ids)) < len(ids):
+        raise _invalid("/staged", "an id stands there twice")
+    return ids
+
+
+def staged_not_found() -> NotFound:
+    return NotFound(
+        "a staged batch is not there: it expired, or was never staged here",
+        code=Code.STAGED_NOT_FOUND,
+    )
+
+
+def _invalid(pointer: str, sentence: str) -> InvalidRequest:
+    fault = Fault(Code.VALIDATION_FAILED, sentence, pointer=pointer)
+    return InvalidRequest("the body is not valid", code=Code.VALIDATION_FAILED, faults=[fault])

@@ -1,0 +1,308 @@
+"""Staged batches on this node's disk: kept until they are committed, or for a while.
+
+They are no part of any log: nobody reads them, and losing one loses nothing that was
+answered with an offset. One file for each body that was staged, one plan for each commit
+that is too large for one append (staged_commits.py).
+
+What is on disk after a crash at each step:
+
+    staging     `*.new`: removed at the next start. Nobody was told the id.
+    renamed     the batch is whole and synced, its id perhaps not told: it expires.
+    planning    the old plan, or none, or the new one; never half of one (`replace_file`).
+    dropping    the plan goes first, then its batches: those that are left expire.
+    expiring    each file by itself.
+
+A file goes out of the index before it goes from the disk, so no commit names one that is
+being removed; one that a commit has pinned is not removed at all. Its bytes count until it
+is gone. What cannot be removed now is tried again with every sweep.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
+
+from bottomless.errors import Code, Corrupt, Overloaded, StoreError
+from bottomless.formats.rows import Frame
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.core.staged import (
+    Plan,
+    StagedBatch,
+    plan_name,
+    staged_not_found,
+)
+from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.layout import staged_dir
+from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.staged_files import DamagedPlan, StagedFiles
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+SWEEP_SECONDS: Final = 15.0
+
+
+class StagedBounds(NamedTuple):
+    stream_bytes_max: int
+    bytes_max: int
+    stream_count_max: int
+    keep_ms: int
+    plan_keep_ms: int
+
+
+IsBegun = Callable[[StreamId, Plan], bool | None]
+"""Whether some parts of a plan are in the log and others are not; None where that is not known."""
+
+
+class _OfStream:
+    """What is staged of one stream."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, StagedBatch] = {}
+        self.plans: dict[str, Plan] = {}
+        """By producer."""
+        self.damaged_plans: set[str] = set()
+        """Names of their files."""
+        self.arriving_count = 0
+        """Bodies that are being written."""
+        self.size = 0
+        """Bytes, those that arrive included."""
+
+    def __bool__(self) -> bool:
+        return bool(self.batches or self.plans or self.damaged_plans or self.arriving_count)
+
+
+class StagedBatches:
+    """All of this node. Its state is the event loop's; files are touched in threads."""
+
+    def __init__(
+        self, files: FileCalls, data_dir: Path, clocks: Clocks, bounds: StagedBounds
+    ) -> None:
+        self._files = StagedFiles(files, staged_dir(data_dir))
+        self._clocks = clocks
+        self._bounds = bounds
+        self._executor: Executor | None = None
+        self._streams: dict[StreamId, _OfStream] = {}
+        self._pins: set[str] = set()
+        self.size = 0
+        """Bytes of all, until they are gone from the disk."""
+        self._changing_plans = asyncio.Lock()
+        self._doomed: list[tuple[Path, int]] = []
+        """Files that are to go, with the bytes that they hold until then."""
+
+    async def start(self, executor: Executor) -> None:
+        """Look what an earlier process has left, and remove what that one had not finished.
+
+        Raises:
+            OSError: the disk does not work.
+        """
+        self._executor = executor
+        for stream_id, found in await self._in_thread(lambda: list(self._files.scan())):
+            held = self._streams.setdefault(stream_id, _OfStream())
+            if isinstance(found, DamagedPlan):
+                held.damaged_plans.add(found.file_name)
+            elif isinstance(found, Plan):
+                held.plans[found.producer_id] = found
+            else:
+                held.batches[found.staged_id] = found
+                self._count(held, found.size)
+
+    @property
+    def count(self) -> int:
+        return sum(len(one.batches) for one in self._streams.values())
+
+    def expires_at(self, batch: StagedBatch) -> int:
+        return batch.created_at + self._bounds.keep_ms
+
+    async def stage(
+        self, stream_id: StreamId, staged_id: str, frames: Sequence[Frame]
+    ) -> StagedBatch:
+        """Put validated frames on the disk; returns when they are synced.
+
+        Raises:
+            Overloaded: `quota-exceeded`.
+            OSError: nothing is staged.
+        """
+        batch = StagedBatch(
+            staged_id,
+            self._clocks.wall(),
+            sum(len(frame.data) for frame in frames),
+            sum(frame.record_count for frame in frames),
+            len(frames),
+        )
+        held = self._streams.setdefault(stream_id, _OfStream())
+        try:
+            self._require_room(held, batch.size)
+        except Overloaded:
+            self._forget_empty(stream_id)
+            raise
+        held.arriving_count += 1
+        self._count(held, batch.size)
+        try:
+            data = [frame.data for frame in frames]
+            await self._in_thread(self._files.write, stream_id, batch, data)
+            held.batches[staged_id] = batch
+        finally:
+            held.arriving_count -= 1
+            if staged_id not in held.batches:
+                self._count(held, -batch.size)
+            self._forget_empty(stream_id)
+        return batch
+
+    @contextmanager
+    def pinned(
+        self, stream_id: StreamId, producer_id: str, staged_ids: Sequence[str]
+    ) -> Iterator[list[StagedBatch]]:
+        """Batches by id, in order; within, none of them is removed or pinned by another.
+
+        Raises:
+            NotFound: `staged-not-found`: also where they are another producer's by now.
+        """
+        held = self._streams.get(stream_id) or _OfStream()
+        found = [held.batches.get(staged_id) for staged_id in staged_ids]
+        batches = [batch for batch in found if batch is not None]
+        others = [plan for plan in held.plans.values() if plan.producer_id != producer_id]
+        taken = self._pins.union(*(plan.staged_ids for plan in others))
+        if len(batches) < len(staged_ids) or not taken.isdisjoint(staged_ids):
+            raise staged_not_found()
+        self._pins.update(staged_ids)
+        try:
+            yield batches
+        finally:
+            self._pins.difference_update(staged_ids)
+
+    async def read(self, stream_id: StreamId, batches: Sequence[StagedBatch]) -> tuple[Frame, ...]:
+        """The frames of pinned batches, as they were staged.
+
+        Raises:
+            Corrupt: the disk gives something else than it was given.
+            OSError
+        """
+        return await self._in_thread(self._files.read, stream_id, batches)
+
+    def plan(self, stream_id: StreamId, producer_id: str) -> Plan | None:
+        """The plan of a producer's commit that needs several parts, None if there is none.
+
+        Raises:
+            Corrupt: there was one, and what it said is lost: so is what its repeat must do.
+        """
+        held = self._streams.get(stream_id)
+        if held is None:
+            return None
+        if plan_name(producer_id) in held.damaged_plans:
+            raise Corrupt("the plan of an earlier commit of this producer is damaged")
+        return held.plans.get(producer_id)
+
+    async def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
+        """Write a plan in place of the producer's earlier one; its batches are pinned and stay.
+
+        Raises:
+            OSError: the old one is there, or the new one.
+        """
+        path = self._files.plan_path(stream_id, plan.producer_id)
+        async with self._changing_plans:
+            # An earlier plan that is still to be removed has the same name.
+            self._doomed = [one for one in self._doomed if one[0] != path]
+            await self._in_thread(self._files.save_plan, stream_id, plan)
+        self._streams[stream_id].plans[plan.producer_id] = plan
+
+    async def drop(
+        self, stream_id: StreamId, staged_ids: Sequence[str], plan: Plan | None = None
+    ) -> None:
+        """Remove batches that nobody needs any more, and before them the plan that names them.
+
+        What fails is tried again by the sweep.
+        """
+        held = self._streams.get(stream_id)
+        if held is None:
+            return
+        if plan is not None and held.plans.get(plan.producer_id) == plan:
+            del held.plans[plan.producer_id]
+            self._doomed.append((self._files.plan_path(stream_id, plan.producer_id), 0))
+        for staged_id in staged_ids:
+            batch = held.batches.pop(staged_id, None)
+            if batch is not None:
+                held.size -= batch.size
+                self._doomed.append((self._files.batch_path(stream_id, batch), batch.size))
+        self._forget_empty(stream_id)
+        await self._remove_doomed()
+
+    async def run(self, is_begun: IsBegun) -> None:
+        """Sweep for ever."""
+        while True:
+            try:
+                await self.sweep(is_begun)
+            except Exception:
+                # Keeping more is no harm; the next sweep begins anew.
+                log.exception("a sweep of staged batches met a bug")
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def sweep(self, is_begun: IsBegun) -> None:
+        """Remove what has waited for its commit for too long.
+
+        A plan that is begun stays, so that its repeat is never taken for that of a whole; in
+        the end without its batches: then the repeat is refused.
+        """
+        now, bounds = self._clocks.wall(), self._bounds
+        for stream_id, held in list(self._streams.items()):
+            kept = set(self._pins)
+            for plan in list(held.plans.values()):
+                age = now - plan.created_at
+                begun = is_begun(stream_id, plan)
+                pinned = not self._pins.isdisjoint(plan.staged_ids)
+                if begun is False and age >= bounds.keep_ms and not pinned:
+                    await self.drop(stream_id, (), plan)
+                elif age < bounds.plan_keep_ms:
+                    kept.update(plan.staged_ids)
+            expired = [
+                batch.staged_id
+                for batch in held.batches.values()
+                if now - batch.created_at >= bounds.keep_ms and batch.staged_id not in kept
+            ]
+            await self.drop(stream_id, expired)
+        await self._remove_doomed()
+
+    def _require_room(self, held: _OfStream, size: int) -> None:
+        bounds = self._bounds
+        if len(held.batches) + held.arriving_count >= bounds.stream_count_max:
+            raise _quota("batches of this stream", limit_count=bounds.stream_count_max)
+        if held.size + size > bounds.stream_bytes_max:
+            raise _quota("bytes of this stream", limit_bytes=bounds.stream_bytes_max)
+        if self.size + size > bounds.bytes_max:
+            raise _quota("bytes", limit_bytes=bounds.bytes_max)
+
+    def _count(self, held: _OfStream, size: int) -> None:
+        held.size += size
+        self.size += size
+
+    def _forget_empty(self, stream_id: StreamId) -> None:
+        held = self._streams.get(stream_id)
+        if held is not None and not held:
+            del self._streams[stream_id]
+
+    async def _remove_doomed(self) -> None:
+        if not self._doomed:
+            return
+        async with self._changing_plans:
+            doomed, self._doomed = self._doomed, []
+            left = await self._in_thread(self._files.remove, doomed)
+            self._doomed += left
+            self.size -= sum(size for _, size in doomed) - sum(size for _, size in left)
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        assert self._executor is not None
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, call, *arguments)
+
+
+def _quota(what: str, **facts: int) -> StoreError:
+    return Overloaded(
+        f"as many {what} are staged as may be",
+        code=Code.QUOTA_EXCEEDED,
+        retry_after_seconds=5,
+        facts=facts,
+    )

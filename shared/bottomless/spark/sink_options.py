@@ -1,0 +1,68 @@
+"""Options of the sink: what a user may say, checked before anything is written. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bottomless.errors import InvalidRequest
+from bottomless.model.names import StreamName, parse_reference, parse_stream_name
+from bottomless.spark.options import service_url
+
+_NAMES: Final = ("url", "stream", "txnAppId", "txnId")
+_KNOWN: Final = frozenset(name.lower() for name in _NAMES)
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})
+"""What Spark keeps among the options of a stream for itself."""
+TXN_SIZE_MAX: Final = 100
+"""Two of them, or one and the id of a query, are the name of a producer."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    url: str
+    stream: StreamName
+    txn_app_id: str | None
+    """Who writes: the same in every run."""
+    txn_id: str | None
+    """What a batch is: a second one with the same id writes nothing."""
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Read the options of one write; names count in any case.
+
+    Raises:
+        InvalidRequest: one is unknown, missing, or not of its form.
+    """
+    lowered = {name.lower(): text for name, text in given.items()}
+    if streaming:
+        lowered = {name: text for name, text in lowered.items() if name not in _SPARKS_OWN}
+    unknown = sorted(set(lowered) - _KNOWN)
+    if unknown:
+        raise InvalidRequest(
+            f"unknown option {', '.join(unknown)}; the options are {', '.join(_NAMES)}"
+        )
+    for name in ("url", "stream"):
+        if name not in lowered:
+            raise InvalidRequest(f"the option {name} is missing")
+    if streaming and "txnappid" not in lowered:
+        raise InvalidRequest(
+            "the option txnAppId is missing: a name for this query, the same in every run"
+        )
+    if streaming and "txnid" in lowered:
+        raise InvalidRequest("the option txnId is for batches: a query numbers its own")
+    return SinkOptions(
+        url=service_url("url", lowered["url"]),
+        stream=parse_stream_name(lowered["stream"]),
+        txn_app_id=_name("txnAppId", lowered.get("txnappid")),
+        txn_id=_name("txnId", lowered.get("txnid")),
+    )
+
+
+def _name(name: str, text: str | None) -> str | None:
+    if text is None:
+        return None
+    if len(text) > TXN_SIZE_MAX:
+        raise InvalidRequest(f"the option {name} has at most {TXN_SIZE_MAX} characters")
+    try:
+        return parse_reference(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the option {name}: {error.message}") from None

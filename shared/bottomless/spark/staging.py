@@ -1,0 +1,124 @@
+"""Ask ingest from a worker, or from the driver: stage bodies, commit them, look at producers.
+
+Both can be asked again after any failure: a body that is staged twice expires once, and a
+commit is told from its repeat by its number.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import orjson
+import urllib3
+
+from bottomless.client.credential import Credential
+from bottomless.client.problems import error_from_problem
+from bottomless.errors import Code, NotFound, Outcome, Unavailable
+from bottomless.model.names import StreamName
+
+FRAMES: Final = "application/vnd.bottomless.batches"
+STAGED: Final = "application/vnd.bottomless.staged+json"
+JSON: Final = "application/json"
+_ATTEMPT_COUNT_MAX: Final = 9
+"""With the waits between them some fifty seconds, enough for a restart of the service."""
+_PAGE_COUNT: Final = 1000
+
+
+class Target(NamedTuple):
+    """Which stream is written, and where it is asked for."""
+
+    url: str
+    stream: StreamName
+
+
+class Committed(NamedTuple):
+    record_count: int
+    """Records that this commit stored; none where it is a repeat."""
+    replayed: bool
+
+
+def stage(target: Target, body: bytes) -> str:
+    """Stage one body; returns the id to commit it by.
+
+    Raises:
+        StoreError: as ingest answers.
+    """
+    answer = _ask(target, "POST", "staged", body=body, headers={"Content-Type": FRAMES})
+    return str(answer["staged_id"])
+
+
+def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[str]) -> Committed:
+    """Append staged bodies in order, unless this number of the producer is stored already.
+
+    Raises:
+        StoreError: as ingest answers; the same again is right.
+    """
+    headers = {"Content-Type": STAGED, "Producer-Id": producer_id, "Txn-Number": str(number)}
+    body = orjson.dumps({"staged": [*staged_ids]})
+    answer = _ask(target, "POST", "records", body=body, headers=headers)
+    return Committed(int(answer["count"]), not answer["count"])
+
+
+def is_known(target: Target, producer_id: str) -> bool:
+    """Whether the stream knows a producer."""
+    try:
+        _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
+    except NotFound as error:
+        if error.code is Code.PRODUCER_NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def producers(target: Target) -> Iterator[str]:
+    """The names of all producers that the stream knows."""
+    query: dict[str, str] = {"limit": str(_PAGE_COUNT)}
+    while True:
+        page = _ask(target, "GET", "producers", query=query)
+        yield from (str(item["producer_id"]) for item in page["items"])
+        if page["next_page_token"] is None:
+            return
+        query["page_token"] = str(page["next_page_token"])
+
+
+def _ask(
+    target: Target,
+    method: str,
+    path: str,
+    *,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    query: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    url = f"{target.url}/v1/streams/{quote(target.stream, safe='')}/{path}"
+    # From the worker's environment: options travel with every task and hold no secret.
+    named = {"Accept": JSON, **(headers or {}), **Credential().headers()}
+    try:
+        answer = _pool().request(method, url, body=body, headers=named, fields=query)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable("ingest does not answer", outcome=Outcome.UNKNOWN) from error
+    try:
+        members = orjson.loads(answer.data)
+    except orjson.JSONDecodeError:
+        members = None
+    if answer.status >= 300:
+        raise error_from_problem(answer.status, members)
+    if not isinstance(members, dict):
+        raise Unavailable("the answer is not that of a Bottomless server", outcome=Outcome.UNKNOWN)
+    return members
+
+
+@cache
+def _pool() -> urllib3.PoolManager:
+    # One a worker process: Spark uses workers again for later tasks.
+    retries = urllib3.Retry(
+        total=_ATTEMPT_COUNT_MAX - 1,
+        backoff_factor=0.2,
+        backoff_max=10,
+        allowed_methods=None,
+        status_forcelist=(429, 503, 504),
+        raise_on_status=False,
+        redirect=False,
+    )
+    return urllib3.PoolManager(retries=retries, timeout=urllib3.Timeout(connect=5, read=120))

@@ -1,0 +1,516 @@
+"""Staged batches: kept for a while, committed once, in parts where they are too large for one append."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from bottomless.client.tables import frames_body
+from bottomless.formats.batch import Codec
+from bottomless.model.limits import KIB
+from bottomless.model.rows import Rows
+from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.staged import StagedBatches
+from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually, no_space, pointers, problem
+
+STAGE = f"/v1/streams/{NAME}/staged"
+FRAMES = {"content-type": "application/vnd.bottomless.batches"}
+STAGED = "application/vnd.bottomless.staged+json"
+KEEP_MS = 60_000
+SETTINGS: dict[str, Any] = {
+    "ingest_staged_keep_ms": KEEP_MS,
+    "ingest_staged_plan_keep_ms": 10 * KEEP_MS,
+    "ingest_group_bytes_max": 4 * KIB,
+}
+LARGE = "x" * 3 * KIB
+"""Two of them do not go into one part."""
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    made = await House(tmp_path / "ingest", **SETTINGS).declare()
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+def body_of(*values: str) -> bytes:
+    return frames_body(Rows([value.encode() for value in values], [1] * len(values)))
+
+
+async def try_stage(house: House, *values: str) -> httpx.Response:
+    return await house.client.post(STAGE, content=body_of(*values), headers=FRAMES)
+
+
+async def stage(house: House, *values: str) -> str:
+    answer = await try_stage(house, *values)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["staged_id"])
+
+
+async def commit(
+    house: House, *staged_ids: str, number: int = 7, producer: str = "job", **headers: str
+) -> httpx.Response:
+    named = {
+        "content-type": STAGED,
+        "producer-id": producer,
+        "txn-number": str(number),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
+    return await house.client.post(ROUTE, json={"staged": list(staged_ids)}, headers=named)
+
+
+def staged_of(house: House) -> StagedBatches:
+    service: IngestService = house.service
+    return service._staged
+
+
+async def sweep(house: House) -> None:
+    """What the timer does."""
+    assert house.service._sweeping
+    begun = house.service._is_begun
+    await staged_of(house).sweep(begun)
+
+
+def files(house: House) -> list[str]:
+    directory = house.data_dir / "staged" / STREAM
+    return sorted(path.suffix for path in directory.iterdir()) if directory.exists() else []
+
+
+async def last_number(house: House, producer: str = "job") -> int:
+    answer = await house.client.get(f"/v1/streams/{NAME}/producers/{producer}")
+    return int(answer.json()["last_seq"])
+
+
+async def test_staged_batches_are_seen_by_nobody_until_they_are_committed_in_order(
+    house: House,
+) -> None:
+    first, second = await stage(house, "a", "b"), await stage(house, "c")
+    assert await house.values() == []
+
+    answer = await commit(house, second, first)
+
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "stream_id": STREAM,
+        "first_offset": 0,
+        "last_offset": 2,
+        "next_offset": 3,
+        "count": 3,
+        "duplicates": 0,
+        "timestamp": "2025-06-15T15:06:40.000Z",
+        "durability": "fsync",
+    }
+    assert await house.values() == [b"c", b"a", b"b"]
+    assert files(house) == []
+    assert (staged_of(house).size, staged_of(house).count) == (0, 0)
+
+
+async def test_what_staging_answers_says_what_is_there_and_until_when(house: House) -> None:
+    answer = await try_stage(house, "a", "b")
+    staged = answer.json()
+
+    assert answer.headers["stream-id"] == STREAM
+    assert staged == {
+        "stream_id": STREAM,
+        "staged_id": staged["staged_id"],
+        "count": 2,
+        "size_bytes": len(body_of("a", "b")),
+        "expires_at": "2025-06-15T15:07:40.000Z",
+    }
+
+
+async def test_a_repeat_gets_the_first_answer_and_drops_the_batches_it_brings(house: House) -> None:
+    first = (await commit(house, await stage(house, "a", "b"))).json()
+    again = await commit(house, await stage(house, "b"), await stage(house, "a"))
+
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.json() == {**first, "count": 0, "duplicates": 2}
+    assert await house.values() == [b"a", b"b"]
+    assert files(house) == []
+
+
+async def test_a_repeat_needs_no_batches_any_more(house: House) -> None:
+    staged = await stage(house, "a")
+    first = (await commit(house, staged)).json()
+    again = await commit(house, staged)
+    assert again.json() == {**first, "count": 0, "duplicates": 1}
+
+
+async def test_gaps_between_numbers_are_allowed_and_lower_ones_are_repeats(house: House) -> None:
+    await commit(house, await stage(house, "a"), number=7)
+    await commit(house, await stage(house, "b"), number=900)
+    again = await commit(house, await stage(house, "c"), number=8)
+
+    assert again.json()["first_offset"] is None
+    assert await house.values() == [b"a", b"b"]
+
+
+async def test_a_batch_that_is_not_there_is_told_so_and_nothing_is_stored(house: House) -> None:
+    there = await stage(house, "a")
+    answer = await commit(house, there, "st_" + "0" * 32)
+
+    assert problem(answer) == (404, "staged-not-found")
+    assert answer.json()["outcome"] == "none"
+    assert answer.json()["retryable"] is False
+    assert await house.values() == []
+    assert (await commit(house, there)).status_code == 200
+
+
+async def test_what_waits_too_long_for_its_commit_goes(house: House) -> None:
+    old = await stage(house, "a")
+    await house.advance(KEEP_MS - 1)
+    young = await stage(house, "b")
+    await sweep(house)
+    assert files(house) == [".staged", ".staged"]
+
+    await house.advance(1)
+    await sweep(house)
+
+    assert files(house) == [".staged"]
+    assert problem(await commit(house, old)) == (404, "staged-not-found")
+    assert (await commit(house, young)).status_code == 200
+
+
+async def test_a_commit_under_way_keeps_its_batches_from_the_sweep(house: House) -> None:
+    staged = await stage(house, "a")
+    with staged_of(house).pinned(STREAM, "job", [staged]):
+        await house.advance(2 * KEEP_MS)
+        await sweep(house)
+        assert files(house) == [".staged"]
+        assert problem(await commit(house, staged, producer="other")) == (404, "staged-not-found")
+    await sweep(house)
+    assert files(house) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit"),
+    [
+        ("ingest_staged_stream_count_max", 2),
+        ("ingest_staged_stream_bytes_max", len(body_of("a")) * 2),
+        ("ingest_staged_bytes_max", len(body_of("a")) * 2),
+    ],
+)
+async def test_as_much_is_staged_as_may_be(tmp_path: Path, setting: str, limit: int) -> None:
+    settings: dict[str, Any] = {setting: limit}
+    house = await (await House(tmp_path / "i", **settings).declare()).start()
+    one, two = await stage(house, "a"), await stage(house, "b")
+
+    refused = await try_stage(house, "c")
+    assert problem(refused) == (429, "quota-exceeded")
+    assert refused.json()["retryable"] is True
+    assert refused.headers["retry-after"] == "5"
+
+    await commit(house, one, two)
+    assert (await try_stage(house, "c")).status_code == 201
+    await house.aclose()
+
+
+async def test_bounds_hold_for_bodies_that_arrive_together(tmp_path: Path) -> None:
+    house = await House(tmp_path / "i", ingest_staged_stream_count_max=3).declare()
+    await house.start()
+    answers = await asyncio.gather(*(try_stage(house, "a") for _ in range(9)))
+    assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 6
+    await house.aclose()
+
+
+async def test_staging_is_synced_before_it_is_answered(house: House) -> None:
+    house.files.calls.clear()
+    await stage(house, "a")
+    calls = [(call.name, Path(call.path).suffix) for call in house.files.calls]
+    written = calls.index(("pwritev", ".new"))
+    assert calls[written + 1] == ("fdatasync", ".new")
+    assert ("fsync_dir", "") in calls[written + 2 :]
+
+
+async def test_a_full_disk_stages_nothing_and_leaves_nothing(house: House) -> None:
+    house.files.only_on = ".staged"
+    house.files.faults["pwritev"] = [no_space()]
+    refused = await try_stage(house, "a")
+
+    assert problem(refused) == (503, "storage-full")
+    assert refused.json()["outcome"] == "none"
+    assert files(house) == []
+    assert staged_of(house).size == 0
+
+
+async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(house: House) -> None:
+    staged = await stage(house, "a")
+    (house.data_dir / "staged" / STREAM / "st_half.new").write_bytes(b"half")
+    after = await house.after_crash().start()
+
+    assert files(after) == [".staged"]
+    assert (await commit(after, staged)).status_code == 200
+    assert await after.values() == [b"a"]
+    await after.aclose()
+
+
+async def test_a_commit_that_was_not_answered_before_a_crash_is_a_repeat_after_it(
+    house: House,
+) -> None:
+    first = (await commit(house, await stage(house, "a"))).json()
+    after = await house.after_crash().start()
+    again = await commit(after, await stage(after, "a"))
+
+    assert again.json() == {**first, "count": 0, "duplicates": 1}
+    assert await after.values() == [b"a"]
+    await after.aclose()
+
+
+async def test_damage_of_a_staged_file_is_never_appended(house: House) -> None:
+    staged = await stage(house, "hello")
+    [path] = (house.data_dir / "staged" / STREAM).iterdir()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"hello", b"jello"))
+
+    answer = await commit(house, staged)
+
+    assert problem(answer) == (502, "data-corrupt")
+    assert await house.values() == []
+
+
+async def test_what_is_too_large_for_one_append_takes_the_numbers_that_follow(
+    house: House,
+) -> None:
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    answer = await commit(house, *ids, number=7)
+
+    assert (answer.json()["first_offset"], answer.json()["count"]) == (0, 3)
+    assert await last_number(house) == 9
+    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
+    assert files(house) == []
+
+    again = await commit(house, *[await stage(house, f"{n}{LARGE}") for n in range(3)], number=7)
+    assert again.json()["count"] == 0
+    assert len(await house.values()) == 3
+    assert files(house) == []
+
+
+async def cut_off(house: House, appended: int) -> list[str]:
+    """A commit of three parts that the disk breaks after some of them; returns what it named."""
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+    committed = staged_of(house)
+    read, count = committed.read, 0
+
+    async def fails(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > appended:
+            raise broken
+        return await read(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(committed, "read", fails)
+        answer = await commit(house, *ids)
+    assert problem(answer) == (503, "storage-failed")
+    assert answer.json()["outcome"] == "unknown"
+    return ids
+
+
+@pytest.mark.parametrize("appended", [0, 1, 2])
+@pytest.mark.parametrize("crash", [False, True])
+async def test_a_commit_that_was_cut_off_is_finished_by_a_repeat_with_other_pieces(
+    house: House, appended: int, crash: bool
+) -> None:
+    await cut_off(house, appended)
+    after = await house.after_crash().start() if crash else house
+    values = [value[:1] for value in await after.values()]
+    assert values == [b"0", b"1", b"2"][:appended]
+
+    # The same records, dealt out differently.
+    ids = [await stage(after, f"2{LARGE}"), await stage(after, f"1{LARGE}", f"0{LARGE}")]
+    answer = await commit(after, *ids)
+
+    assert answer.status_code == 200
+    assert sorted(value[:1] for value in await after.values()) == [b"0", b"1", b"2"]
+    assert answer.json()["count"] + answer.json()["duplicates"] == 3
+    if appended:
+        assert answer.json()["first_offset"] == 0
+        assert files(after) == []
+    if crash:
+        await after.aclose()
+
+
+async def test_without_its_plan_a_repeat_in_other_pieces_would_lose_records(house: House) -> None:
+    """The guard is the plan: what it is for shows where it is taken away."""
+    await cut_off(house, 1)
+    staged_of(house)._streams[STREAM].plans.clear()
+
+    await commit(house, await stage(house, f"2{LARGE}"), await stage(house, f"1{LARGE}"))
+
+    assert sorted(value[:1] for value in await house.values()) == [b"0"]
+
+
+async def test_no_other_number_gets_in_between_the_parts_of_a_commit(house: House) -> None:
+    await cut_off(house, 1)
+    refused = await commit(house, await stage(house, "z"), number=1_000)
+
+    assert problem(refused) == (409, "producer-sequence-gap")
+    assert (refused.json()["expected_seq"], refused.json()["received_seq"]) == (7, 1_000)
+    assert (await commit(house, await stage(house, "z"), producer="other")).status_code == 200
+
+
+async def test_the_rest_of_a_begun_commit_waits_longer_and_is_refused_in_the_end(
+    house: House,
+) -> None:
+    await cut_off(house, 1)
+    await house.advance(2 * KEEP_MS)
+    await sweep(house)
+    assert files(house) == [".plan"] + [".staged"] * 3
+
+    await house.advance(10 * KEEP_MS)
+    await sweep(house)
+
+    assert files(house) == [".plan"]
+    refused = await commit(house, await stage(house, f"0{LARGE}"))
+    assert problem(refused) == (404, "staged-not-found")
+
+
+async def test_a_plan_that_was_never_begun_expires_as_its_batches_do(house: House) -> None:
+    await cut_off(house, 0)
+    assert files(house) == [".plan"] + [".staged"] * 3
+    await house.advance(KEEP_MS)
+    await sweep(house)
+    assert files(house) == []
+
+
+async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(house: House) -> None:
+    await cut_off(house, 1)
+    [plan] = (house.data_dir / "staged" / STREAM).glob("*.plan")
+    plan.write_bytes(plan.read_bytes().replace(b"job", b"jab"))
+    after = await house.after_crash().start()
+
+    refused = await commit(after, await stage(after, f"0{LARGE}"))
+
+    assert problem(refused) == (502, "data-corrupt")
+    assert (await commit(after, await stage(after, "z"), producer="other")).status_code == 200
+    await after.aclose()
+
+
+async def test_a_late_removal_of_an_old_plan_spares_the_new_one(house: House) -> None:
+    """Its name is that of the producer, so both have the same."""
+    unlink = house.files.unlink
+
+    def stuck(path: Path) -> None:
+        if path.suffix == ".plan":
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        unlink(path)
+
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(house.files, "unlink", stuck)
+        assert (await commit(house, *ids, number=1)).status_code == 200
+    assert files(house) == [".plan"]
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    with pytest.MonkeyPatch.context() as patch:
+        # Falls off between its parts.
+        patch.setattr(staged_of(house), "read", broken_read)
+        assert (await commit(house, *ids, number=10)).status_code == 503
+
+    await sweep(house)
+
+    assert files(house) == [".plan"] + [".staged"] * 3
+
+
+async def broken_read(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+async def test_commits_of_one_producer_at_once_store_one_of_them(house: House) -> None:
+    ids = [await stage(house, "a") for _ in range(6)]
+    answers = await asyncio.gather(*(commit(house, staged) for staged in ids))
+
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert sum(answer.json()["count"] for answer in answers) == 1
+    assert await house.values() == [b"a"]
+    await eventually(lambda: files(house) == [])
+
+
+async def test_a_group_is_appended_whole_where_it_is_larger_than_a_chunk(tmp_path: Path) -> None:
+    house = await House(tmp_path / "i", ingest_chunk_size_max=4 * KIB).declare()
+    await house.start()
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(5)]
+    assert (await commit(house, *ids)).json()["count"] == 5
+
+    chunks = (await house.chunks(0)).content
+    assert len(await house.values()) == 5
+    assert len(chunks) > 5 * 3 * KIB
+    assert await last_number(house) == 7
+    await house.aclose()
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"producer-id": "job", "producer-seq": "0"}, "bad-header"),
+        ({"idempotency-key": "k"}, "bad-header"),
+        ({}, "bad-header"),
+    ],
+)
+async def test_staged_batches_are_committed_by_number_only(
+    house: House, headers: dict[str, str], code: str
+) -> None:
+    staged = await stage(house, "a")
+    answer = await house.client.post(
+        ROUTE, json={"staged": [staged]}, headers={"content-type": STAGED, **headers}
+    )
+    assert problem(answer) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"staged": []}, "/staged"),
+        ({"staged": "st_"}, "/staged"),
+        ({"staged": ["st_1"]}, "/staged/0"),
+        ({"staged": ["st_" + "0" * 32] * 2}, "/staged"),
+        ({"staged": ["st_" + "0" * 32], "more": 1}, ""),
+        ([], ""),
+        ({}, ""),
+    ],
+)
+async def test_a_commit_names_batches_and_nothing_else(
+    house: House, body: Any, pointer: str
+) -> None:
+    named = {"content-type": STAGED, "producer-id": "job", "txn-number": "1"}
+    answer = await house.client.post(ROUTE, json=body, headers=named)
+    assert problem(answer) == (422, "validation-failed")
+    assert pointers(answer) == [pointer]
+
+
+async def test_what_is_staged_is_validated_fully_before_it_is_kept(house: House) -> None:
+    damaged = bytearray(body_of("a"))
+    damaged[-1] ^= 1
+    answer = await house.client.post(STAGE, content=bytes(damaged), headers=FRAMES)
+    assert problem(answer) == (422, "crc-mismatch")
+    empty = await house.client.post(STAGE, content=b"", headers=FRAMES)
+    assert problem(empty) == (422, "validation-failed")
+    other = await house.client.post(STAGE, json={"records": []})
+    assert problem(other) == (415, "unsupported-media-type")
+    assert files(house) == []
+
+
+async def test_an_expected_offset_holds_for_a_commit_too(house: House) -> None:
+    await house.append("before")
+    staged = await stage(house, "a")
+    refused = await commit(house, staged, stream_expected_offset="0")
+    assert problem(refused) == (412, "offset-mismatch")
+    assert (await commit(house, staged, stream_expected_offset="1")).status_code == 200
+
+
+async def test_compressed_frames_stay_as_they_were_staged(house: House) -> None:
+    from bottomless.formats.rows import build_batch, encode_frames
+
+    batch: pa.RecordBatch = build_batch([Rows([b"x" * 1000] * 10, [0] * 10)])
+    body = b"".join(frame.data for frame in encode_frames(batch, 4096, Codec.ZSTD))
+    answer = await house.client.post(STAGE, content=body, headers=FRAMES)
+    await commit(house, answer.json()["staged_id"])
+    assert await house.values() == [b"x" * 1000] * 10
+    assert body in (await house.chunks(0)).content
