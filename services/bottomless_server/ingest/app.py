@@ -17,6 +17,7 @@ from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
 from bottomless_server.ingest.leftovers import Leftovers
 from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
@@ -59,7 +60,8 @@ class IngestService:
         # What was asked of manifest is good for as long as the owner believes in its lease.
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
-        self._appends = Appends(settings, self._names, self._disk, clocks)
+        self._forwarding = Forwarding(settings.ingest_forward_ms / 1000)
+        self._appends = Appends(settings, self._names, self._disk, clocks, self._forwarding)
         self._feed = CommitFeed(os.urandom(8).hex())
         self._executor: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
@@ -69,9 +71,16 @@ class IngestService:
         self.public: ASGIApp = AppendRoute(self._appends, _create_public_api(self._appends))
 
     async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The internal application: there are no tails before the start."""
+        """The internal application: there are no tails before the start.
+
+        It takes what another node passed on, too: the public paths of a stream's tail.
+        """
         if self._internal is None:
             raise Unavailable("ingest has not started")
+        if is_forwarded(scope):
+            take_forwarded(scope)
+            await self.public(scope, receive, send)
+            return
         await self._internal(scope, receive, send)
 
     async def start(self) -> None:
@@ -123,6 +132,7 @@ class IngestService:
             self._feed.wake()
             await self._tails.streams.stop()
             await self._tails.lease.stop()
+        await self._forwarding.aclose()
         await self._names.aclose()
         if self._executor is not None:
             self._executor.shutdown()

@@ -9,6 +9,8 @@ refused in this order: the request's form, the stream, room for it, its body.
 
 import asyncio
 import re
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
@@ -19,8 +21,10 @@ from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.answers import Expecting, send_answer, wants_minimal
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.admission import Admission
+from bottomless_server.ingest.core.ownership import OwnedElsewhere
 from bottomless_server.ingest.core.producers import Appended
 from bottomless_server.ingest.forms import Form, read_append, read_form
+from bottomless_server.ingest.forwarding import Answer, Forwarding, is_forwarded, send_forwarded
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
@@ -35,12 +39,14 @@ from bottomless_server.runtime.http import ClientGone, read_body, request_id_of,
 log = structlog.get_logger(__name__)
 
 _PATH: Final = re.compile(r"/v1/streams/([^/]+)/records")
+_PRODUCERS: Final = re.compile(r"/v1/streams/([^/]+)/producers(?:/.*)?")
 _DECODINGS_MAX: Final = 2
 """Bodies whose encoding is being undone at once: each may take what one may hold, twice."""
 
 
 class AppendRoute:
-    """The public application: this one path raw, everything else by `others`."""
+    """The public application: appends raw, everything else by `others`; what is about a stream
+    that another node owns is passed on to it."""
 
     def __init__(self, appends: "Appends", others: ASGIApp) -> None:
         self._appends = appends
@@ -49,35 +55,61 @@ class AppendRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match = _PATH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if match is None:
-            await self._others(scope, receive, send)
+            match = _PRODUCERS.fullmatch(scope["path"])
+            owner = None if match is None else await self._appends.owner_elsewhere(match[1], scope)
+            if owner is None:
+                await self._others(scope, receive, send)
+            else:
+                await self._answer(self._forward(owner, scope, receive, send), scope, send)
             return
-        request_id = request_id_of(scope)
         expecting = Expecting(scope, receive, send)
-        send = expecting.send
+        work = self._append(match[1], scope, expecting.receive, expecting.send)
+        await self._answer(work, scope, expecting.send)
+
+    async def _append(self, text: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._appends.take(match[1], scope, expecting.receive)
+            answer = await self._appends.take(text, scope, receive)
+        except OwnedElsewhere as owner:
+            if is_forwarded(scope):
+                raise
+            await self._forward(owner, scope, receive, send)
+            return
+        await send_answer(send, *answer, minimal=wants_minimal(scope))
+
+    async def _forward(
+        self, owner: OwnedElsewhere, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        await send_forwarded(send, await self._appends.forward(owner, scope, receive))
+
+    async def _answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
+        request_id = request_id_of(scope)
+        try:
+            await work
         except ClientGone:
             # Nobody is there to answer, and nothing was stored.
             return
         except StoreError as error:
             await send_problem(send, error, request_id)
-            return
         except Exception:
             log.exception("an append met a bug", request_id=request_id)
             bug = StoreError("an unexpected error", outcome=Outcome.UNKNOWN)
             await send_problem(send, bug, request_id)
-            return
-        await send_answer(send, *answer, minimal=wants_minimal(scope))
 
 
 class Appends:
     """Appends in flight: counted, so that a stop can wait for them."""
 
     def __init__(
-        self, settings: IngestSettings, names: StreamNames, disk: DiskUse, clocks: Clocks
+        self,
+        settings: IngestSettings,
+        names: StreamNames,
+        disk: DiskUse,
+        clocks: Clocks,
+        forwarding: Forwarding,
     ) -> None:
         self._settings = settings
         self._names = names
+        self._forwarding = forwarding
         self._disk = disk
         self._clocks = clocks
         self._streams: OwnedStreams | None = None
@@ -114,6 +146,51 @@ class Appends:
             # Deleted; the name may be another stream's by now.
             return await self._streams.get(await self._names.find_other(name, stream_id))
 
+    async def owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
+        """Who else is to be asked about a stream; None where this node answers, also if it refuses."""
+        if is_forwarded(scope):
+            return None
+        try:
+            await self.find(full_name_of(scope, text))
+        except OwnedElsewhere as owner:
+            return owner
+        except StoreError:
+            pass
+        return None
+
+    async def forward(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
+        """What the owner of a stream answers to a request.
+
+        Raises:
+            ClientGone, Unavailable: as `Forwarding.ask`.
+        """
+        with self._counted():
+            self.counts.forwarded += 1
+            try:
+                answer = await self._forwarding.ask(owner.owner_url, scope, receive)
+            except Unavailable:
+                self.counts.forwarded_unanswered += 1
+                self._forget(owner)
+                raise
+            if answer.disowned:
+                self._forget(owner)
+            return answer
+
+    def _forget(self, owner: OwnedElsewhere) -> None:
+        if self._streams is not None:
+            self._streams.forget_owner(owner.owner_url)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """A stop waits for what runs in here."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
     def require_disk(self) -> None:
         """Raises:
         Overloaded: `disk-bound`.
@@ -138,16 +215,11 @@ class Appends:
         """
         form = read_form(scope)
         name = full_name_of(scope, text)
-        self._in_flight += 1
-        try:
+        with self._counted():
             appender = await self.find(name)
             self.require_disk()
             appended = await self._append(appender, form, scope, receive)
             return appender.stream_id, appender.log.next_offset, appended
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
     async def _append(
         self, appender: Appender, form: Form, scope: Scope, receive: Receive

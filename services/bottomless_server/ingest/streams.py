@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
+from cachetools import TTLCache
 
 from bottomless.errors import (
     Code,
@@ -25,7 +26,12 @@ from bottomless.errors import (
 )
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core.ownership import LocalView, is_outdated, not_owner
+from bottomless_server.ingest.core.ownership import (
+    LocalView,
+    OwnedElsewhere,
+    is_outdated,
+    not_owner,
+)
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
@@ -40,6 +46,10 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 _CLAIM_AGAIN_COUNT: Final = 60
+_ELSEWHERE_COUNT_MAX: Final = 100_000
+_ELSEWHERE_SECONDS: Final = 1.0
+"""For so long it is remembered that another node owns a stream: less costs coordination a
+question with each request that is passed on, more lets a stream wait that was released."""
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
@@ -65,6 +75,10 @@ class OwnedStreams:
         self._open: dict[StreamId, Appender] = {}
         self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
         self._damaged: dict[StreamId, Corrupt] = {}
+        self._elsewhere: TTLCache[StreamId, str] = TTLCache(
+            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, around.clocks.monotonic
+        )
+        """Internal addresses of other nodes, by the streams that they own."""
         self._stopping = False
         self._generation: int | None = None
         """Of coordination when these streams were claimed."""
@@ -122,6 +136,7 @@ class OwnedStreams:
         Raises:
             NotFound: there is no such stream.
             Corrupt: what lies here of it is damaged.
+            OwnedElsewhere: another node owns it.
             Unavailable: it cannot be owned now; outcome none.
         """
         damaged = self._damaged.get(stream_id)
@@ -134,8 +149,15 @@ class OwnedStreams:
             await appender.claim.confirm()
         except Fenced as error:
             await appender.close(not_owner(), leave=False)
-            raise not_owner() from error
+            log.warning("another node owns the stream", stream_id=stream_id, error=str(error))
+            appender = await self._opened(stream_id)
         return appender
+
+    def forget_owner(self, owner_url: str) -> None:
+        """A node that owned streams may not do so any more; coordination is asked again."""
+        for stream_id, url in list(self._elsewhere.items()):
+            if url == owner_url:
+                self._elsewhere.pop(stream_id, None)
 
     async def close(self, stream_id: StreamId) -> None:
         """Stop a stream for its deletion or its handover; returns when nothing runs any more."""
@@ -148,6 +170,9 @@ class OwnedStreams:
     async def _opened(self, stream_id: StreamId) -> Appender:
         if self._stopping:
             raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        owner_url = self._elsewhere.get(stream_id)
+        if owner_url is not None:
+            raise OwnedElsewhere(owner_url)
         opening = self._opening.get(stream_id)
         if opening is None:
             opening = asyncio.create_task(self._open_stream(stream_id))
@@ -196,7 +221,11 @@ class OwnedStreams:
                     await self._in_thread(self._set_aside, stream_id, record.epoch)
                     local, segments = replace(local, next_offset=0, empty=True), []
                     tracking = Tracking(self._around.tracking)
-            record, claim = await self._owner.claim(stream_id, local)
+            try:
+                record, claim = await self._owner.claim(stream_id, local)
+            except OwnedElsewhere as owner:
+                self._elsewhere[stream_id] = owner.owner_url
+                raise
             await self._in_thread(self._make_dir, directory)
             appender = Appender(
                 self._around,

@@ -46,6 +46,8 @@ def claim(
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()
     if record.home is not None and record.home != mine and (record.dirty or home_held):
+        if home_held and record.owner_url is not None:
+            raise OwnedElsewhere(record.owner_url)
         raise not_owner()
     first_offset = start_of(record, mine, local)
     epoch = record.epoch + 1
@@ -123,6 +125,15 @@ def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRec
     if record.published_next != next_offset:
         raise not_owner()
     return replace(record, dirty=False)
+
+
+class OwnedElsewhere(Unavailable):
+    """`not-owner`, outcome none: another node that is alive owns the stream."""
+
+    def __init__(self, owner_url: str) -> None:
+        super().__init__("another node owns the stream", code=Code.NOT_OWNER, retry_after_seconds=1)
+        self.owner_url = owner_url
+        """Its internal address."""
 
 
 def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
