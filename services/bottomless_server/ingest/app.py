@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
+from bottomless.stores.ingest_nodes import IngestNode
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
@@ -99,7 +100,7 @@ class IngestService:
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
         lease = NodeLease(
             self._coordination,
-            node_id,
+            IngestNode(node_id, owner_url),
             self._clocks,
             LeaseBounds(
                 settings.ingest_lease_ms,

@@ -22,6 +22,7 @@ from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unava
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.generation import held_generation
+from bottomless.stores.ingest_nodes import IngestNode, announce, withdraw
 from bottomless.stores.streams import Streams, node_key
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.ownership import LocalView
@@ -54,17 +55,19 @@ class NodeLease:
     """Whether this node may act as the owner of anything."""
 
     def __init__(
-        self, coordination: Coordination, node_id: NodeId, clocks: Clocks, bounds: LeaseBounds
+        self, coordination: Coordination, node: IngestNode, clocks: Clocks, bounds: LeaseBounds
     ) -> None:
         self._coordination = coordination
-        self._redis_key = node_key(node_id)
+        self._node = node
+        self._redis_key = node_key(node.node_id)
         # The node's id and not the process's: the directory is locked, so whoever else
         # holds this lease is this node, before it was killed.
-        self._value = node_id.encode("ascii")
+        self._value = node.node_id.encode("ascii")
         self._clocks = clocks
         self._bounds = bounds
         self._believed_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
+        self._announced_term: int | None = None
         self.term = 0
         """Grows with every lapse, and with every rebuild of coordination."""
         self.generation: int | None = None
@@ -97,6 +100,8 @@ class NodeLease:
                 await self._task
         self._believed_until = float("-inf")
         with suppress(StoreError):
+            await withdraw(self._coordination, self._node.node_id)
+        with suppress(StoreError):
             await self._coordination.release(self._redis_key, self._value)
 
     async def _keep(self) -> None:
@@ -124,6 +129,18 @@ class NodeLease:
             self.term += 1
         self.generation = shown
         self._believed_until = begun + (self._bounds.lease_ms - self._bounds.margin_ms) / 1000
+        if self._announced_term != self.term:
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Say where this node is: once in a term, since a lapse may mean that all was lost."""
+        term = self.term
+        try:
+            await announce(self._coordination, self._node)
+        except StoreError as error:
+            log.warning("this node is not announced; tried again", error=str(error))
+            return
+        self._announced_term = term
 
     def _is_regressed(self, shown: int | None) -> bool:
         """Take up what coordination shows of its generation; a lower one, or none, is a loss."""

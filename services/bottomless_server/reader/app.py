@@ -19,6 +19,7 @@ from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.listing import Listing
 from bottomless_server.reader.metrics import reader_metrics
+from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.record_routes import RecordRoutes
@@ -90,7 +91,6 @@ def create_service(
         more = Peers(name="ingest", connection_count_max=settings.reader_waiting_stream_count_max)
         opened += [peers, more]
         ingest, waiting = peers, more
-    assert settings.ingest_url is not None, "the reader needs BOTTOMLESS_INGEST_URL"
 
     # Blocks on their way are memory too, so the cache leaves room for them.
     in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
@@ -99,7 +99,7 @@ def create_service(
     fragments = Fragments(blocks, cache)
     streams = Streams(manifest, settings.reader_name_ttl_ms)
     roots = Roots(manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = Tail(ingest, waiting or ingest, settings.ingest_url)
+    tail = Tail(ingest, waiting or ingest, IngestNodes(manifest))
     shared = SharedTail(
         tail,
         keep_size=settings.reader_tail_bytes,

@@ -4,6 +4,7 @@ bottomless:generation              the generation that the bucket must show too
 bottomless:name:{tenant}:{name}    stream id
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
+bottomless:nodes                   where ingest nodes are: ingest_nodes.py
 bottomless:deletes                 object keys, by the time from which they may go
 
 Indexes, each changed in the transaction that changes what it speaks of:
