@@ -19,6 +19,7 @@ from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
+from bottomless_server.ingest.handover import await_upload
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
 from bottomless_server.ingest.leftovers import Leftovers
 from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
@@ -121,8 +122,11 @@ class IngestService:
         self._appends.open(streams)
 
     async def drain(self) -> None:
-        """Refuse appends and finish those in flight; tails are served on, for the uploader."""
+        """Refuse appends and finish those in flight; then have all of it uploaded, so that other
+        nodes may own the streams. Tails are served on meanwhile."""
         await self._appends.drain()
+        if self._tails is not None:
+            await await_upload(self._tails.streams, self._feed)
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""

@@ -19,6 +19,7 @@ import structlog
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
+from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.generation import held_generation
@@ -29,6 +30,9 @@ from bottomless_server.ingest.core.ownership import LocalView
 
 log = structlog.get_logger(__name__)
 
+PRODUCERS_SIZE_MAX: Final = 8 * MIB
+"""What a stream's producers may take in coordination; where it is more the stream stays dirty,
+and waits for its home."""
 _CLAIM_ATTEMPTS: Final = 4
 """A claim begins anew when the home changes under it, which happens once in a handover."""
 
@@ -169,6 +173,11 @@ class Claim:
     def reserved_next(self) -> int:
         return self._reserved_next
 
+    @property
+    def held(self) -> bool:
+        """Whether this claim is good now, as far as this node can know without asking."""
+        return self._owner.lease.is_live() and self._owner.lease.term == self._term
+
     async def confirm(self) -> None:
         """Make sure that this claim is still the newest.
 
@@ -210,15 +219,25 @@ class Claim:
         if not asking and next_offset + ownership.RESERVE_COUNT // 2 > self._reserved_next:
             self._reserving = asyncio.create_task(self._reserve_quietly(next_offset))
 
-    async def leave(self, next_offset: int) -> None:
-        """Note that object storage holds everything, if it does; a best effort at the stop."""
+    async def leave(self, next_offset: int, producers: bytes | None) -> None:
+        """Note that object storage holds everything, if it does; a best effort at the stop.
+
+        With it, in the same EXEC, goes what is known of `producers`, for whoever claims the
+        stream next.
+
+        Raises:
+            Fenced, Unavailable: the stream stays as it was, or the EXEC's reply was lost.
+        """
         if self._reserving is not None:
             await self._reserving
         if not self._dirty:
             return
-        await self._owner.streams.update(
+        if producers is not None and len(producers) > PRODUCERS_SIZE_MAX:
+            raise Unavailable("more is known of producers than coordination should hold")
+        await self._owner.streams.leave(
             self.stream_id,
             lambda record: ownership.leave_clean(record, self.epoch, next_offset),
+            producers,
         )
         self._dirty = False
 
@@ -277,6 +296,19 @@ class Owner:
         except NotFound:
             await self.check_not_lost()
             raise
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def left_producers(self, record: StreamRecord) -> bytes | None:
+        """What the last owner knew of producers when it left a stream that is claimed and clean.
+
+        Raises:
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        if record.dirty:
+            return None
+        try:
+            return await self.streams.load_producers(record.stream_id)
         except Unavailable as error:
             raise coordination_unavailable() from error
 

@@ -30,6 +30,11 @@ class LocalView:
     published_next: int = 0
     """The highest that this disk has seen of each in coordination."""
 
+    @property
+    def published(self) -> bool:
+        """Whether object storage holds every record that lies here, as far as the disk knows."""
+        return self.next_offset <= self.published_next
+
 
 def claim(
     record: StreamRecord, mine: NodeId, owner_url: str, local: LocalView, *, home_held: bool
@@ -90,15 +95,14 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
 def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
     """Whether the log that lies here is not the stream's any more, and can be set aside.
 
-    Asked before a claim: afterwards the record says that the log is here.
+    Asked before a claim: afterwards the record says that the log is here. Another home that
+    is dirty holds the tail in this one's place, under a later epoch.
     """
-    return (
-        record.home != mine
-        and not record.dirty
-        and record.state is StreamState.ACTIVE
-        and record.epoch >= local.epoch
-        and record.version >= local.version
-    )
+    if record.home == mine or record.state is not StreamState.ACTIVE:
+        return False
+    if record.dirty and (record.home is None or record.epoch == local.epoch):
+        return False
+    return record.epoch >= local.epoch and record.version >= local.version
 
 
 def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
