@@ -49,8 +49,8 @@ def command(
 
     One service of several takes from the environment where the rest is: BOTTOMLESS_STORE_URL
     (file:///directory), BOTTOMLESS_COORDINATION_URL (redis:// or unix://), BOTTOMLESS_MANIFEST_URL
-    and BOTTOMLESS_INGEST_URL (internal listeners of these, http:// or unix://), and
-    BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
+    (its internal listener, http:// or unix://), for ingest BOTTOMLESS_INGEST_URL (where others
+    reach its own), and BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
     """
     # Until there is a loop that hears signals: nothing was answered yet, so this is a clean stop.
     signal.signal(signal.SIGTERM, _stop_before_start)

@@ -1,8 +1,8 @@
 """One service in one process, its parts and peers named by the environment.
 
 `BOTTOMLESS_STORE_URL` and `BOTTOMLESS_COORDINATION_URL` say where data and coordination
-are, `BOTTOMLESS_MANIFEST_URL` and `BOTTOMLESS_INGEST_URL` where the internal listeners of
-the others are. A service's own directory is DIR/<service>, as in the all-in-one.
+are, `BOTTOMLESS_MANIFEST_URL` where manifest's internal listener is; where ingest nodes are is
+asked there, as `BOTTOMLESS_INGEST_URL` says it of each. A service's own directory is DIR/<service>, as in the all-in-one.
 """
 
 import os
@@ -22,9 +22,9 @@ from bottomless_server.runtime.telemetry import configure_logs
 
 NEEDED: Final = {
     "ingest": ("coordination_url", "manifest_url"),
-    "uploader": ("store_url", "manifest_url", "ingest_url"),
+    "uploader": ("store_url", "manifest_url"),
     "manifest": ("store_url", "coordination_url"),
-    "reader": ("store_url", "manifest_url", "ingest_url"),
+    "reader": ("store_url", "manifest_url"),
 }
 """The settings that a service cannot do without."""
 

@@ -30,13 +30,19 @@ def program() -> str:
     )
 
 
-def configuration(listen: str, upstreams: Mapping[str, str]) -> str:
+def configuration(
+    listen: str, upstreams: Mapping[str, str], second_ingest: str | None = None
+) -> str:
     """The text of deploy/nginx.conf with these addresses in place of its own."""
     text = CONFIGURATION.read_text()
     addresses = {
         rf"server {name}:8080 resolve ": f"server {urlsplit(upstreams[name]).netloc} "
         for name in UPSTREAMS
     }
+    if second_ingest is not None:
+        # As docs/deployment.md says it: a server more, beside the first one.
+        first = r"server ingest:8080 resolve "
+        addresses[first] += f"max_fails=0; server {urlsplit(second_ingest).netloc} "
     for pattern, address in {**addresses, r"listen 8080;": f"listen {listen};"}.items():
         text, count = re.subn(pattern, address, text)
         assert count == 1, pattern
@@ -44,7 +50,9 @@ def configuration(listen: str, upstreams: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def running_nginx(directory: Path, upstreams: Mapping[str, str]) -> Iterator[str]:
+def running_nginx(
+    directory: Path, upstreams: Mapping[str, str], second_ingest: str | None = None
+) -> Iterator[str]:
     """Start one in front of services, by the urls of their public listeners; yields its url.
 
     Call from the main thread only: the kernel kills it with it.
@@ -52,7 +60,7 @@ def running_nginx(directory: Path, upstreams: Mapping[str, str]) -> Iterator[str
     directory.mkdir(parents=True, exist_ok=True)
     listen = f"127.0.0.1:{_free_port()}"
     file = directory / "nginx.conf"
-    file.write_text(configuration(listen, upstreams))
+    file.write_text(configuration(listen, upstreams, second_ingest))
     with (directory / "nginx.log").open("a") as log:
         process = subprocess.Popen(
             # One process: workers of a master that was killed would live on.

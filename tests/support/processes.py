@@ -206,6 +206,53 @@ class FourProcesses:
             process.start()
 
 
+class TwoNodes(FourProcesses):
+    """The same with a second ingest node, on a disk of its own."""
+
+    names: tuple[str, ...] = ("manifest", "ingest", "uploader", "reader", "ingest-2")
+
+    def __init__(
+        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.names = FourProcesses.names
+        super().__init__(directory, coordination_url, settings)
+        self.names = TwoNodes.names
+        url = self.internal_url("ingest-2")
+        own = {
+            "BOTTOMLESS_INGEST_INTERNAL_LISTEN": url,
+            "BOTTOMLESS_INGEST_URL": url,
+            "BOTTOMLESS_DATA_DIR": str(directory / "data-2"),
+        }
+        self.services["ingest-2"] = Process(
+            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, *lasting_ports(1)
+        )
+        self.ingest_dirs = {"ingest": self.ingest_dir, "ingest-2": directory / "data-2" / "ingest"}
+
+    def internal_url(self, name: str) -> str:
+        return f"unix://{self._directory}/{name}.sock"
+
+    def internal(self, name: str) -> httpx.Client:
+        """A client of an internal listener."""
+        transport = httpx.HTTPTransport(uds=f"{self._directory}/{name}.sock")
+        return httpx.Client(transport=transport, base_url="http://internal", timeout=30)
+
+
+@contextmanager
+def two_nodes(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[TwoNodes]:
+    """Start a Valkey, two ingest nodes and the three other services, and nginx."""
+    with ExitStack() as running:
+        valkey = running.enter_context(running_valkey(directory / "valkey"))
+        house = TwoNodes(directory, valkey.url, settings)
+        house.spawn()
+        for process in house.services.values():
+            running.enter_context(process)
+        urls = {name: process.url for name, process in house.services.items()}
+        house.url = running.enter_context(
+            running_nginx(directory / "nginx", urls, urls["ingest-2"])
+        )
+        yield house
+
+
 @contextmanager
 def four_processes(
     directory: Path, settings: Mapping[str, str] | None = None, s3: S3Server | None = None

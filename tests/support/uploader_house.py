@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from bottomless.drives.base import DriveAmbiguous
@@ -14,9 +14,9 @@ from bottomless.formats.fragment import decode_index
 from bottomless.formats.keys import parse_fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
-from bottomless_server.runtime.listeners import Listener, bind_tcp
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
+from support.asgi import on_tcp
 from support.object_keys import fragment_key
 from support.uploading import STREAM_ID, FakeIngest, FakeManifest, manifest_app
 
@@ -71,23 +71,17 @@ class House:
         return self.manifests.setdefault(stream_id, FakeManifest(self.drive, stream_id))
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[tuple[str, str]]:
-        listeners = [
-            Listener(app, bind_tcp("127.0.0.1", 0))
-            for app in (self.ingest.app(), manifest_app(self.manifests))
-        ]
-        for listener in listeners:
-            await listener.open()
-        try:
-            yield tuple(f"http://127.0.0.1:{listener.port}" for listener in listeners)  # type: ignore[misc]
-        finally:
-            for listener in listeners:
-                await listener.close()
+    async def served(self) -> AsyncIterator[str]:
+        self.node_urls: list[str] = []
+        apps = (self.ingest.app(), manifest_app(self.manifests, self.node_urls))
+        async with AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(on_tcp(app)) for app in apps]
+            self.node_urls.append(f"http://127.0.0.1:{ports[0]}")
+            yield f"http://127.0.0.1:{ports[1]}"
 
-    def service(self, urls: tuple[str, str]) -> UploaderService:
+    def service(self, manifest_url: str) -> UploaderService:
         settings = UploaderSettings(
-            ingest_url=urls[0],
-            manifest_url=urls[1],
+            manifest_url=manifest_url,
             uploader_uploads_in_flight_per_stream=self.uploads_in_flight,
             uploader_memory_bytes=MIB,
             uploader_retry_initial_seconds=0.005,
@@ -96,14 +90,15 @@ class House:
             uploader_damage_retry_seconds=self.damage_retry_seconds,
             uploader_idle_seconds=self.idle_seconds,
             uploader_poll_wait_ms=100,
+            uploader_nodes_ms=20,
             drain_seconds=10,
         )
         return create_service(settings, self.drive)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[UploaderService]:
-        async with self.served() as urls:
-            service = self.service(urls)
+        async with self.served() as manifest_url:
+            service = self.service(manifest_url)
             await service.start()
             try:
                 yield service

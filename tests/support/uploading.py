@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -47,6 +47,7 @@ class FakeIngest:
         self.epoch = 1
         self.local_first_offset = 0
         self.asked: list[Asked] = []
+        self.commits_asked = 0
         self.failures: list[StoreError] = []
         """Raised by the chunk feed, one a call."""
         self.restart()
@@ -74,6 +75,7 @@ class FakeIngest:
         return wrap(api)
 
     async def _commits(self, request: Request) -> Response:
+        self.commits_asked += 1
         instance, _, after = request.query_params.get("after", "").partition(":")
         seen = int(after) if instance == self._instance else None
         if seen is not None and max(self._changed.values(), default=0) <= seen:
@@ -149,6 +151,8 @@ class FakeManifest:
         """Raised by registrations, one a call."""
         self.register_wait_seconds = 0.05
         self.gone = False
+        self.epoch = 1
+        """Of the stream's record."""
         self._published = asyncio.Condition()
 
     def fence(self) -> None:
@@ -175,7 +179,7 @@ class FakeManifest:
         for uid, first_offset in sorted(self.intents.items(), key=lambda item: item[1]):
             await self._resolve(uid, first_offset)
         self.waiting.clear()
-        opened = {"published_next": self.published_next, "version": 1, "epoch": 1}
+        opened = {"published_next": self.published_next, "version": 1, "epoch": self.epoch}
         return {**opened, "tenant": "default"}
 
     async def _resolve(self, uid: Uid, first_offset: int) -> None:
@@ -242,9 +246,12 @@ class FakeManifest:
             raise Fenced("another session uploads this stream")
 
 
-def manifest_app(manifests: Mapping[str, FakeManifest]) -> ASGIApp:
-    """One service for the manifests of several streams."""
+def manifest_app(manifests: Mapping[str, FakeManifest], node_urls: Sequence[str]) -> ASGIApp:
+    """One service for the manifests of several streams, which knows these ingest nodes."""
     api = create_api("manifest")
+
+    async def nodes(_: Request) -> Response:
+        return json_response({"nodes": [{"node_id": url, "url": url} for url in node_urls]})
 
     async def respond(request: Request) -> Response:
         manifest = manifests[request.path_params["stream_id"]]
@@ -252,6 +259,7 @@ def manifest_app(manifests: Mapping[str, FakeManifest]) -> ASGIApp:
         return json_response(await manifest.answer(request.path_params["what"], body))
 
     api.add_route("/internal/v1/streams/{stream_id}/{what}", respond, methods=["POST"])
+    api.add_route("/internal/v1/nodes", nodes)
     return wrap(api)
 
 

@@ -155,7 +155,7 @@ async def running(name: str, side: str, directory: Path) -> AsyncIterator[httpx.
             yield client
         await house.aclose()
     else:
-        settings = UploaderSettings(manifest_url="http://manifest", ingest_url="http://ingest")
+        settings = UploaderSettings(manifest_url="http://manifest")
         async with client_of(
             served(getattr(create_uploader(settings, MemoryDrive()), side))
         ) as client:

@@ -14,11 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
+from bottomless.stores.ingest_nodes import IngestNode
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
+from bottomless_server.ingest.handover import await_upload
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
 from bottomless_server.ingest.leftovers import Leftovers
 from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
@@ -65,7 +68,10 @@ class IngestService:
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
         self._staged = StagedBatches(files, settings.data_dir, clocks, _staged_bounds(settings))
-        self._appends = Appends(settings, self._names, self._disk, clocks, self._staged)
+        self._forwarding = Forwarding(settings.ingest_forward_ms / 1000)
+        self._appends = Appends(
+            settings, self._names, self._disk, clocks, self._staged, self._forwarding
+        )
         self._feed = CommitFeed(os.urandom(8).hex())
         self._executor: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
@@ -77,9 +83,16 @@ class IngestService:
         )
 
     async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The internal application: there are no tails before the start."""
+        """The internal application: there are no tails before the start.
+
+        It takes what another node passed on, too: the public paths of a stream's tail.
+        """
         if self._internal is None:
             raise Unavailable("ingest has not started")
+        if is_forwarded(scope):
+            take_forwarded(scope)
+            await self.public(scope, receive, send)
+            return
         await self._internal(scope, receive, send)
 
     async def start(self) -> None:
@@ -98,7 +111,7 @@ class IngestService:
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
         lease = NodeLease(
             self._coordination,
-            node_id,
+            IngestNode(node_id, owner_url),
             self._clocks,
             LeaseBounds(
                 settings.ingest_lease_ms,
@@ -123,8 +136,11 @@ class IngestService:
         self._appends.open(streams)
 
     async def drain(self) -> None:
-        """Refuse appends and finish those in flight; tails are served on, for the uploader."""
+        """Refuse appends and finish those in flight; then have all of it uploaded, so that other
+        nodes may own the streams. Tails are served on meanwhile."""
         await self._appends.drain()
+        if self._tails is not None:
+            await await_upload(self._tails.streams, self._feed)
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
@@ -135,6 +151,7 @@ class IngestService:
             self._feed.wake()
             await self._tails.streams.stop()
             await self._tails.lease.stop()
+        await self._forwarding.aclose()
         await self._names.aclose()
         if self._executor is not None:
             self._executor.shutdown()

@@ -156,8 +156,20 @@ class Appender:
             self._upkeep.count_disk(closed=True)
             if leave and not isinstance(self.stopped, LogBroken):
                 with suppress(StoreError):
-                    await self.claim.leave(self.log.next_offset)
+                    await self.claim.leave(self.log.next_offset, self._known_producers())
         self.advanced.fire()
+
+    def _known_producers(self) -> bytes | None:
+        """What the next owner has to know, as a chunk says it; None if nothing is known."""
+        if not self.tracking:
+            return None
+        sealed = seal_state(
+            self.tracking.snapshot(),
+            first_offset=self.log.next_offset,
+            timestamp=self.log.last_timestamp,
+            epoch=self.claim.epoch,
+        )
+        return b"".join(sealed.parts)
 
     async def _run(self) -> None:
         try:

@@ -23,6 +23,8 @@ from bottomless_server.ingest.layout import segment_path
 from bottomless_server.ingest.pulse import Pulse, wait_for
 from bottomless_server.ingest.segments import Segment
 
+_FOLLOWED_SECONDS: Final = 2.0
+"""Who did not ask for so long follows no more; between two questions hardly any time passes."""
 _CHANGED_COUNT_MAX: Final = 10_000
 """Streams named in one answer; the token then stands at the last of them."""
 
@@ -46,6 +48,22 @@ class CommitFeed:
         self._changes: OrderedDict[StreamId, tuple[int, Appender]] = OrderedDict()
         self._count = 0
         self._pulse = Pulse()
+        self._hurried = False
+        self._waiting_count = 0
+        self._asked_at = float("-inf")
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody asks for what is new."""
+        since = asyncio.get_running_loop().time() - self._asked_at
+        return self._waiting_count > 0 or since < _FOLLOWED_SECONDS
+
+    def hurry(self) -> None:
+        """From now on everything is old enough to be uploaded, also what was told of before."""
+        self._hurried = True
+        for _, appender in list(self._changes.values()):
+            if appender.log.next_offset > appender.published_next:
+                self.note(appender)
 
     def note(self, appender: Appender) -> None:
         self._count += 1
@@ -59,6 +77,14 @@ class CommitFeed:
 
     async def wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
         """Streams that changed since `token`, at once or when there are any."""
+        self._waiting_count += 1
+        try:
+            return await self._wait(token, wait_seconds)
+        finally:
+            self._waiting_count -= 1
+            self._asked_at = asyncio.get_running_loop().time()
+
+    async def _wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
         after = self._parse(token)
         if after is None:
             # A new follower hears of everything that is not published yet.
@@ -96,10 +122,11 @@ class CommitFeed:
                 "published_next": appender.published_next,
                 "log_end": appender.log.log_end,
                 "target_bytes": appender.config.fragment.target_bytes,
-                "max_age_ms": appender.config.fragment.max_age_ms,
+                "max_age_ms": 0 if self._hurried else appender.config.fragment.max_age_ms,
             }
             for appender in appenders
-            if appender.stopped is None
+            # One whose claim is in doubt is told of again when it is confirmed.
+            if appender.stopped is None and appender.claim.held
         ]
         return {"token": f"{self._instance}.{count}", "streams": streams}
 

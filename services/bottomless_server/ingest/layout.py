@@ -6,6 +6,7 @@ streams/{stream_id}/checkpoint
 streams/{stream_id}/{first_offset:020d}.segment
 streams/{stream_id}/{first_offset:020d}.index
 streams-aside/{stream_id}.{epoch}           a log that was replaced by another home's, kept for an operator
+streams-aside/{stream_id}.{epoch}.published a log that is being removed: another home owns its stream, and object storage holds all of it
 streams-aside/{stream_id}.gone              a log of a stream that manifest does not know, kept for an operator
 streams-aside/{stream_id}.deleted           a log that is being removed: its stream has a tombstone
 staged/{stream_id}/{what it is}.staged      a body of staged batches; core/staged.py has the name

@@ -38,6 +38,7 @@ SWEEP_SECONDS: Final = 60.0
 SWEEP_COUNT_MAX: Final = 256
 """Streams asked about in one sweep; the others have their turn in the next."""
 DELETED: Final = ".deleted"
+PUBLISHED: Final = ".published"
 GONE: Final = ".gone"
 
 
@@ -137,6 +138,29 @@ def put_away(
     log.info("the log of a deleted stream was removed", stream_id=stream_id)
 
 
+def give_up(
+    files: FileCalls, data_dir: Path, stream_id: StreamId, epoch: int, *, published: bool
+) -> None:
+    """Put away the log of a stream that another node has owned since, up to its `epoch`.
+
+    One that is published whole is in object storage, and goes as that of a deleted stream does;
+    of any other an operator may want what nobody else has. Blocking.
+
+    Raises:
+        OSError: the same again is right.
+    """
+    suffix = PUBLISHED if published else ""
+    target = aside_dir(data_dir) / f"{stream_id}.{epoch}{suffix}"
+    files.rename(stream_dir(data_dir, stream_id), target)
+    files.fsync_dir(target.parent)
+    files.fsync_dir(streams_dir(data_dir))
+    if published:
+        _remove(files, target)
+        log.info("the log of a stream that moved was removed", stream_id=stream_id)
+    else:
+        log.warning("an older local log was set aside", stream_id=stream_id, epoch=epoch)
+
+
 def finish_removals(files: FileCalls, data_dir: Path) -> None:
     """Remove what earlier removals have left.
 
@@ -144,7 +168,7 @@ def finish_removals(files: FileCalls, data_dir: Path) -> None:
         OSError: the same again is right.
     """
     for name in files.names(aside_dir(data_dir)):
-        if name.endswith(DELETED):
+        if name.endswith((DELETED, PUBLISHED)):
             _remove(files, aside_dir(data_dir) / name)
 
 

@@ -20,6 +20,9 @@ class AppendCounts:
     records: int = 0
     bytes: int = 0
     duplicates: int = 0
+    forwarded: int = 0
+    """Requests that were passed on to another node."""
+    forwarded_unanswered: int = 0
 
     def note(self, appended: Appended, size: int) -> None:
         if appended.replayed:
@@ -41,6 +44,16 @@ class AppendCounts:
             f"{name}_duplicates",
             "Records that were sent again and were stored already.",
             self.duplicates,
+        )
+        yield counted(
+            f"{name}_forwarded",
+            "Requests that were passed on to the node that owns their stream.",
+            self.forwarded,
+        )
+        yield counted(
+            f"{name}_forwarded_unanswered",
+            "Those of them that the owner did not answer.",
+            self.forwarded_unanswered,
         )
 
 

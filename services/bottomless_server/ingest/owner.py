@@ -19,15 +19,20 @@ import structlog
 
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
+from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.generation import held_generation
+from bottomless.stores.ingest_nodes import IngestNode, announce, withdraw
 from bottomless.stores.streams import Streams, node_key
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.ownership import LocalView
 
 log = structlog.get_logger(__name__)
 
+PRODUCERS_SIZE_MAX: Final = 8 * MIB
+"""What a stream's producers may take in coordination; where it is more the stream stays dirty,
+and waits for its home."""
 _CLAIM_ATTEMPTS: Final = 4
 """A claim begins anew when the home changes under it, which happens once in a handover."""
 
@@ -54,17 +59,19 @@ class NodeLease:
     """Whether this node may act as the owner of anything."""
 
     def __init__(
-        self, coordination: Coordination, node_id: NodeId, clocks: Clocks, bounds: LeaseBounds
+        self, coordination: Coordination, node: IngestNode, clocks: Clocks, bounds: LeaseBounds
     ) -> None:
         self._coordination = coordination
-        self._redis_key = node_key(node_id)
+        self._node = node
+        self._redis_key = node_key(node.node_id)
         # The node's id and not the process's: the directory is locked, so whoever else
         # holds this lease is this node, before it was killed.
-        self._value = node_id.encode("ascii")
+        self._value = node.node_id.encode("ascii")
         self._clocks = clocks
         self._bounds = bounds
         self._believed_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
+        self._announced_term: int | None = None
         self.term = 0
         """Grows with every lapse, and with every rebuild of coordination."""
         self.generation: int | None = None
@@ -97,6 +104,8 @@ class NodeLease:
                 await self._task
         self._believed_until = float("-inf")
         with suppress(StoreError):
+            await withdraw(self._coordination, self._node.node_id)
+        with suppress(StoreError):
             await self._coordination.release(self._redis_key, self._value)
 
     async def _keep(self) -> None:
@@ -124,6 +133,18 @@ class NodeLease:
             self.term += 1
         self.generation = shown
         self._believed_until = begun + (self._bounds.lease_ms - self._bounds.margin_ms) / 1000
+        if self._announced_term != self.term:
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Say where this node is: once in a term, since a lapse may mean that all was lost."""
+        term = self.term
+        try:
+            await announce(self._coordination, self._node)
+        except StoreError as error:
+            log.warning("this node is not announced; tried again", error=str(error))
+            return
+        self._announced_term = term
 
     def _is_regressed(self, shown: int | None) -> bool:
         """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
@@ -151,6 +172,11 @@ class Claim:
     @property
     def reserved_next(self) -> int:
         return self._reserved_next
+
+    @property
+    def held(self) -> bool:
+        """Whether this claim is good now, as far as this node can know without asking."""
+        return self._owner.lease.is_live() and self._owner.lease.term == self._term
 
     async def confirm(self) -> None:
         """Make sure that this claim is still the newest.
@@ -193,15 +219,25 @@ class Claim:
         if not asking and next_offset + ownership.RESERVE_COUNT // 2 > self._reserved_next:
             self._reserving = asyncio.create_task(self._reserve_quietly(next_offset))
 
-    async def leave(self, next_offset: int) -> None:
-        """Note that object storage holds everything, if it does; a best effort at the stop."""
+    async def leave(self, next_offset: int, producers: bytes | None) -> None:
+        """Note that object storage holds everything, if it does; a best effort at the stop.
+
+        With it, in the same EXEC, goes what is known of `producers`, for whoever claims the
+        stream next.
+
+        Raises:
+            Fenced, Unavailable: the stream stays as it was, or the EXEC's reply was lost.
+        """
         if self._reserving is not None:
             await self._reserving
         if not self._dirty:
             return
-        await self._owner.streams.update(
+        if producers is not None and len(producers) > PRODUCERS_SIZE_MAX:
+            raise Unavailable("more is known of producers than coordination should hold")
+        await self._owner.streams.leave(
             self.stream_id,
             lambda record: ownership.leave_clean(record, self.epoch, next_offset),
+            producers,
         )
         self._dirty = False
 
@@ -260,6 +296,19 @@ class Owner:
         except NotFound:
             await self.check_not_lost()
             raise
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def left_producers(self, record: StreamRecord) -> bytes | None:
+        """What the last owner knew of producers when it left a stream that is claimed and clean.
+
+        Raises:
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        if record.dirty:
+            return None
+        try:
+            return await self.streams.load_producers(record.stream_id)
         except Unavailable as error:
             raise coordination_unavailable() from error
 

@@ -9,7 +9,7 @@ refused in this order: the request's form, the stream, room for it, its body.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
@@ -21,9 +21,11 @@ from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.answers import Expecting, send_answer, wants_minimal
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.admission import Admission
+from bottomless_server.ingest.core.ownership import OwnedElsewhere
 from bottomless_server.ingest.core.producers import Appended
 from bottomless_server.ingest.core.staged import read_staged_ids
 from bottomless_server.ingest.forms import STAGED, Form, read_append, read_form
+from bottomless_server.ingest.forwarding import Answer, Forwarding, is_forwarded, send_forwarded
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
@@ -46,12 +48,14 @@ from bottomless_server.runtime.http import (
 log = structlog.get_logger(__name__)
 
 _PATH: Final = re.compile(r"/v1/streams/([^/]+)/records")
+_OF_OWNER: Final = re.compile(r"/v1/streams/([^/]+)/(?:producers(?:/.*)?|staged)")
 _DECODINGS_MAX: Final = 2
 """Bodies whose encoding is being undone at once: each may take what one may hold, twice."""
 
 
 class AppendRoute:
-    """The public application: this one path raw, everything else by `others`."""
+    """The public application: appends raw, everything else by `others`; what is about a stream
+    that another node owns is passed on to it."""
 
     def __init__(self, appends: "Appends", others: ASGIApp) -> None:
         self._appends = appends
@@ -60,25 +64,45 @@ class AppendRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match = _PATH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if match is None:
-            await self._others(scope, receive, send)
+            match = _OF_OWNER.fullmatch(scope["path"])
+            owner = None if match is None else await self._appends.owner_elsewhere(match[1], scope)
+            if owner is None:
+                await self._others(scope, receive, send)
+            else:
+                await self._answer(self._forward(owner, scope, receive, send), scope, send)
             return
-        request_id = request_id_of(scope)
         expecting = Expecting(scope, receive, send)
-        send = expecting.send
+        work = self._append(match[1], scope, expecting.receive, expecting.send)
+        await self._answer(work, scope, expecting.send)
+
+    async def _append(self, text: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._appends.take(match[1], scope, expecting.receive)
+            answer = await self._appends.take(text, scope, receive)
+        except OwnedElsewhere as owner:
+            if is_forwarded(scope):
+                raise
+            await self._forward(owner, scope, receive, send)
+            return
+        await send_answer(send, *answer, minimal=wants_minimal(scope))
+
+    async def _forward(
+        self, owner: OwnedElsewhere, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        await send_forwarded(send, await self._appends.forward(owner, scope, receive))
+
+    async def _answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
+        request_id = request_id_of(scope)
+        try:
+            await work
         except ClientGone:
             # Nobody is there to answer, and nothing was stored.
             return
         except StoreError as error:
             await send_problem(send, error, request_id)
-            return
         except Exception:
             log.exception("an append met a bug", request_id=request_id)
             bug = StoreError("an unexpected error", outcome=Outcome.UNKNOWN)
             await send_problem(send, bug, request_id)
-            return
-        await send_answer(send, *answer, minimal=wants_minimal(scope))
 
 
 class Appends:
@@ -91,9 +115,11 @@ class Appends:
         disk: DiskUse,
         clocks: Clocks,
         staged: StagedBatches,
+        forwarding: Forwarding,
     ) -> None:
         self._settings = settings
         self._names = names
+        self._forwarding = forwarding
         self._disk = disk
         self._clocks = clocks
         self._streams: OwnedStreams | None = None
@@ -135,6 +161,51 @@ class Appends:
             # Deleted; the name may be another stream's by now.
             return await self._streams.get(await self._names.find_other(name, stream_id))
 
+    async def owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
+        """Who else is to be asked about a stream; None where this node answers, also if it refuses."""
+        if is_forwarded(scope):
+            return None
+        try:
+            await self.find(full_name_of(scope, text))
+        except OwnedElsewhere as owner:
+            return owner
+        except StoreError:
+            pass
+        return None
+
+    async def forward(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
+        """What the owner of a stream answers to a request.
+
+        Raises:
+            ClientGone, Unavailable: as `Forwarding.ask`.
+        """
+        with self.in_flight():
+            self.counts.forwarded += 1
+            try:
+                answer = await self._forwarding.ask(owner.owner_url, scope, receive)
+            except Unavailable:
+                self.counts.forwarded_unanswered += 1
+                self._forget(owner)
+                raise
+            if answer.disowned:
+                self._forget(owner)
+            return answer
+
+    def _forget(self, owner: OwnedElsewhere) -> None:
+        if self._streams is not None:
+            self._streams.forget_owner(owner.owner_url)
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """A stop waits for what is done within."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
     def require_disk(self) -> None:
         """Raises:
         Overloaded: `disk-bound`.
@@ -168,17 +239,6 @@ class Appends:
             else:
                 appended = await self._append(appender, form, scope, receive)
             return appender.stream_id, appender.log.next_offset, appended
-
-    @contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """A stop waits for what is done within."""
-        self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
 
     @asynccontextmanager
     async def room(self, stream_id: StreamId, size: int) -> AsyncIterator[None]:

@@ -75,6 +75,10 @@ class IngestSettings(CommonSettings):
     ingest_renew_ms: Annotated[int, Field(ge=10)] = 3_000
     """Twice within what the owner believes in, so that one lost call costs nothing."""
 
+    ingest_forward_ms: Annotated[int, Field(ge=100)] = 15_000
+    """How long the owner of a stream may be silent about a request that was passed on to it: longer
+    than its lease, after which it acknowledges nothing."""
+
     ingest_clock_jump_ms_max: _Positive = 60_000
     """A wall clock that gains more than this on elapsed time stops appends (`clock-skew`)."""
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
+from cachetools import TTLCache
 
 from bottomless.errors import (
     Code,
@@ -24,14 +25,20 @@ from bottomless.errors import (
     Unavailable,
 )
 from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core.ownership import LocalView, is_outdated, not_owner
+from bottomless_server.ingest.core.ownership import (
+    LocalView,
+    OwnedElsewhere,
+    is_outdated,
+    not_owner,
+)
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
-from bottomless_server.ingest.leftovers import local_ids
-from bottomless_server.ingest.owner import Owner
-from bottomless_server.ingest.producer_log import read_tracking
+from bottomless_server.ingest.leftovers import give_up, local_ids
+from bottomless_server.ingest.owner import Claim, Owner
+from bottomless_server.ingest.producer_log import read_tracking, take_left
 from bottomless_server.ingest.recovery import Recovered, recover
 from bottomless_server.ingest.segments import LogBroken, RollBounds, SegmentLog
 from bottomless_server.ingest.surroundings import Surroundings, restated
@@ -40,6 +47,10 @@ log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 _CLAIM_AGAIN_COUNT: Final = 60
+_ELSEWHERE_COUNT_MAX: Final = 100_000
+_ELSEWHERE_SECONDS: Final = 1.0
+"""For so long it is remembered that another node owns a stream: less costs coordination a
+question with each request that is passed on, more lets a stream wait that was released."""
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
@@ -65,9 +76,15 @@ class OwnedStreams:
         self._open: dict[StreamId, Appender] = {}
         self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
         self._damaged: dict[StreamId, Corrupt] = {}
+        self._elsewhere: TTLCache[StreamId, str] = TTLCache(
+            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, around.clocks.monotonic
+        )
+        """Internal addresses of other nodes, by the streams that they own."""
         self._stopping = False
         self._generation: int | None = None
         """Of coordination when these streams were claimed."""
+        self._confirmed_term = 0
+        """Of the lease under which all claims were last confirmed."""
         self._to_claim: dict[StreamId, int] = {}
         """Streams to be claimed again, and how often that is still tried."""
         self._ticking: asyncio.Task[None] | None = None
@@ -91,6 +108,7 @@ class OwnedStreams:
 
         await asyncio.gather(*(open_one(stream_id) for stream_id in self._local_ids()))
         self._generation = self._owner.lease.generation
+        self._confirmed_term = self._owner.lease.term
         self._ticking = asyncio.create_task(self._tick(), name="ingest-files")
 
     async def stop(self) -> None:
@@ -122,6 +140,7 @@ class OwnedStreams:
         Raises:
             NotFound: there is no such stream.
             Corrupt: what lies here of it is damaged.
+            OwnedElsewhere: another node owns it.
             Unavailable: it cannot be owned now; outcome none.
         """
         damaged = self._damaged.get(stream_id)
@@ -134,8 +153,15 @@ class OwnedStreams:
             await appender.claim.confirm()
         except Fenced as error:
             await appender.close(not_owner(), leave=False)
-            raise not_owner() from error
+            log.warning("another node owns the stream", stream_id=stream_id, error=str(error))
+            appender = await self._opened(stream_id)
         return appender
+
+    def forget_owner(self, owner_url: str) -> None:
+        """A node that owned streams may not do so any more; coordination is asked again."""
+        for stream_id, url in list(self._elsewhere.items()):
+            if url == owner_url:
+                self._elsewhere.pop(stream_id, None)
 
     async def close(self, stream_id: StreamId) -> None:
         """Stop a stream for its deletion or its handover; returns when nothing runs any more."""
@@ -148,6 +174,9 @@ class OwnedStreams:
     async def _opened(self, stream_id: StreamId) -> Appender:
         if self._stopping:
             raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        owner_url = self._elsewhere.get(stream_id)
+        if owner_url is not None:
+            raise OwnedElsewhere(owner_url)
         opening = self._opening.get(stream_id)
         if opening is None:
             opening = asyncio.create_task(self._open_stream(stream_id))
@@ -193,10 +222,16 @@ class OwnedStreams:
             if segments or found.checkpoint is not None:
                 record = await self._owner.load(stream_id)
                 if is_outdated(record, self._owner.node_id, local):
-                    await self._in_thread(self._set_aside, stream_id, record.epoch)
+                    await self._in_thread(self._give_up, stream_id, record.epoch, local.published)
                     local, segments = replace(local, next_offset=0, empty=True), []
                     tracking = Tracking(self._around.tracking)
-            record, claim = await self._owner.claim(stream_id, local)
+            try:
+                record, claim = await self._owner.claim(stream_id, local)
+            except OwnedElsewhere as owner:
+                self._elsewhere[stream_id] = owner.owner_url
+                raise
+            if not segments:
+                await self._take_left(record, claim, tracking)
             await self._in_thread(self._make_dir, directory)
             appender = Appender(
                 self._around,
@@ -228,13 +263,18 @@ class OwnedStreams:
         self._files.make_dir(directory)
         self._files.fsync_dir(directory.parent)
 
-    def _set_aside(self, stream_id: StreamId, epoch: int) -> None:
-        """Keep an older log of a stream that lived elsewhere since; an operator may look at it."""
-        target = aside_dir(self._data_dir) / f"{stream_id}.{epoch}"
-        self._files.rename(stream_dir(self._data_dir, stream_id), target)
-        self._files.fsync_dir(target.parent)
-        self._files.fsync_dir(streams_dir(self._data_dir))
-        log.warning("an older local log was set aside", stream_id=stream_id, epoch=epoch)
+    def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
+        give_up(self._files, self._data_dir, stream_id, epoch, published=published)
+
+    async def _take_left(self, record: StreamRecord, claim: Claim, tracking: Tracking) -> None:
+        """Take up what the last owner knew of producers, where nothing lies here that says it."""
+        left = await self._owner.left_producers(record)
+        try:
+            if left is not None and not take_left(tracking, left, claim.first_offset):
+                log.warning("producers are not known any more", stream_id=record.stream_id)
+        except Corrupt as error:
+            log.exception("what was left of producers is damaged", stream_id=record.stream_id)
+            raise Unavailable("what is known of producers is damaged", retryable=False) from error
 
     def _local_ids(self) -> list[StreamId]:
         return local_ids(self._files, self._data_dir)
@@ -256,8 +296,9 @@ class OwnedStreams:
                 appender.tick()
             try:
                 await self._claim_again()
+                await self._confirm_again()
             except Exception:
-                log.exception("claiming streams after a rebuild met a bug")
+                log.exception("claiming streams again met a bug")
 
     async def _claim_again(self) -> None:
         """Claim what lies here after coordination was rebuilt: nobody may ever touch it again.
@@ -282,6 +323,25 @@ class OwnedStreams:
                 self._to_claim[stream_id] = 0
             if self._to_claim[stream_id] == 0:
                 del self._to_claim[stream_id]
+
+    async def _confirm_again(self) -> None:
+        """After a lapse of the lease, find out of every stream whether it is still owned here:
+        until then it is neither written, nor read, nor uploaded, and nobody else may touch it."""
+        lease = self._owner.lease
+        term = lease.term
+        if term == self._confirmed_term or not lease.is_live():
+            return
+        for appender in list(self.opened()):
+            try:
+                confirmed = await self.get(appender.stream_id)
+            except StoreError as error:
+                log.warning("a stream was lost", stream_id=appender.stream_id, error=str(error))
+                continue
+            if confirmed.log.next_offset > confirmed.published_next:
+                self._changed(confirmed)
+        if lease.term == term and all(appender.claim.held for appender in self.opened()):
+            # Else coordination did not answer for some, and is asked again.
+            self._confirmed_term = term
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         loop = asyncio.get_running_loop()

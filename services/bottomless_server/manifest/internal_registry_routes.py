@@ -1,4 +1,4 @@
-"""Internal paths about what the registry and the consumers' offsets say.
+"""Internal paths about what the registry, the consumers' offsets and the list of nodes say.
 
 Contract: openapi/internal.yaml.
 """
@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from bottomless.model.names import parse_reference, parse_stream_id
 from bottomless.stores.consumers import ConsumerOffsets
+from bottomless.stores.ingest_nodes import live_nodes
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.consumers import offset_not_found
 from bottomless_server.manifest.registry import Registry
@@ -41,6 +42,12 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
             }
         )
 
+    async def get_nodes(request: Request) -> Response:
+        parse_query(request.scope, {})
+        nodes = await live_nodes(context.coordination)
+        return json_response({"nodes": [node._asdict() for node in nodes]})
+
     stream = "/internal/v1/streams/{stream_id}"
+    api.add_api_route("/internal/v1/nodes", get_nodes, methods=["GET"])
     api.add_api_route(f"{stream}/registry", put_registry, methods=["PUT"])
     api.add_api_route(stream + "/consumers/{consumer}/offset", get_stored_offset, methods=["GET"])

@@ -20,6 +20,7 @@ from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.listing import Listing
 from bottomless_server.reader.metrics import reader_metrics
+from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.record_routes import RecordRoutes
@@ -79,7 +80,6 @@ def create_service(
     ingest: AskedAt | None = None,
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
-    assert settings.ingest_url is not None, "the reader needs BOTTOMLESS_INGEST_URL"
     peers = _peers(settings, manifest, ingest)
 
     # Blocks on their way are memory too, so the cache leaves room for them.
@@ -89,7 +89,7 @@ def create_service(
     fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = Tail(peers.ingest, peers.waiting, settings.ingest_url)
+    tail = Tail(peers.ingest, peers.waiting, IngestNodes(peers.manifest))
     shared = SharedTail(
         tail,
         keep_size=settings.reader_tail_bytes,

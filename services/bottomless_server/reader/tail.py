@@ -6,7 +6,7 @@ only an owner with the newest epoch that this process has heard of is believed.
 On the record's path: beside fragments.py, which reads what has left the tail.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,6 +16,7 @@ from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId
 from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.streams import StreamFacts
 
@@ -47,11 +48,11 @@ class Located(NamedTuple):
 
 
 class Tail:
-    def __init__(self, peers: AskedAt, waiting: AskedAt, ingest_url: str) -> None:
+    def __init__(self, peers: AskedAt, waiting: AskedAt, nodes: IngestNodes) -> None:
         """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
         self._peers = peers
         self._waiting = waiting
-        self._ingest_url = ingest_url
+        self._nodes = nodes
         self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
 
     async def bounds(self, stream: StreamFacts) -> Bounds:
@@ -112,10 +113,12 @@ class Tail:
         ask: Callable[[Asked], Awaitable[T]],
         bounds_of: Callable[[T], Bounds],
     ) -> T:
-        """Ask the owner; where it is gone or no owner any more, ask any ingest, which may claim."""
+        """Ask the owner; where it is gone or no owner any more, ask all nodes: one may claim."""
         newest = max(self._epochs.get(stream.stream_id, 0), stream.epoch)
         failure: StoreError | None = None
-        for url in dict.fromkeys((stream.owner_url or self._ingest_url, self._ingest_url)):
+        asked: list[str] = []
+        while (url := await self._next(stream, asked)) is not None:
+            asked.append(url)
             try:
                 answer = await ask(peers.at(url))
             except StoreError as error:
@@ -135,6 +138,11 @@ class Tail:
             code=code,
             retry_after_seconds=_RETRY_AFTER_SECONDS,
         ) from failure
+
+    async def _next(self, stream: StreamFacts, asked: Sequence[str]) -> str | None:
+        if stream.owner_url is not None and not asked:
+            return stream.owner_url
+        return next((url for url in await self._nodes.urls() if url not in asked), None)
 
 
 def _bounds_of_facts(facts: Mapping[str, Any]) -> Bounds:

@@ -56,7 +56,8 @@ class CommonSettings(IdentitySettings):
     manifest_url: str | None = None
     """The manifest service's internal listener: `http://host:port` or `unix:///path`."""
     ingest_url: str | None = None
-    """An ingest service's internal listener; for ingest itself, the url that others reach it by."""
+    """Of ingest alone: the url that others reach its internal listener by; what it listens on if
+    it is not set."""
     reader_url: str | None = None
     """The reader service's internal listener."""
 

@@ -14,14 +14,13 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
-from bottomless.errors import StoreError
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
-from bottomless_server.runtime.peers import Peer
+from bottomless_server.runtime.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
-from bottomless_server.uploader.calls import CallPeer, IngestCalls, ManifestCalls
+from bottomless_server.uploader.calls import CallPeer, CallPeers, ManifestCalls
 from bottomless_server.uploader.failures import Retries
-from bottomless_server.uploader.feed import CommitFeed
+from bottomless_server.uploader.nodes import NodeFeeds
 from bottomless_server.uploader.settings import UploaderSettings
 from bottomless_server.uploader.streams import Streams
 from bottomless_server.uploader.uploader import Parts
@@ -30,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class UploaderService:
-    """Follows the commit feed from `start` to `stop`. Owns its peers, not the drive."""
+    """Follows the commits of all ingest nodes from `start` to `stop`. Owns its peers, not the drive."""
 
     name = "uploader"
 
@@ -39,13 +38,18 @@ class UploaderService:
         self.internal: ASGIApp = create_api("Bottomless fragment-uploader, internal")
         self._parts = parts
         self.streams = Streams(parts)
-        self._feed = CommitFeed(
-            parts.ingest, parts.retries, self.streams.seen, parts.settings.uploader_poll_wait_ms
+        self._nodes = NodeFeeds(
+            parts.ingest,
+            parts.manifest,
+            parts.retries,
+            self.streams.seen,
+            wait_ms=parts.settings.uploader_poll_wait_ms,
+            every_ms=parts.settings.uploader_nodes_ms,
         )
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._following = asyncio.create_task(self._feed.run(), name="commit feed")
+        self._following = asyncio.create_task(self._nodes.run(), name="ingest nodes")
         self._following.add_done_callback(_log_end)
 
     async def drain(self) -> None:
@@ -53,10 +57,7 @@ class UploaderService:
 
         What is not done in time is done after the next start: the log keeps it.
         """
-        try:
-            await self._feed.look()
-        except StoreError as error:
-            log.warning("could not ask for the last commits", code=error.code)
+        await self._nodes.look()
         done = await self.streams.drain(self._parts.settings.drain_seconds)
         log.info("drained", complete=done, active_streams=len(self.streams))
 
@@ -77,7 +78,8 @@ class UploaderService:
         following = self._following is not None and not self._following.done()
         return {
             "status": "running" if following else "stopped",
-            "feed": self._feed.failures.report(),
+            "nodes": self._nodes.count,
+            "feed": self._nodes.report(),
             **self.streams.report(),
         }
 
@@ -86,7 +88,7 @@ def create_service(
     settings: UploaderSettings,
     drive: Drive,
     *,
-    ingest: CallPeer | None = None,
+    ingest: CallPeers | None = None,
     manifest: CallPeer | None = None,
 ) -> UploaderService:
     """Put the uploader together; peers are made of the settings' urls where none are given.
@@ -98,8 +100,8 @@ def create_service(
         Parts(
             settings=settings,
             drive=drive,
-            ingest=IngestCalls(ingest or _peer("ingest", settings.ingest_url)),
-            manifest=ManifestCalls(manifest or _peer("manifest", settings.manifest_url)),
+            ingest=ingest or Peers(name="ingest"),
+            manifest=ManifestCalls(manifest or _manifest(settings.manifest_url)),
             budget=ByteBudget(settings.uploader_memory_bytes),
             retries=Retries(settings),
             clock_ms=_clock_ms,
@@ -107,14 +109,14 @@ def create_service(
     )
 
 
-def _peer(name: str, url: str | None) -> Peer:
+def _manifest(url: str | None) -> Peer:
     if url is None:
-        raise CannotStart(f"the uploader needs BOTTOMLESS_{name.upper()}_URL")
+        raise CannotStart("the uploader needs BOTTOMLESS_MANIFEST_URL")
     try:
-        return Peer(url, name=name)
+        return Peer(url, name="manifest")
     except ValueError as error:
         raise CannotStart(
-            f"BOTTOMLESS_{name.upper()}_URL must look like http://host:port or unix:///path"
+            "BOTTOMLESS_MANIFEST_URL must look like http://host:port or unix:///path"
         ) from error
 
 
@@ -124,4 +126,4 @@ def _clock_ms() -> int:
 
 def _log_end(following: asyncio.Task[None]) -> None:
     if not following.cancelled() and (error := following.exception()) is not None:
-        log.error("the commit feed ended", exc_info=error)
+        log.error("following ingest nodes ended", exc_info=error)

@@ -46,6 +46,14 @@ class CallPeer(Protocol):
     async def aclose(self) -> None: ...
 
 
+class CallPeers(Protocol):
+    """What is used of runtime.peers.Peers."""
+
+    def at(self, url: str, /) -> CallPeer: ...
+
+    async def aclose(self) -> None: ...
+
+
 class StreamCommit(NamedTuple):
     stream_id: StreamId
     published_next: int
@@ -60,6 +68,8 @@ class Commits(NamedTuple):
 class ChunkRun(NamedTuple):
     data: bytes
     fetched: ChunksFetched
+    epoch: int
+    """Of the owner that gave it."""
 
 
 class Opened(NamedTuple):
@@ -104,17 +114,20 @@ class IngestCalls:
         )
         headers = {name.lower(): value for name, value in answer.headers.items()}
         fetched = _read("ingest", headers, lambda h: _fetched(h, len(answer.data)))
+        epoch = _read("ingest", headers, lambda h: int(h["chunks-epoch"]))
         if not answer.data:
             fetched = fetched._replace(first_offset=first_offset, next_offset=first_offset)
-        return ChunkRun(answer.data, fetched)
-
-    async def aclose(self) -> None:
-        await self._peer.aclose()
+        return ChunkRun(answer.data, fetched, epoch)
 
 
 class ManifestCalls:
     def __init__(self, peer: CallPeer) -> None:
         self._peer = peer
+
+    async def node_urls(self) -> list[str]:
+        """Where the ingest nodes are that are alive."""
+        answer = await self._peer.call("GET", "/internal/v1/nodes")
+        return _read("manifest", answer.body, lambda b: [str(node["url"]) for node in b["nodes"]])
 
     async def uploads(self, stream_id: StreamId, session: str) -> Opened:
         """Begin a session; the manifest adopts or gives up what other sessions left."""

@@ -1,4 +1,4 @@
-"""Follow the commits of ingest by long poll.
+"""Follow the commits of one ingest node by long poll.
 
 The token is ingest's own and lives as long as its process: after a restart it is not
 known any more and everything with unpublished data comes again, which the cutter knows
@@ -23,7 +23,7 @@ class CommitFeed:
         self,
         ingest: IngestCalls,
         retries: Retries,
-        seen: Callable[[StreamCommit], None],
+        seen: Callable[[StreamCommit, IngestCalls], None],
         wait_ms: int,
     ) -> None:
         self.failures = Failures()
@@ -52,7 +52,7 @@ class CommitFeed:
 
     def _take(self, commits: Commits) -> int:
         for commit in commits.streams:
-            self._seen(commit)
+            self._seen(commit, self._ingest)
         # Only now: what failed on the way comes again.
         self._token = commits.token
         return len(commits.streams)

@@ -29,4 +29,6 @@ class UploaderSettings(CommonSettings):
     after which keys that were given up are deleted for the last time."""
     uploader_idle_seconds: _Seconds = 30.0
     """A stream that has had nothing to upload for so long loses its task until it commits again."""
+    uploader_nodes_ms: Annotated[int, Field(ge=10)] = 1_000
+    """How often it asks manifest which ingest nodes are alive: how late a new one is followed."""
     uploader_poll_wait_ms: Annotated[int, Field(ge=0, le=LONG_POLL_MS_MAX)] = 20_000

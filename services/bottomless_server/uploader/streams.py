@@ -14,8 +14,9 @@ from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
-from bottomless_server.uploader.calls import StreamCommit
+from bottomless_server.uploader.calls import IngestCalls, StreamCommit
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
+from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.failures import Failures
 from bottomless_server.uploader.metrics import uploader_metrics
 from bottomless_server.uploader.uploader import Parts, Session
@@ -29,9 +30,10 @@ REPORTED_COUNT_MAX: Final = 100
 class StreamTask:
     """One active stream, its cutter, and the session that is running."""
 
-    def __init__(self, stream_id: StreamId, parts: Parts) -> None:
+    def __init__(self, stream_id: StreamId, owner: OwnerSeen[IngestCalls], parts: Parts) -> None:
         self.failures = Failures(stream_id)
         self.cutter = Cutter()
+        self._owner = owner
         self._stream_id = stream_id
         self._parts = parts
         self._woken = asyncio.Event()
@@ -49,7 +51,10 @@ class StreamTask:
         self._progress_at = now
         return 0
 
-    def commit_seen(self, commit: CommitSeen) -> None:
+    def commit_seen(self, commit: CommitSeen, ingest: IngestCalls) -> None:
+        if not self._owner.hear(commit.epoch, ingest):
+            log.warning("an owner of the past speaks", stream_id=self._stream_id)
+            return
         now = self._parts.clock_ms()
         self.lag_ms(now)
         self.cutter.commit_seen(commit, now)
@@ -86,7 +91,7 @@ class StreamTask:
             StoreError: the next has to wait.
         """
         session = self._session = Session(
-            self._stream_id, self.cutter, self.failures, self._woken, self._parts
+            self._stream_id, self.cutter, self._owner, self.failures, self._woken, self._parts
         )
         session.draining = self._draining
         try:
@@ -119,19 +124,21 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def seen(self, commit: StreamCommit) -> None:
+    def seen(self, commit: StreamCommit, ingest: IngestCalls) -> None:
         """Take word of a stream; a task is started where there is something to upload."""
         stream = self._streams.get(commit.stream_id)
         if stream is None:
             if commit.published_next >= commit.seen.committed_next:
                 return
-            stream = self._streams[commit.stream_id] = StreamTask(commit.stream_id, self._parts)
+            owner = OwnerSeen(commit.seen.epoch, ingest)
+            stream = StreamTask(commit.stream_id, owner, self._parts)
+            self._streams[commit.stream_id] = stream
             self._tasks[commit.stream_id] = asyncio.create_task(
                 self._run(commit.stream_id, stream), name=f"upload {commit.stream_id}"
             )
             if self._draining:
                 stream.drain()
-        stream.commit_seen(commit.seen)
+        stream.commit_seen(commit.seen, ingest)
 
     async def drain(self, seconds: float) -> bool:
         """Cut everything that was seen and wait for it; returns whether all of it is applied in time."""

@@ -38,9 +38,10 @@ from bottomless.model.names import StreamId, Uid
 from bottomless.stores.objects import put_object
 from bottomless_server.runtime.fault_points import reach
 from bottomless_server.uploader.budget import ByteBudget
-from bottomless_server.uploader.calls import ChunkRun, IngestCalls, ManifestCalls
+from bottomless_server.uploader.calls import CallPeers, ChunkRun, IngestCalls, ManifestCalls
 from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, Wait
 from bottomless_server.uploader.core.epochs import Piece, divide
+from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.core.window import Window
 from bottomless_server.uploader.failures import Failures, Retries
 from bottomless_server.uploader.metrics import UploadCounts
@@ -58,7 +59,7 @@ class Parts:
 
     settings: UploaderSettings
     drive: Drive
-    ingest: IngestCalls
+    ingest: CallPeers
     manifest: ManifestCalls
     budget: ByteBudget
     retries: Retries
@@ -74,12 +75,14 @@ class Session:
         self,
         stream_id: StreamId,
         cutter: Cutter,
+        owner: OwnerSeen[IngestCalls],
         failures: Failures,
         woken: asyncio.Event,
         parts: Parts,
     ) -> None:
         self._stream_id = stream_id
         self._cutter = cutter
+        self._owner = owner
         self._failures = failures
         self._woken = woken
         self._parts = parts
@@ -111,6 +114,7 @@ class Session:
         """
         opened = await self._parts.manifest.uploads(self._stream_id, self._name)
         self._tenant = opened.tenant
+        self._owner.note(opened.epoch)
         self._cutter.restart(opened.published_next)
         try:
             await self._cut_and_upload()
@@ -190,7 +194,9 @@ class Session:
         self._cutter.chunks_fetched(run.fetched)
 
     async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun:
-        run = await self._parts.ingest.chunks(self._stream_id, first_offset, max_bytes)
+        run = await self._owner.source.chunks(self._stream_id, first_offset, max_bytes)
+        if not self._owner.takes(run.epoch):
+            raise Unavailable("the tail is shown by an owner of the past", code=Code.NOT_OWNER)
         if run.data and run.fetched.first_offset != first_offset:
             raise corrupt("chunk feed", "no chunk begins where the last fragment ends")
         if not run.data and not self._gathered:

@@ -4,6 +4,8 @@ bottomless:generation              the generation that the bucket must show too
 bottomless:name:{tenant}:{name}    stream id
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
+bottomless:nodes                   where ingest nodes are: ingest_nodes.py
+bottomless:producers:{stream_id}   what is known of a clean stream's producers
 bottomless:deletes                 object keys, by the time from which they may go
 
 Indexes, each changed in the transaction that changes what it speaks of:
@@ -17,6 +19,7 @@ store was emptied. Who knows the generation therefore says so, instead of 404.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import orjson
@@ -34,6 +37,11 @@ STREAMS_KEY: Final = "bottomless:streams"
 
 def stream_key(stream_id: StreamId) -> str:
     return f"bottomless:stream:{stream_id}"
+
+
+def producers_key(stream_id: StreamId) -> str:
+    """Written whenever a stream becomes clean, and good for as long as it is."""
+    return f"bottomless:producers:{stream_id}"
 
 
 def name_key(name: FullName) -> str:
@@ -185,7 +193,8 @@ class Streams:
         """
         key = stream_key(stream_id)
         value = await self._coordination.get(key)
-        gone = Changes({key: None}, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
+        empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
+        gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
         watched = [key, GENERATION_KEY]
         if value is not None:
             record = decode_record(value)
@@ -245,7 +254,7 @@ class Streams:
         key = stream_key(record.stream_id)
         named = Named(record.name, record.stream_id).member()
         gone = Changes(
-            {key: None},
+            {key: None, producers_key(record.stream_id): None},
             (),
             [
                 Member(names_key(StreamState.DELETING, record.tenant), named, False),
@@ -270,6 +279,24 @@ class Streams:
         """
         return await self._update(stream_id, None, lambda record, _: decide(record), queued)
 
+    async def leave(
+        self,
+        stream_id: StreamId,
+        decide: Callable[[StreamRecord], StreamRecord],
+        producers: bytes | None,
+    ) -> StreamRecord:
+        """The same as `update`, and in the same transaction what is known of producers.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        also = {producers_key(stream_id): producers}
+        return await self._update(stream_id, None, lambda record, _: decide(record), (), also)
+
+    async def load_producers(self, stream_id: StreamId) -> bytes | None:
+        """What was known of producers when the stream was left; None if nothing was."""
+        return await self._coordination.get(producers_key(stream_id))
+
     async def update_unless_held(
         self,
         stream_id: StreamId,
@@ -292,6 +319,7 @@ class Streams:
         holder: NodeId | None,
         decide: Callable[[StreamRecord, bool], StreamRecord],
         queued: Sequence[Due],
+        also: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> StreamRecord:
         key = stream_key(stream_id)
         keys = [key] if holder is None else [key, node_key(holder)]
@@ -303,7 +331,7 @@ class Streams:
                 raise stream_not_found()
             held = holder is not None and values[node_key(holder)] is not None
             decided[:] = [decide(decode_record(value), held)]
-            return Changes({key: encode_record(decided[0])}, queued)
+            return Changes({**also, key: encode_record(decided[0])}, queued)
 
         try:
             await self._coordination.transact(keys, change)

@@ -193,9 +193,8 @@ class House:
         self.internal = client_of(self.service.internal)
 
     def _service(self) -> IngestService:
-        settings = IngestSettings(
-            data_dir=self.data_dir, ingest_url="unix:///here.sock", **self.settings
-        )
+        given = {"ingest_url": "unix:///here.sock", **self.settings}
+        settings = IngestSettings(data_dir=self.data_dir, **given)
         return create_service(
             settings,
             self.coordination,

@@ -275,7 +275,7 @@ async def test_a_clean_stream_moves_after_the_lease_and_starts_where_it_is_publi
     await other.aclose()
 
 
-async def test_a_stream_that_comes_back_starts_anew_beside_its_old_log(
+async def test_a_stream_that_comes_back_starts_anew_and_its_published_log_goes(
     tmp_path: Path, house: House
 ) -> None:
     await house.append("a", "b")
@@ -294,7 +294,7 @@ async def test_a_stream_that_comes_back_starts_anew_beside_its_old_log(
 
     assert back.json()["first_offset"] == 4
     assert [row["value"] for row in await house.rows(4)] == [b"e"]
-    assert len(list((house.data_dir / "streams-aside").iterdir())) == 1
+    assert list((house.data_dir / "streams-aside").iterdir()) == []
 
 
 async def test_a_clean_stop_leaves_a_stream_clean_only_if_all_is_published(house: House) -> None:
@@ -354,7 +354,6 @@ async def test_after_a_rebuild_the_tail_is_claimed_again_and_goes_on_at_its_own_
     house.show_generation(1)
     await house.lease.renew()
 
-    assert problem(await house.append("c")) == (503, "not-owner")
     assert (await house.append("c")).json()["first_offset"] == 2
     assert (await house.record()).epochs == (EpochStart(epoch, 0), EpochStart(epoch + 1, 2))
 

@@ -30,6 +30,8 @@ class Manifest:
     ) -> PeerAnswer:
         world = self.world
         world.asked.append(path)
+        if path == "/internal/v1/nodes":
+            return PeerAnswer(200, {}, {"nodes": [{"node_id": "0" * 32, "url": "http://ingest"}]})
         if path.startswith("/internal/v1/streams/by-name/"):
             if not world.exists or path.rpartition("/")[2] != "orders":
                 raise NotFound("there is no such stream")

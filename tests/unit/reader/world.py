@@ -138,7 +138,7 @@ class World:
         self.uid_count = 0
         given = {"reader_root_ttl_ms": 0, "reader_block_bytes": 4096, **settings}
         self.service: ReaderService = create_service(
-            ReaderSettings(manifest_url="http://manifest", ingest_url="http://ingest", **given),
+            ReaderSettings(manifest_url="http://manifest", **given),
             self.drive,
             manifest=Manifest(self),
             ingest=Owners(self),

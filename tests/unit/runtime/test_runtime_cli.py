@@ -69,7 +69,6 @@ def test_it_serves_strangers_where_it_asks_everybody_who_they_are() -> None:
             {
                 "BOTTOMLESS_STORE_URL": "file:///tmp",
                 "BOTTOMLESS_MANIFEST_URL": "unix:///m",
-                "BOTTOMLESS_INGEST_URL": "unix:///i",
                 "BOTTOMLESS_READER_INTERNAL_LISTEN": "nowhere",
             },
             "the internal listener of reader must look like",

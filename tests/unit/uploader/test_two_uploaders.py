@@ -10,6 +10,9 @@ from support.object_keys import fragment_key
 from support.uploading import FakeIngest
 
 from bottomless.model.limits import MIB
+from bottomless.model.names import NodeId
+from bottomless.stores.ingest_nodes import IngestNode, announce
+from bottomless.stores.streams import node_key
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.context import now_ms
 from bottomless_server.runtime.http import wrap
@@ -30,10 +33,15 @@ class Stage:
         self.ingest = FakeIngest(target_bytes=1)
         self.sessions: set[str] = set()
 
-    def uploader(self, ports: list[int | None]) -> UploaderService:
+    async def show_node(self, url: str) -> None:
+        """Let manifest know the ingest node, and that it is alive."""
+        coordination, node_id = self.world.context.coordination, NodeId("a" * 32)
+        await announce(coordination, IngestNode(node_id, url))
+        assert await coordination.hold(node_key(node_id), b"alive", 3_600_000)
+
+    def uploader(self, manifest_url: str) -> UploaderService:
         settings = UploaderSettings(
-            ingest_url=f"http://127.0.0.1:{ports[0]}",
-            manifest_url=f"http://127.0.0.1:{ports[1]}",
+            manifest_url=manifest_url,
             uploader_memory_bytes=MIB,
             uploader_retry_initial_seconds=0.005,
             uploader_retry_max_seconds=0.02,
@@ -59,7 +67,9 @@ async def test_the_older_session_is_refused_and_what_both_put_is_there_once() ->
     listeners = [Listener(app, bind_tcp("127.0.0.1", 0)) for app in apps]
     for listener in listeners:
         await listener.open()
-    both = [stage.uploader([listener.port for listener in listeners]) for _ in range(2)]
+    urls = [f"http://127.0.0.1:{listener.port}" for listener in listeners]
+    await stage.show_node(urls[0])
+    both = [stage.uploader(urls[1]) for _ in range(2)]
     for uploader in both:
         await uploader.start()
     try:

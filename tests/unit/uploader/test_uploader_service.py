@@ -318,7 +318,7 @@ async def test_what_was_put_before_a_crash_is_adopted_and_not_put_again() -> Non
 
 
 async def test_the_public_application_has_nothing_but_its_description() -> None:
-    settings = UploaderSettings(ingest_url="http://127.0.0.1:1", manifest_url="http://127.0.0.1:1")
+    settings = UploaderSettings(manifest_url="http://127.0.0.1:1")
     app = create_service(settings, MemoryDrive()).public
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://uploader") as client:

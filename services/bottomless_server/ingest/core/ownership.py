@@ -30,6 +30,11 @@ class LocalView:
     published_next: int = 0
     """The highest that this disk has seen of each in coordination."""
 
+    @property
+    def published(self) -> bool:
+        """Whether object storage holds every record that lies here, as far as the disk knows."""
+        return self.next_offset <= self.published_next
+
 
 def claim(
     record: StreamRecord, mine: NodeId, owner_url: str, local: LocalView, *, home_held: bool
@@ -46,6 +51,8 @@ def claim(
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()
     if record.home is not None and record.home != mine and (record.dirty or home_held):
+        if home_held and record.owner_url is not None:
+            raise OwnedElsewhere(record.owner_url)
         raise not_owner()
     first_offset = start_of(record, mine, local)
     epoch = record.epoch + 1
@@ -88,15 +95,14 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
 def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
     """Whether the log that lies here is not the stream's any more, and can be set aside.
 
-    Asked before a claim: afterwards the record says that the log is here.
+    Asked before a claim: afterwards the record says that the log is here. Another home that
+    is dirty holds the tail in this one's place, under a later epoch.
     """
-    return (
-        record.home != mine
-        and not record.dirty
-        and record.state is StreamState.ACTIVE
-        and record.epoch >= local.epoch
-        and record.version >= local.version
-    )
+    if record.home == mine or record.state is not StreamState.ACTIVE:
+        return False
+    if record.dirty and (record.home is None or record.epoch == local.epoch):
+        return False
+    return record.epoch >= local.epoch and record.version >= local.version
 
 
 def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
@@ -123,6 +129,15 @@ def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRec
     if record.published_next != next_offset:
         raise not_owner()
     return replace(record, dirty=False)
+
+
+class OwnedElsewhere(Unavailable):
+    """`not-owner`, outcome none: another node that is alive owns the stream."""
+
+    def __init__(self, owner_url: str) -> None:
+        super().__init__("another node owns the stream", code=Code.NOT_OWNER, retry_after_seconds=1)
+        self.owner_url = owner_url
+        """Its internal address."""
 
 
 def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:

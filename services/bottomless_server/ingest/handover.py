@@ -1,0 +1,37 @@
+"""Hand all streams over at a drain: have everything uploaded, so that others may own them.
+
+What happens, and what is there after a crash behind each step:
+
+1. appends are refused, and those in flight answered   nothing has changed
+2. the feed asks for an upload of all that is here     the same: the uploader only cuts early
+3. all of it is published                              streams are dirty, and this node's
+4. each stream is closed: one EXEC that finds           clean: any node may claim it once this
+   published next = local next clears `dirty` and       node's lease is gone, and begins with
+   writes down what is known of producers               what is known of producers
+5. the lease is given up                                it may do so at once
+
+What cannot be uploaded in time stays dirty, and waits here for this node's return.
+Steps 4 and 5 are the stop (streams.py, owner.py); tails are served until then.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from bottomless_server.ingest.feed import CommitFeed
+from bottomless_server.ingest.streams import OwnedStreams
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS: Final = 0.02
+
+
+async def await_upload(streams: OwnedStreams, feed: CommitFeed) -> None:
+    """Return when object storage holds everything, or when no uploader follows; cancel at will."""
+    feed.hurry()
+    while left := sum(a.log.next_offset > a.published_next for a in streams.opened()):
+        if not feed.followed:
+            log.warning("streams stay here: nobody uploads them", streams=left)
+            return
+        await asyncio.sleep(_LOOK_SECONDS)

@@ -1,0 +1,248 @@
+"""A request that reaches a node which does not own its stream is passed on, once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+from support.asgi import client_of, on_tcp
+from support.raw_server import NOTHING, Asked, Script, raw_server
+from support.raw_server import problem as raw_problem
+
+from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.ingest.forwarding import ACTOR, TENANT
+from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.identity.principal import Principal, note_principal
+from bottomless_server.runtime.tracing import Requests
+from unit.ingest.house import ROUTE, STREAM, House, problem
+
+PRODUCERS = "/v1/streams/orders/producers"
+
+
+def noting(app: ASGIApp, scopes: list[Scope]) -> ASGIApp:
+    async def noted(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        await app(scope, receive, send)
+
+    return noted
+
+
+@asynccontextmanager
+async def two_nodes(tmp_path: Path, scopes: list[Scope]) -> AsyncIterator[tuple[House, House]]:
+    """The owner of the stream, by its internal listener, and another node."""
+    async with AsyncExitStack() as stack:
+        served: list[ASGIApp] = []
+
+        async def internal(scope: Scope, receive: Receive, send: Send) -> None:
+            await served[0](scope, receive, send)
+
+        url = f"http://127.0.0.1:{await stack.enter_async_context(on_tcp(internal))}"
+        owner = await House(tmp_path / "owner", ingest_url=url).declare()
+        app = wrap(noting(owner.service.internal, scopes))
+        served.append(Requests(access_log=False).around(app, trusted=True))
+        await owner.start()
+        assert (await owner.append("a")).status_code == 200
+        other = House(tmp_path / "other", before=owner, ingest_url="unix:///nobody.sock")
+        await other.start()
+        yield owner, other
+        await other.aclose()
+        await owner.aclose()
+
+
+@pytest.fixture
+def scopes() -> list[Scope]:
+    """Of the requests that reached the owner's internal listener."""
+    return []
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, scopes: list[Scope]) -> AsyncIterator[tuple[House, House]]:
+    async with two_nodes(tmp_path, scopes) as made:
+        yield made
+
+
+async def test_an_append_at_another_node_is_stored_by_the_owner(
+    nodes: tuple[House, House], scopes: list[Scope]
+) -> None:
+    owner, other = nodes
+    answer = await other.append("b")
+
+    assert answer.status_code == 200, answer.text
+    assert (answer.json()["first_offset"], answer.json()["stream_id"]) == (1, STREAM)
+    assert answer.headers["stream-next-offset"] == "2"
+    assert await owner.values() == [b"a", b"b"]
+    assert (await owner.record()).epoch == 1
+    assert [scope["path"] for scope in scopes] == [ROUTE]
+    counts = other.service._appends.counts
+    assert (counts.forwarded, counts.forwarded_unanswered, counts.appends) == (1, 0, 0)
+
+
+async def test_a_large_body_of_unknown_size_is_passed_on_as_it_comes(
+    nodes: tuple[House, House],
+) -> None:
+    owner, other = nodes
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(15):
+            yield b"x" * 65_536
+
+    headers = {"content-type": "application/octet-stream", "prefer": "return=minimal"}
+    answer = await other.client.post(ROUTE, content=parts(), headers=headers)
+
+    assert (answer.status_code, answer.headers["stream-first-offset-appended"]) == (204, "1")
+    assert (await owner.values())[1] == b"x" * 15 * 65_536
+
+
+async def test_a_refusal_of_the_owner_comes_back_as_it_is(nodes: tuple[House, House]) -> None:
+    _, other = nodes
+    answer = await other.append_raw(b"{", **{"producer-id": "p"})
+
+    assert problem(answer)[0] == 400
+    headers = {"stream-expected-offset": "9"}
+    mismatch = await other.append_raw(b'{"records":[{"value":"x"}]}', **headers)
+    assert problem(mismatch) == (412, "offset-mismatch")
+    assert mismatch.json()["outcome"] == "none"
+
+
+async def test_producers_are_shown_and_changed_where_the_stream_is(
+    nodes: tuple[House, House],
+) -> None:
+    owner, other = nodes
+    body = b'{"records":[{"value":"x"}]}'
+    answer = await other.append_raw(body, **{"producer-id": "p", "producer-seq": "0"})
+    assert answer.status_code == 200, answer.text
+
+    shown = await other.client.get(PRODUCERS)
+    raised = await other.client.post(f"{PRODUCERS}/p/epoch")
+    forgotten = await other.client.delete(f"{PRODUCERS}/p")
+
+    assert [item["producer_id"] for item in shown.json()["items"]] == ["p"]
+    assert (raised.status_code, raised.json()["epoch"]) == (200, 1)
+    assert forgotten.status_code == 204
+    assert (await owner.client.get(f"{PRODUCERS}/p")).status_code == 404
+
+
+async def test_who_asks_and_which_request_it_is_go_along(
+    nodes: tuple[House, House], scopes: list[Scope]
+) -> None:
+    _, other = nodes
+
+    async def known(scope: Scope, receive: Receive, send: Send) -> None:
+        note_principal(scope, Principal(TENANT_DEFAULT, "Zoë/1"))
+        await other.service.public(scope, receive, send)
+
+    app = Requests(access_log=False).around(wrap(known), trusted=True)
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    sent = {"request-id": "r-1", "traceparent": trace, "authorization": "Bearer secret"}
+    async with client_of(app) as client:
+        answer = await client.post(ROUTE, json={"records": [{"value": "b"}]}, headers=sent)
+
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get_list("request-id") == ["r-1"]
+    headers = {name.decode(): value.decode() for name, value in scopes[0]["headers"]}
+    principal = scopes[0]["bottomless.principal"]
+    assert (principal.tenant, principal.actor) == (TENANT_DEFAULT, "Zoë/1")
+    assert principal.authenticated
+    assert not principal.grants.allow("append", "orders"), "it was looked at already"
+    assert headers["request-id"] == "r-1"
+    assert headers["traceparent"].split("-")[1] == "a" * 32
+    assert "authorization" not in headers
+
+
+async def test_what_was_passed_on_is_not_passed_on_again(nodes: tuple[House, House]) -> None:
+    _, other = nodes
+    headers = {TENANT.decode(): TENANT_DEFAULT}
+    refused = await other.internal.post(ROUTE, json={"records": [{"value": "b"}]}, headers=headers)
+
+    assert problem(refused) == (503, "not-owner")
+    assert refused.json()["outcome"] == "none"
+    shown = await other.internal.get(PRODUCERS, headers=headers)
+    assert problem(shown) == (503, "not-owner")
+
+
+async def test_nobody_outside_can_say_who_they_are(
+    nodes: tuple[House, House], scopes: list[Scope]
+) -> None:
+    _, other = nodes
+    claimed = {TENANT.decode(): "another", ACTOR.decode(): "root"}
+    app = wrap(other.service.public)
+    async with client_of(app) as client:
+        await client.get(PRODUCERS, headers=claimed)
+        await client.post(ROUTE, json={"records": [{"value": "b"}]}, headers=claimed)
+
+    for scope in scopes:
+        assert scope["bottomless.principal"].tenant == TENANT_DEFAULT
+        assert not scope["bottomless.principal"].authenticated
+
+
+async def test_the_internal_listener_serves_no_public_path_of_its_own(
+    nodes: tuple[House, House],
+) -> None:
+    owner, _ = nodes
+    assert (await owner.internal.get(PRODUCERS)).status_code == 404
+
+
+async def answered_by(tmp_path: Path, script: Script) -> tuple[httpx.Response, House]:
+    """What an append gets whose owner, alive by its lease, is this script."""
+    async with raw_server(script) as server:
+        owner = await House(tmp_path / "owner", ingest_url=server.url).declare()
+        await owner.start()
+        assert (await owner.append("a")).status_code == 200
+        other = House(tmp_path / "other", before=owner, ingest_forward_ms=500)
+        await other.start()
+        answer = await other.append("b")
+        await other.aclose()
+        await owner.aclose()
+        return answer, other
+
+
+async def test_a_reply_that_is_lost_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    answer, other = await answered_by(tmp_path, lambda _: NOTHING)
+
+    assert problem(answer) == (503, "peer-unavailable")
+    assert answer.json()["outcome"] == "unknown"
+    assert other.service._appends.counts.forwarded_unanswered == 1
+
+
+async def test_an_owner_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    async def silent(_: Asked) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    answer, _ = await answered_by(tmp_path, silent)
+
+    assert problem(answer) == (503, "peer-unavailable")
+    assert answer.json()["outcome"] == "unknown"
+
+
+async def test_an_owner_that_cannot_be_reached_got_nothing(tmp_path: Path) -> None:
+    owner = await House(tmp_path / "owner", ingest_url="unix:///nobody.sock").declare()
+    await owner.start()
+    assert (await owner.append("a")).status_code == 200
+    other = House(tmp_path / "other", before=owner)
+    await other.start()
+    answer = await other.append("b")
+
+    assert problem(answer) == (503, "not-owner")
+    assert (answer.json()["outcome"], answer.headers["retry-after"]) == ("none", "1")
+    await other.aclose()
+    await owner.aclose()
+
+
+async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Path) -> None:
+    async with raw_server(lambda _: raw_problem(503, "draining")) as server:
+        owner = await House(tmp_path / "owner", ingest_url=server.url).declare()
+        await owner.start()
+        assert (await owner.append("a")).status_code == 200
+        await owner.published(1)
+        other = House(tmp_path / "other", before=owner)
+        await other.start()
+
+        assert problem(await other.append("b")) == (503, "draining")
+        await owner.aclose()
+        # No time has passed: only the word of the owner makes it ask coordination again.
+        assert (await other.append("b")).json()["first_offset"] == 1
+        await other.aclose()

@@ -1,0 +1,262 @@
+"""A stream changes hands: what the next owner knows, and what the last one may do no more."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bottomless.model.stream import StreamRecord
+from bottomless.stores.streams import node_key
+from bottomless_server.ingest import owner as owner_module
+from bottomless_server.ingest.core import ownership
+from bottomless_server.ingest.owner import Claim, NodeLease
+from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, problem
+
+COMMITS = "/internal/v1/commits"
+
+
+async def numbered(house: House, sequence: int, *values: str) -> httpx.Response:
+    headers = {"producer-id": "p", "producer-seq": str(sequence)}
+    body = {"records": [{"value": value} for value in values]}
+    return await house.client.post(ROUTE, json=body, headers=headers)
+
+
+async def another(house: House, tmp_path: Path) -> House:
+    """A node with a disk of its own, in the same installation."""
+    other = House(tmp_path / "other", before=house, ingest_url="unix:///other.sock")
+    return await other.start()
+
+
+async def moved(house: House, tmp_path: Path) -> House:
+    """The next owner, after all was published and the first one stopped."""
+    await house.published((await house.record()).published_next or house.appender.log.next_offset)
+    await house.aclose()
+    assert not (await house.record()).dirty
+    return await another(house, tmp_path)
+
+
+async def test_the_next_owner_knows_every_producer(tmp_path: Path) -> None:
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    assert (await numbered(house, 0, "a", "b")).status_code == 200
+    other = await moved(house, tmp_path)
+
+    repeated = await numbered(other, 0, "a", "b")
+    gap = await numbered(other, 3, "d")
+    new = await numbered(other, 2, "c")
+
+    assert (repeated.json()["first_offset"], repeated.json()["duplicates"]) == (0, 2)
+    assert problem(gap) == (409, "producer-sequence-gap")
+    assert new.json()["first_offset"] == 2
+    after = other.after_crash()
+    await after.start()
+    assert (await numbered(after, 2, "c")).json()["duplicates"] == 1, "its own log says so now"
+    await after.aclose()
+    await other.aclose()
+
+
+async def test_the_next_owner_knows_them_also_after_a_crash_before_its_first_append(
+    tmp_path: Path,
+) -> None:
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    await numbered(house, 0, "a")
+    other = await moved(house, tmp_path)
+    assert (await other.chunks(1)).status_code == 200
+    after = other.after_crash()
+    await after.start()
+
+    assert (await numbered(after, 0, "a")).json()["duplicates"] == 1
+    await after.aclose()
+    await other.aclose()
+
+
+async def test_what_was_known_before_a_loss_is_not_known_behind_its_gap(tmp_path: Path) -> None:
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    await numbered(house, 0, "a")
+    other = await moved(house, tmp_path)
+    await numbered(other, 1, "lost")
+    await take_over(other)
+    third = House(tmp_path / "third", before=house, ingest_url="unix:///third.sock")
+    await third.start()
+
+    assert problem(await numbered(third, 1, "lost")) == (409, "producer-unknown")
+    await third.aclose()
+    await other.aclose()
+
+
+async def test_a_stream_that_knows_too_much_waits_for_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner_module, "PRODUCERS_SIZE_MAX", 10)
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    await numbered(house, 0, "a")
+    await house.published(1)
+    await house.aclose()
+
+    assert (await house.record()).dirty
+
+
+async def test_a_drain_asks_for_an_upload_of_everything_and_waits_for_it(house: House) -> None:
+    await house.append("a", "b")
+    first = (await house.internal.get(COMMITS)).json()
+    assert first["streams"][0]["max_age_ms"] > 0
+    draining = asyncio.create_task(house.service.drain())
+    params = {"after": first["token"], "wait_ms": 20_000}
+    told = (await house.internal.get(COMMITS, params=params)).json()
+
+    assert [(s["committed_next"], s["max_age_ms"]) for s in told["streams"]] == [(2, 0)]
+    assert problem(await house.append("c")) == (503, "draining")
+    assert (await house.chunks(0)).status_code == 200, "tails are served on"
+    assert not draining.done()
+    await house.published(2)
+    await draining
+
+
+async def test_a_drain_that_nobody_follows_waits_for_nobody(house: House) -> None:
+    await house.append("a")
+    async with asyncio.timeout(1):
+        await house.service.drain()
+    assert (await house.record()).dirty
+
+
+async def take_over(house: House) -> None:
+    """What an operator's forced takeover makes of the record, once the lease is gone."""
+    home = (await house.record()).home
+    assert home is not None
+    while await house.coordination.get(node_key(home)) is not None:
+        house.time.advance(500)
+
+    def taken(record: StreamRecord) -> StreamRecord:
+        return replace(
+            record,
+            epoch=record.epoch + 1,
+            version=record.version + 1,
+            home=None,
+            dirty=False,
+            published_next=record.reserved_next,
+        )
+
+    await house.streams.update(STREAM, taken)
+
+
+async def deposed(house: House, tmp_path: Path) -> House:
+    """The new owner of a stream whose old one slept through it, with a tail of its own."""
+    await house.append("only here")
+    await take_over(house)
+    other = await another(house, tmp_path)
+    assert (await other.append("new")).status_code == 200
+    return other
+
+
+async def check_zombie(house: House) -> None:
+    """What a deposed owner does, be it before or after it renewed its lease."""
+    assert problem(await house.append("from the past"))[0] == 503
+    assert problem(await house.chunks(0)) == (503, "not-owner")
+    assert problem(await house.chunks(1, wait_ms=1)) == (503, "not-owner")
+    where = await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0})
+    assert problem(where) == (503, "not-owner")
+
+
+async def test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_lease(
+    house: House, tmp_path: Path
+) -> None:
+    other = await deposed(house, tmp_path)
+    await check_zombie(house)
+    assert problem(await house.internal.get(COMMITS)) == (503, "not-owner")
+
+    await house.lease.renew()
+    assert (await house.internal.get(COMMITS)).json()["streams"] == []
+    await check_zombie(house)
+
+    aside = [path.name for path in (house.data_dir / "streams-aside").iterdir()]
+    assert aside == [f"{STREAM}.3"], "what only it had is kept for an operator"
+    await other.aclose()
+
+
+async def test_without_the_check_of_its_claim_a_zombie_feeds_the_uploader(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Claim, "held", True)
+    with pytest.raises(AssertionError):
+        await test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_lease(
+            house, tmp_path
+        )
+
+
+@pytest.mark.parametrize("guard", ["is_live", "require"])
+async def test_without_its_lease_an_owner_of_the_past_acknowledges(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    """Must fail: the lease, and the margin by which the owner stops before others begin."""
+    always: Any = True if guard == "is_live" else None
+    monkeypatch.setattr(NodeLease, guard, lambda *_: always)
+    other = await deposed(house, tmp_path)
+    with pytest.raises(AssertionError):
+        await check_zombie(house)
+    await other.aclose()
+
+
+async def silence(house: House) -> int:
+    """For how many ms nobody may act, once an owner that is cut off has stopped by its clock."""
+    await house.append("a")
+    home = (await house.record()).home
+    assert home is not None
+    while house.lease.is_live():
+        house.time.advance(100)
+    stopped_at = house.time.elapsed
+    while await house.coordination.get(node_key(home)) is not None:
+        house.time.advance(100)
+    return house.time.elapsed - stopped_at
+
+
+async def test_an_owner_stops_two_margins_before_others_may_begin(house: House) -> None:
+    assert await silence(house) >= 2 * house.lease._bounds.margin_ms - 200 > 0
+
+
+async def test_without_the_margin_a_clock_that_is_late_is_too_late(house: House) -> None:
+    house.lease._bounds = house.lease._bounds._replace(margin_ms=0)
+    await house.lease.renew()
+    assert await silence(house) <= 100
+
+
+async def test_a_lapse_without_a_successor_costs_nothing(house: House) -> None:
+    """The home goes on with its own tail, and the uploader is told of it again, untouched."""
+    await house.append("a")
+    token = (await house.internal.get(COMMITS)).json()["token"]
+    house.time.advance(60_000)
+    await house.lease.renew()
+
+    async def told() -> list[Any]:
+        answer = await house.internal.get(COMMITS, params={"after": token})
+        streams: list[Any] = answer.json()["streams"]
+        return streams
+
+    found: list[Any] = []
+    async with asyncio.timeout(20):
+        while not found:
+            found = await told()
+            await asyncio.sleep(0.01)
+    assert found[0]["committed_next"] == 1
+    assert (await house.append("b")).json()["first_offset"] == 1
+    await eventually(lambda: house.appender.claim.held)
+
+
+async def test_without_the_dirty_mark_records_would_be_lost(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ownership.claim
+
+    def unmarked(record: StreamRecord, *arguments: Any, **named: Any) -> StreamRecord:
+        return real(replace(record, dirty=False), *arguments, **named)
+
+    await house.append("only here")
+    house.time.advance(60_000)
+    other = await another(house, tmp_path)
+    assert problem(await other.append("b")) == (503, "not-owner")
+
+    monkeypatch.setattr(ownership, "claim", unmarked)
+    again = await other.append("b")
+    assert again.json()["first_offset"] == 0, "an offset is used twice without the guard"
+    await other.aclose()
