@@ -8,18 +8,31 @@ from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
 from support.spark_session import spark
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 __all__ = ["server", "spark"]
 
+ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
+"""Where tests need Spark, one session of which takes a core for itself."""
+EACH_APART = ("tests/journeys/test_kill.py",)
+"""Long tests that share nothing with the others of their file."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests stay together when several processes share them: those of a file, for
-    its fixtures, and all that need Spark, since one session of it takes a core for itself."""
-    for item in items:
-        needs_spark = "spark" in getattr(item, "fixturenames", ())
-        together = "spark" if needs_spark else str(item.path)
-        if item.get_closest_marker("apart") is None:
-            item.add_marker(pytest.mark.xdist_group(together))
+
+class ByFile(LoadScopeScheduling):
+    """Which tests stay together when several processes share them: those of a file, for the
+    servers that they share, and all that need Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if path.startswith(ONE_SESSION):
+            return "spark"
+        return nodeid if path in EACH_APART else path
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """The one above, whatever `--dist` says: tests that are torn apart start servers twice."""
+    return ByFile(config, log)
 
 
 SMALL_SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import pytest
 import yaml
 from support.contract import Answer, problem_of
@@ -19,7 +18,7 @@ from bottomless_server.runtime.problems import STATUS
 from contract_http.provocations import CANARY, ELSEWHERE, NEVER, PROVOKED, Scene
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, sample
-from contract_http.seeded import Known, seed
+from contract_http.seeded import Known
 
 ROOT: Final = Path(__file__).parents[2]
 REGISTRY: Final[dict[str, dict[str, Any]]] = {
@@ -59,23 +58,6 @@ HEADERS: Final = (
     "Txn-Number",
     "traceparent",
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("errors") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: AllInOne) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def known(client: httpx.Client) -> Known:
-    return seed(client)
 
 
 def tells_nothing(server: AllInOne, answer: Answer) -> None:

@@ -16,7 +16,7 @@ from support.server import AllInOne
 
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, Sample, sample
-from contract_http.seeded import STREAMS, Known, seed
+from contract_http.seeded import STREAMS, Known
 
 HEALTH: Final = ("/livez", "/readyz")
 INTEGERS: Final = ("%2B1", "01", "1.0", "%D9%A1", "1_0", "%201", "-0", "0x1", "1e0", "", "9" * 30)
@@ -68,23 +68,6 @@ with_json = pytest.mark.parametrize(
     [each for each in OPERATIONS if JSON in each.media_types],
     ids=lambda each: each.name,
 )
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("strictness") / "data") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: AllInOne) -> Iterator[httpx.Client]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def known(client: httpx.Client) -> Known:
-    return seed(client)
 
 
 def state(client: httpx.Client) -> dict[str, Any]:

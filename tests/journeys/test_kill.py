@@ -224,7 +224,6 @@ def go_on(ledger: Ledger) -> None:
     )
 
 
-@pytest.mark.apart
 @pytest.mark.timeout(60 + KILLS * 12)
 def test_everything_acknowledged_survives_kill_9_once_and_in_order(house: House) -> None:
     print(f"seed {SEED}, {KILLS} kills")

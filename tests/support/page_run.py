@@ -141,7 +141,8 @@ class PageRun:
 
     def _command(self, cli: CommandLine, line: str) -> str:
         outside = dict(os.environ)
-        os.environ.update(self._exported)
+        os.environ.clear()
+        os.environ.update({**self._environment, **self._exported})
         try:
             with contextlib.chdir(self.directory):
                 return cli.ok(*shlex.split(line)[1:])

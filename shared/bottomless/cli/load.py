@@ -54,9 +54,12 @@ async def write(client: "AsyncClient", stream: str, bounds: Bounds) -> Load:
         async with asyncio.TaskGroup() as group:
             for _ in range(bounds.connections):
                 group.create_task(connection())
-    except* StoreError as errors:
-        # Of several that met the same, one is told.
-        raise errors.exceptions[0] from None
+    except BaseExceptionGroup as several:
+        # Of several that met the same, one is told; `except*` would put it into a group again.
+        told = several.subgroup(StoreError)
+        if told is None:
+            raise
+        raise told.exceptions[0] from None
     load.seconds = time.perf_counter() - began
     load.busy_seconds = time.process_time() - busy
     return load

@@ -5,6 +5,7 @@ of the thread that it is in; the client's own thread sends.
 """
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
@@ -90,8 +91,9 @@ class Producer:
         spans = []
         for body in self._outbox.bodies_of(table):
             bundle = self._buffer.add_encoded(body)
+            deadline = self._deadline()
             while bundle is None:
-                self._wait_for_room(len(body.body))
+                self._wait_for_room(len(body.body), deadline)
                 bundle = self._buffer.add_encoded(body)
             spans.append(Span(bundle, 0, body.record_count))
         return Deliveries(spans)
@@ -131,15 +133,21 @@ class Producer:
 
     def _put(self, row: Row) -> tuple[Bundle, int]:
         place = self._buffer.add(*row)
-        while place is None:
-            self._wait_for_room(row.size + RECORD_OVERHEAD)
-            place = self._buffer.add(*row)
+        if place is None:
+            deadline = self._deadline()
+            while place is None:
+                self._wait_for_room(row.size + RECORD_OVERHEAD, deadline)
+                place = self._buffer.add(*row)
         return place
 
-    def _wait_for_room(self, size: int) -> None:
+    def _deadline(self) -> float:
+        return time.monotonic() + self._block_seconds
+
+    def _wait_for_room(self, size: int, deadline: float) -> None:
         # Its own thread is what makes room; waiting there would never end.
         self._thread.require()
-        if not self._buffer.wait_for_room(size, self._block_seconds):
+        # Of the whole wait: what becomes free meanwhile may be taken by others.
+        if not self._buffer.wait_for_room(size, deadline - time.monotonic()):
             raise no_room()
 
 

@@ -58,14 +58,23 @@ class LoopThread:
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """The same items one by one, each asked for when it is wanted."""
-        # Whoever is interrupted closes while what was asked for is still being cancelled.
         one_at_a_time = asyncio.Lock()
+        asking: asyncio.Task[Any] | None = None
 
         async def ask() -> T:
+            nonlocal asking
             async with one_at_a_time:
-                return await anext(items)
+                asking = asyncio.current_task()
+                try:
+                    return await anext(items)
+                finally:
+                    asking = None
 
         async def end() -> None:
+            # Whoever is interrupted comes here while what was asked for is still being cancelled;
+            # or is not, if the interruption fell between the asking and the waiting.
+            if asking is not None and not asking.cancelling():
+                asking.cancel()
             async with one_at_a_time:
                 if isinstance(items, AsyncGenerator):
                     await items.aclose()

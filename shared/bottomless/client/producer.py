@@ -1,6 +1,7 @@
 """`AsyncProducer`: records one by one or in bulk, in order and once, as fast as batches go."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -149,8 +150,9 @@ class AsyncProducer:
         spans = []
         for body in self.outbox.bodies_of(table):
             bundle = self.outbox.buffer.add_encoded(body)
+            deadline = self._deadline()
             while bundle is None:
-                await self._wait_for_room()
+                await self._wait_for_room(deadline)
                 bundle = self.outbox.buffer.add_encoded(body)
             spans.append(Span(bundle, 0, body.record_count))
         return AsyncDeliveries(spans)
@@ -196,17 +198,23 @@ class AsyncProducer:
             self._let_others_run = False
             await asyncio.sleep(0)
         place = self.outbox.buffer.add(*row)
-        while place is None:
-            await self._wait_for_room()
-            place = self.outbox.buffer.add(*row)
+        if place is None:
+            deadline = self._deadline()
+            while place is None:
+                await self._wait_for_room(deadline)
+                place = self.outbox.buffer.add(*row)
         # A loop over `send` that never waits would keep what is full from being sent.
         self._let_others_run = place[1] == 0
         return place
 
-    async def _wait_for_room(self) -> None:
-        if not await self.outbox.wait_for_room(self._sending.block_seconds):
+    def _deadline(self) -> float:
+        return time.monotonic() + self._sending.block_seconds
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        # Of the whole wait: what becomes free meanwhile may be taken by others.
+        if not await self.outbox.wait_for_room(deadline - time.monotonic()):
             raise no_room()
 
 
 def no_room() -> Overloaded:
-    return Overloaded("the producer's buffer is full, and the server takes nothing")
+    return Overloaded("there was no room in the producer's buffer in time")

@@ -190,8 +190,10 @@ def test_the_last_reference_may_go_on_its_own_thread(server: RawServer) -> None:
     assert not thread._thread.is_alive()
 
 
-def test_who_is_interrupted_can_close_what_still_ends() -> None:
-    """The items end their own way, which takes longer than asking for their end."""
+@pytest.mark.parametrize("while_waiting", [True, False])
+def test_who_is_interrupted_can_close_what_still_ends(while_waiting: bool) -> None:
+    """The items end their own way, which takes longer than asking for their end; also where the
+    interruption fell between the asking and the waiting, so that nobody gave it up."""
     thread, asked, ended = LoopThread(), threading.Event(), list[str]()
 
     async def items() -> AsyncIterator[int]:
@@ -212,7 +214,8 @@ def test_who_is_interrupted_can_close_what_still_ends() -> None:
         thread.run = run  # type: ignore[method-assign]
         future = asyncio.run_coroutine_threadsafe(work, thread.loop)
         assert asked.wait(60)
-        future.cancel()
+        if while_waiting:
+            future.cancel()
         raise KeyboardInterrupt
 
     try:

@@ -1,16 +1,15 @@
 """Producers against a stream that answers late, wrongly or not at all: every record once, in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
 
 import polars as pl
 import pytest
-from support.raw_server import NOTHING, Asked, Cut, RawServer, answer, problem, raw_server
+from support.producing import producing, values
+from support.raw_server import NOTHING, Asked, Cut, answer, problem, raw_server
 from support.strict_ingest import StrictIngest
 
 from bottomless.client import Ack, Acks, AsyncClient
-from bottomless.client.producer import AsyncProducer
 from bottomless.errors import (
     Code,
     InvalidRequest,
@@ -18,31 +17,11 @@ from bottomless.errors import (
     Outcome,
     Overloaded,
     StoreError,
-    Unavailable,
     WrongOffset,
 )
 
 Answering = Callable[[], bytes]
 STORED_AT = 1795248000000
-
-
-@asynccontextmanager
-async def producing(
-    ingest: StrictIngest, **options: object
-) -> AsyncIterator[tuple[AsyncProducer, RawServer]]:
-    """A producer of small batches, which is not closed in good order unless a test does it."""
-    given = {"batch_bytes": 100, "linger_seconds": 0.001, **options}
-    async with raw_server(ingest) as server, AsyncClient(server.url) as client:
-        producer = client.producer("orders", **given)  # type: ignore[arg-type]
-        await producer.start()
-        try:
-            yield producer, server
-        finally:
-            await producer.abort()
-
-
-def values(count: int) -> list[bytes]:
-    return [b"%06d" % number for number in range(count)]
 
 
 def lost_reply(_: Asked, store: Answering) -> bytes:
@@ -229,126 +208,6 @@ async def test_a_stream_that_is_not_there_is_told_at_the_start() -> None:
                 pass
 
 
-async def test_a_buffer_that_is_full_makes_sending_wait_and_holds_no_more() -> None:
-    ingest, go = StrictIngest(), asyncio.Event()
-
-    async def held(_: Asked, store: Answering) -> bytes:
-        await go.wait()
-        return store()
-
-    ingest.troubles.append(held)
-    async with producing(ingest, in_flight=1, buffer_bytes=2000) as (producer, _):
-        sending = asyncio.create_task(_send_all(producer, values(200)))
-        done, _pending = await asyncio.wait({sending}, timeout=0.2)
-        assert not done
-        go.set()
-        await sending
-        await producer.flush()
-        assert producer.outbox.buffer.held_max <= 2000
-    assert ingest.values == values(200)
-
-
-async def test_waiting_for_room_ends_in_time_and_hands_nothing_over() -> None:
-    ingest = StrictIngest()
-    ingest.troubles.append(_never)
-    async with producing(ingest, in_flight=1, buffer_bytes=100, block_seconds=0.05) as (
-        producer,
-        _,
-    ):
-        await producer.send(b"x")
-        with pytest.raises(Overloaded) as caught:
-            await producer.send(b"y" * 50)
-        assert caught.value.outcome is Outcome.NONE
-
-
-async def test_a_cancelled_send_hands_nothing_over() -> None:
-    ingest, go = StrictIngest(), asyncio.Event()
-
-    async def held(_: Asked, store: Answering) -> bytes:
-        await go.wait()
-        return store()
-
-    ingest.troubles.append(held)
-    async with producing(ingest, in_flight=1, buffer_bytes=100) as (producer, _):
-        await producer.send(b"first")
-        waiting = asyncio.create_task(producer.send(b"cancelled"))
-        # Until it waits for room: it lets others run once before it looks.
-        for _ in range(5):
-            await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        go.set()
-        await producer.flush()
-        await producer.send(b"last")
-        await producer.close()
-    assert ingest.values == [b"first", b"last"]
-
-
-async def test_who_stops_waiting_for_a_record_does_not_stop_the_record() -> None:
-    ingest, go = StrictIngest(), asyncio.Event()
-
-    async def held(_: Asked, store: Answering) -> bytes:
-        await go.wait()
-        return store()
-
-    ingest.troubles.append(held)
-    async with producing(ingest) as (producer, _):
-        delivery = await producer.send(b"x")
-        for waiting in (asyncio.ensure_future(_awaited(delivery)), _task(producer.flush())):
-            await asyncio.sleep(0)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-        go.set()
-        assert (await delivery).offset == 0
-
-
-async def test_leaving_by_an_error_sends_nothing_more_and_tells_what_is_known() -> None:
-    ingest = StrictIngest()
-    ingest.troubles.append(_never)
-    async with raw_server(ingest) as server, AsyncClient(server.url) as client:
-        with suppress(ZeroDivisionError):
-            async with client.producer("orders", in_flight=1, batch_bytes=50) as producer:
-                first, second = await producer.send(b"x" * 50), await producer.send(b"y" * 50)
-                while len(server.asked) < 2:
-                    await asyncio.sleep(0)
-                raise ZeroDivisionError
-        outcomes = await asyncio.gather(first, second, return_exceptions=True)
-        with pytest.raises(RuntimeError, match="closed"):
-            await producer.send(b"z")
-    told = [error.outcome for error in outcomes if isinstance(error, Unavailable)]
-    assert told == [Outcome.UNKNOWN, Outcome.NONE]
-    assert ingest.values == []
-
-
-async def test_nobody_waits_for_ever_for_records_of_a_producer_whose_loop_ends() -> None:
-    ingest = StrictIngest()
-    ingest.troubles.append(_never)
-    async with producing(ingest, in_flight=1, batch_bytes=50) as (producer, server):
-        first, second = await producer.send(b"x" * 50), await producer.send(b"y" * 50)
-        while len(server.asked) < 2:
-            await asyncio.sleep(0)
-        # As the end of a loop cancels all tasks.
-        producer.outbox._task.cancel()
-        outcomes = await asyncio.gather(first, second, return_exceptions=True)
-        with pytest.raises(RuntimeError, match="closed"):
-            await producer.send(b"z")
-    told = [error.outcome for error in outcomes if isinstance(error, Unavailable)]
-    assert told == [Outcome.UNKNOWN, Outcome.NONE]
-
-
-async def test_who_keeps_deliveries_does_not_keep_what_was_delivered() -> None:
-    ingest = StrictIngest()
-    async with producing(ingest) as (producer, _):
-        deliveries = [await producer.send(value) for value in values(50)]
-        table = await producer.send_table(pl.DataFrame({"value": ["a", "b"]}))
-        await producer.flush()
-    bundles = {delivery._bundle for delivery in deliveries} | {table._spans[0].bundle}
-    assert len(bundles) > 1
-    assert all(bundle.body is None and not bundle.rows.values for bundle in bundles)
-
-
 async def test_many_values_and_tables_go_where_they_stand_in_the_program() -> None:
     ingest = StrictIngest()
     async with producing(ingest, compression="zstd") as (producer, _):
@@ -383,21 +242,3 @@ async def test_options_out_of_range_are_refused(options: dict[str, int]) -> None
     async with AsyncClient("http://127.0.0.1:1") as client:
         with pytest.raises(InvalidRequest):
             client.producer("orders", **options)  # type: ignore[arg-type]
-
-
-async def _never(_: Asked, __: Answering) -> bytes:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def _send_all(producer: AsyncProducer, sent: list[bytes]) -> None:
-    for value in sent:
-        await producer.send(value)
-
-
-async def _awaited(delivery: Awaitable[Ack]) -> Ack:
-    return await delivery
-
-
-def _task(work: Awaitable[None]) -> "asyncio.Future[None]":
-    return asyncio.ensure_future(work)

@@ -35,6 +35,7 @@ AGAIN_SECONDS: Final = 5.0
 KEEP_SECONDS: Final = 24 * 3600.0
 """An issuer that is away for longer has its keys forgotten."""
 RSA_BITS_MIN: Final = 2048
+_NO_SUCH_URL: Final = "BOTTOMLESS_JWT_JWKS must look like file:///path or https://host/path"
 
 Load = Callable[[], Awaitable[bytes]]
 
@@ -195,7 +196,11 @@ def loader(url: str) -> Load:
     Raises:
         CannotStart: it is none of these; or a file that holds no such set.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        httpx.URL(url)
+    except (ValueError, httpx.InvalidURL) as error:
+        raise CannotStart(_NO_SUCH_URL) from error
     if parts.scheme == "file" and parts.path and not parts.netloc:
         path = Path(unquote(parts.path))
         try:
@@ -213,7 +218,7 @@ def loader(url: str) -> Load:
     if (parts.scheme == "https" and parts.hostname) or plain:
         return lambda: _fetched(url)
     # Over plain HTTP whoever stands on the way could give out keys of their own.
-    raise CannotStart("BOTTOMLESS_JWT_JWKS must look like file:///path or https://host/path")
+    raise CannotStart(_NO_SUCH_URL)
 
 
 def _file(path: Path) -> bytes:

@@ -272,6 +272,8 @@ def test_what_is_no_set_of_keys_is_refused(data: bytes) -> None:
         "keys.json",
         "file://host/keys",
         "https://",
+        "https://issuer.test:port/keys",
+        "https://[::1/keys",
         "file:///nowhere/keys.json",
     ],
 )
