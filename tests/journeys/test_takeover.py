@@ -36,7 +36,7 @@ def appended(client: httpx.Client, *values: str) -> int:
     def answered() -> httpx.Response | None:
         answer = append(client, *values)
         if answer.status_code == 503:
-            assert answer.json()["outcome"] == "none"
+            assert answer.json()["outcome"] == "none", answer.text
             return None
         return answer
 

@@ -191,7 +191,12 @@ async def answered_by(tmp_path: Path, script: Script) -> tuple[httpx.Response, H
         owner = await House(tmp_path / "owner", ingest_url=server.url).declare()
         await owner.start()
         assert (await owner.append("a")).status_code == 200
-        other = House(tmp_path / "other", before=owner, ingest_forward_ms=500)
+        other = House(
+            tmp_path / "other",
+            before=owner,
+            ingest_url="unix:///other.sock",
+            ingest_forward_ms=500,
+        )
         await other.start()
         answer = await other.append("b")
         await other.aclose()
@@ -219,10 +224,10 @@ async def test_an_owner_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path
 
 
 async def test_an_owner_that_cannot_be_reached_got_nothing(tmp_path: Path) -> None:
-    owner = await House(tmp_path / "owner", ingest_url="unix:///nobody.sock").declare()
+    owner = await House(tmp_path / "owner", ingest_url="unix:///owner.sock").declare()
     await owner.start()
     assert (await owner.append("a")).status_code == 200
-    other = House(tmp_path / "other", before=owner)
+    other = House(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
     await other.start()
     answer = await other.append("b")
 
@@ -238,7 +243,7 @@ async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Pa
         await owner.start()
         assert (await owner.append("a")).status_code == 200
         await owner.published(1)
-        other = House(tmp_path / "other", before=owner)
+        other = House(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
         await other.start()
 
         assert problem(await other.append("b")) == (503, "draining")
@@ -246,3 +251,16 @@ async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Pa
         # No time has passed: only the word of the owner makes it ask coordination again.
         assert (await other.append("b")).json()["first_offset"] == 1
         await other.aclose()
+
+
+async def test_a_node_does_not_pass_on_to_its_own_address(
+    tmp_path: Path, scopes: list[Scope]
+) -> None:
+    """A new disk where the old one was: its lease may live on for a moment, its process does not."""
+    async with two_nodes(tmp_path, scopes) as (owner, _):
+        renewed = House(tmp_path / "renewed", before=owner)
+        await renewed.start()
+
+        assert problem(await renewed.append("b")) == (503, "not-owner")
+        assert (scopes, renewed.service._appends.counts.forwarded) == ([], 0)
+        await renewed.aclose()

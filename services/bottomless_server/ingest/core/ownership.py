@@ -51,7 +51,9 @@ def claim(
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()
     if record.home is not None and record.home != mine and (record.dirty or home_held):
-        if home_held and record.owner_url is not None:
+        # A home with this node's own address is a disk that was here before, and is gone.
+        if home_held and record.owner_url not in (None, owner_url):
+            assert record.owner_url is not None
             raise OwnedElsewhere(record.owner_url)
         raise not_owner()
     first_offset = start_of(record, mine, local)
