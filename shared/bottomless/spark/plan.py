@@ -92,8 +92,10 @@ def _pack(pieces: Sequence[Slice], wanted: int) -> list[list[Slice]]:
     runs: list[list[Slice]] = []
     held = 0
     for piece in pieces:
-        # Half of the next one over the bound is better than a small rest behind it.
-        if not runs or held + piece.size // 2 > wanted:
+        # Half of the next one over the bound is better than a small rest behind it, but
+        # never more than half of a whole share above it.
+        over = held + piece.size // 2 > wanted or held + piece.size > wanted + wanted // 2
+        if not runs or over:
             runs.append([])
             held = 0
         runs[-1].append(piece)
