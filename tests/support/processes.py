@@ -14,6 +14,7 @@ from typing import Self
 
 import httpx
 
+from support.forked import Forked
 from support.nginx import running_nginx
 from support.ports import lasting_ports
 from support.s3 import S3Server
@@ -41,7 +42,7 @@ class Process:
         self._log_path = log_path
         self._settings = dict(settings or {})
         self._port = port
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._ready = False
 
     @property
@@ -53,14 +54,19 @@ class Process:
         """Start it if it does not run, and do not wait for anything."""
         if self._process is not None:
             return
+        arguments = ["serve", "--port", str(self._port), *self._arguments]
+        environment = {**os.environ, **self._settings}
+        if "PYTHONPATH" not in self._settings:
+            self._process = Forked(arguments, environment, self._log_path)
+            return
         program = str(Path(sys.executable).parent / "bottomless")
         with self._log_path.open("a") as log:
             self._process = subprocess.Popen(
-                [program, "serve", "--port", str(self._port), *self._arguments],
+                [program, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **self._settings},
+                env=environment,
             )
 
     def start(self) -> None:
