@@ -148,7 +148,7 @@ class IngestService:
             sweeping.cancel()
         await asyncio.gather(*self._sweeping, return_exceptions=True)
         if self._tails is not None:
-            self._feed.wake()
+            self._feed.end()
             await self._tails.streams.stop()
             await self._tails.lease.stop()
         await self._forwarding.aclose()

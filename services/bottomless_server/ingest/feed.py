@@ -49,6 +49,7 @@ class CommitFeed:
         self._count = 0
         self._pulse = Pulse()
         self._hurried = False
+        self._ended = False
         self._waiting_count = 0
         self._asked_at = float("-inf")
 
@@ -71,8 +72,9 @@ class CommitFeed:
         self._changes.move_to_end(appender.stream_id)
         self._pulse.fire()
 
-    def wake(self) -> None:
-        """End all waiting, as at a stop."""
+    def end(self) -> None:
+        """At a stop: nobody waits any more, and whoever asks yet is answered at once."""
+        self._ended = True
         self._pulse.fire()
 
     async def wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
@@ -92,7 +94,7 @@ class CommitFeed:
             return self._answer(self._count, waiting)
         changed = self._pulse.next()
         found = self._since(after)
-        if not found:
+        if not found and not self._ended:
             await wait_for(changed, wait_seconds)
             found = self._since(after)
         if len(found) > _CHANGED_COUNT_MAX:

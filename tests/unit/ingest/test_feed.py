@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottomless.formats.chunk import split_chunks
+from bottomless_server.ingest.feed import CommitFeed
 from unit.ingest.house import INTERNAL, STREAM, House, eventually, problem
 
 COMMITS = "/internal/v1/commits"
@@ -42,6 +43,17 @@ async def test_a_follower_waits_for_news(house: House) -> None:
     await house.append("a")
 
     assert [s["committed_next"] for s in (await waiting).json()["streams"]] == [1]
+
+
+async def test_who_asks_at_a_stop_waits_for_nothing() -> None:
+    feed = CommitFeed("instance")
+    token = (await feed.wait(None, 0))["token"]
+    waiting = asyncio.create_task(feed.wait(token, 3600))
+    await asyncio.sleep(0)
+    feed.end()
+
+    assert (await waiting)["streams"] == []
+    assert (await feed.wait(token, 3600))["streams"] == []
 
 
 async def test_a_new_follower_hears_of_what_is_not_published(house: House) -> None:
