@@ -60,7 +60,8 @@ class Process:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **self._settings},
+                # Compiled once and kept: else most of the time of a start goes there.
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **self._settings},
             )
 
     def start(self) -> None:
@@ -92,15 +93,24 @@ class Process:
         assert self._process is not None
         self._process.kill()
 
+    def send(self, which: signal.Signals) -> None:
+        """Send one, and do not wait for anything."""
+        assert self._process is not None
+        self._process.send_signal(which)
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop and wait; returns the exit code."""
-        assert self._process is not None
-        self._process.send_signal(with_signal)
+        self.send(with_signal)
         return self._finish()
 
     def wait_dead(self) -> int:
         """Wait until it has ended by itself; returns the exit code."""
         return self._finish()
+
+    @property
+    def started(self) -> bool:
+        """It was started, and nobody here has waited for its end yet."""
+        return self._process is not None
 
     @property
     def is_dead(self) -> bool:
