@@ -1,6 +1,7 @@
 """`./dev chaos`: the same run as in CI, for as long as somebody wants."""
 
 import argparse
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,12 @@ def main() -> int:
         with running_seaweed(directory / "seaweed") as s3:
             report = run_chaos(directory / "house", s3, plan)
     print(report)
+    for who, whose in (
+        ("load and links", resource.RUSAGE_SELF),
+        ("services", resource.RUSAGE_CHILDREN),
+    ):
+        used = resource.getrusage(whose)
+        print(f"  {used.ru_utime + used.ru_stime:.0f} s of CPU for {who}")
     return 1 if report.faults else 0
 
 

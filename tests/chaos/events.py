@@ -59,6 +59,8 @@ class Scene:
     chance: random.Random
     story: Story
     damage_allowed: threading.Event
+    victims: tuple[str, ...] = NAMES
+    """Whom strikes meet."""
     long: bool = False
     """Stores may be away for minutes."""
 
@@ -255,14 +257,14 @@ def strike(scene: Scene) -> None:
     """SIGKILL of one service or several, or SIGTERM of one; who is away is started again."""
     house, chance, story = scene.house, scene.chance, scene.story
     if chance.random() < 0.12:
-        name = scene.pick(*(one for one in NAMES if one not in house.stopped))
+        name = scene.pick(*(one for one in scene.victims if one not in house.stopped))
         kill_after = chance.choice((None, None, chance.uniform(0, 1.5)))
         what = house.terminate(name, kill_after)
         story.count(f"SIGTERM, {what}", name)
         story.kills[name] += what == "killed"
     else:
-        count = chance.choice((1, 1, 1, 1, 2, 2, 3, len(NAMES)))
-        killed = house.kill(*chance.sample(NAMES, count))
+        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, len(NAMES))), len(scene.victims))
+        killed = house.kill(*chance.sample(scene.victims, count))
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
     house.spawn()

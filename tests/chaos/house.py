@@ -28,6 +28,7 @@ from support.fault_house import SETTINGS as STORE_SETTINGS
 from support.fault_proxy import FaultProxy, running_fault_proxy
 from support.links import Address, Links, running_links
 from support.nginx import running_nginx
+from support.nursery import Nursery, running_nursery
 from support.ports import lasting_ports
 from support.processes import Process
 from support.s3 import ACCOUNT, BUCKET, CREDENTIALS, S3Server, s3_client
@@ -76,8 +77,10 @@ class ChaosHouse:
         proxy: FaultProxy,
         links: Links,
         stored: StoredInS3,
+        nursery: Nursery,
         settings: Mapping[str, str],
     ) -> None:
+        self._nursery = nursery
         self.valkey = valkey
         self.proxy = proxy
         self.links = links
@@ -126,7 +129,7 @@ class ChaosHouse:
         if kind == "ingest":
             own["BOTTOMLESS_INGEST_URL"] = f"unix://{self._socket(f'to-{name}')}"
         log = self._directory / f"{name}.log"
-        return Process([kind], log, {**self._settings, **own}, port)
+        return Process([kind], log, {**self._settings, **own}, port, self._nursery)
 
     def data_dir(self, name: str) -> Path:
         return self._directory / f"data-{name}"
@@ -289,13 +292,14 @@ def chaos_house(
     prefix = f"chaos/{secrets.token_hex(8)}"
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
+        nursery = running.enter_context(running_nursery(settings))
         proxy = running.enter_context(running_fault_proxy(s3.endpoint, seed))
         links = running.enter_context(running_links(seed))
         client = running.enter_context(s3_client(s3))
         # The server's very first put makes volumes, which takes longer than is waited for here.
         client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
         stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
-        house = ChaosHouse(directory, valkey, proxy, links, stored, settings or {})
+        house = ChaosHouse(directory, valkey, proxy, links, stored, nursery, settings or {})
         for name in INGESTS:
             disk = open_disk(house.data_dir(name), partial(_pid_of, house, name))
             house.disks[name] = running.enter_context(disk)

@@ -20,7 +20,7 @@ import httpx
 from chaos.house import ChaosHouse
 from chaos.ledger import Ledger, record, split, value_of
 
-AWAY_SECONDS: Final = 0.05
+AWAY_SECONDS: Final = 0.2
 """After an answer that says that it is not now, or none."""
 PATIENCE_SECONDS: Final = (0.02, 1.5, 5.0, 20.0)
 """How long a producer waits for an answer before it sends again; the first is for not at all."""

@@ -41,6 +41,7 @@ class Plan:
     seconds_max: float = float("inf")
     """No new trouble begins after so long."""
     troubles: Mapping[Event, int] = field(default_factory=lambda: TROUBLES)
+    victims: tuple[str, ...] = NAMES
     pace: Pace = field(default_factory=Pace)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -139,14 +140,14 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
 
 def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: float) -> None:
     chance = random.Random(plan.seed)
-    scene = Scene(house, chance, report.story, load.damage_allowed, plan.long)
+    scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
     troubles, weights = list(plan.troubles), list(plan.troubles.values())
     while report.story.kills.total() < plan.kills:
         if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
             return
         trouble = chance.choices(troubles, weights)[0]
         with trouble(scene):
-            for _ in range(chance.choice((1, 1, 2, 3))):
+            for _ in range(chance.choice((1, 1, 2, 3)) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
@@ -177,6 +178,3 @@ def _recover(house: ChaosHouse, report: Report) -> None:
 
 def _faults(house: ChaosHouse, ledgers: list[Ledger]) -> list[str]:
     return [*house.faults, *(fault for ledger in ledgers for fault in ledger.faults)]
-
-
-__all__ = ["NAMES", "Plan", "Report", "run_chaos"]

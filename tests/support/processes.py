@@ -15,6 +15,7 @@ from typing import Self
 import httpx
 
 from support.nginx import running_nginx
+from support.nursery import Forked, Nursery
 from support.ports import lasting_ports
 from support.s3 import S3Server
 from support.stored import Stored, StoredFiles, stored_in_s3
@@ -34,6 +35,7 @@ class Process:
         log_path: Path,
         settings: Mapping[str, str] | None = None,
         port: int = 0,
+        nursery: Nursery | None = None,
     ) -> None:
         """With port 0 it has another one after each start."""
         self.url = ""
@@ -41,7 +43,8 @@ class Process:
         self._log_path = log_path
         self._settings = dict(settings or {})
         self._port = port
-        self._process: subprocess.Popen[str] | None = None
+        self._nursery = nursery
+        self._process: subprocess.Popen[str] | Forked | None = None
         self._ready = False
 
     @property
@@ -53,15 +56,20 @@ class Process:
         """Start it if it does not run, and do not wait for anything."""
         if self._process is not None:
             return
-        program = str(Path(sys.executable).parent / "bottomless")
+        # Compiled once and kept: else most of the time of a start goes there.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", **self._settings}
+        arguments = ["serve", "--port", str(self._port), *self._arguments]
         with self._log_path.open("a") as log:
+            if self._nursery is not None:
+                self._process = self._nursery.spawn(arguments, environment, log)
+                return
+            program = str(Path(sys.executable).parent / "bottomless")
             self._process = subprocess.Popen(
-                [program, "serve", "--port", str(self._port), *self._arguments],
+                [program, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                # Compiled once and kept: else most of the time of a start goes there.
-                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **self._settings},
+                env=environment,
             )
 
     def start(self) -> None:
@@ -185,7 +193,7 @@ class FourProcesses:
 
     def another(self, name: str) -> Process:
         """One more of a service, which nginx does not know of. Not started."""
-        return self._process(name, f"{name}-2", *lasting_ports(1))
+        return self._process(name, f"{name}-2", lasting_ports(1)[0])
 
     def _process(self, name: str, called: str, port: int) -> Process:
         listens = {
@@ -234,7 +242,7 @@ class TwoNodes(FourProcesses):
             "BOTTOMLESS_DATA_DIR": str(directory / "data-2"),
         }
         self.services["ingest-2"] = Process(
-            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, *lasting_ports(1)
+            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, lasting_ports(1)[0]
         )
         self.ingest_dirs = {"ingest": self.ingest_dir, "ingest-2": directory / "data-2" / "ingest"}
 
