@@ -147,7 +147,7 @@ def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: f
             return
         trouble = chance.choices(troubles, weights)[0]
         with trouble(scene):
-            for _ in range(chance.choice((1, 1, 2, 3)) if plan.victims else 0):
+            for _ in range(chance.choice((1, 2, 3, 5)) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
