@@ -14,8 +14,8 @@ from typing import Self
 
 import httpx
 
-from support.forked import Forked
 from support.nginx import running_nginx
+from support.nursery import Forked, Nursery, nursery
 from support.ports import lasting_ports
 from support.s3 import S3Server
 from support.stored import Stored, StoredFiles, stored_in_s3
@@ -35,13 +35,15 @@ class Process:
         log_path: Path,
         settings: Mapping[str, str] | None = None,
         port: int = 0,
+        forked_by: Nursery | None = None,
     ) -> None:
-        """With port 0 it has another one after each start."""
+        """With port 0 it has another one after each start; without a nursery, that of this process."""
         self.url = ""
         self._arguments = list(arguments)
         self._log_path = log_path
         self._settings = dict(settings or {})
         self._port = port
+        self._nursery = forked_by
         self._process: subprocess.Popen[str] | Forked | None = None
         self._ready = False
 
@@ -54,13 +56,15 @@ class Process:
         """Start it if it does not run, and do not wait for anything."""
         if self._process is not None:
             return
-        arguments = ["serve", "--port", str(self._port), *self._arguments]
         environment = {**os.environ, **self._settings}
-        if "PYTHONPATH" not in self._settings:
-            self._process = Forked(arguments, environment, self._log_path)
-            return
-        program = str(Path(sys.executable).parent / "bottomless")
+        arguments = ["serve", "--port", str(self._port), *self._arguments]
         with self._log_path.open("a") as log:
+            if self._nursery is not None or "PYTHONPATH" not in self._settings:
+                forking = self._nursery or nursery()
+                self._process = forking.spawn(arguments, environment, log)
+                return
+            # What is on that path is to be loaded before the program.
+            program = str(Path(sys.executable).parent / "bottomless")
             self._process = subprocess.Popen(
                 [program, *arguments],
                 stdout=subprocess.PIPE,
@@ -98,15 +102,24 @@ class Process:
         assert self._process is not None
         self._process.kill()
 
+    def send(self, which: signal.Signals) -> None:
+        """Send one, and do not wait for anything."""
+        assert self._process is not None
+        self._process.send_signal(which)
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to stop and wait; returns the exit code."""
-        assert self._process is not None
-        self._process.send_signal(with_signal)
+        self.send(with_signal)
         return self._finish()
 
     def wait_dead(self) -> int:
         """Wait until it has ended by itself; returns the exit code."""
         return self._finish()
+
+    @property
+    def started(self) -> bool:
+        """It was started, and nobody here has waited for its end yet."""
+        return self._process is not None
 
     @property
     def is_dead(self) -> bool:
@@ -181,7 +194,7 @@ class FourProcesses:
 
     def another(self, name: str) -> Process:
         """One more of a service, which nginx does not know of. Not started."""
-        return self._process(name, f"{name}-2", *lasting_ports(1))
+        return self._process(name, f"{name}-2", lasting_ports(1)[0])
 
     def _process(self, name: str, called: str, port: int) -> Process:
         listens = {
@@ -230,7 +243,7 @@ class TwoNodes(FourProcesses):
             "BOTTOMLESS_DATA_DIR": str(directory / "data-2"),
         }
         self.services["ingest-2"] = Process(
-            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, *lasting_ports(1)
+            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, lasting_ports(1)[0]
         )
         self.ingest_dirs = {"ingest": self.ingest_dir, "ingest-2": directory / "data-2" / "ingest"}
 

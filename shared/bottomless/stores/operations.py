@@ -166,7 +166,14 @@ class OperationStore:
         return after
 
     async def forget(self, due: Due) -> None:
-        """Remove a finished operation; after a crash half-way it is due again."""
+        """Remove a finished operation that is still due when `due` says; after a crash half-way
+        it is due again.
+
+        One that was finished since the queue was looked at is due much later: somebody will ask
+        what became of it. A finished one does not move any more, so this look is enough.
+        """
+        if await self._coordination.due_at(OPERATIONS_KEY, [due.member]) != [due.due_at]:
+            return
         key = operation_key(due.member.decode("ascii"))
         await self._coordination.transact([key], lambda _: Changes({key: None}))
         await self._coordination.settle([due])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.manifest import World
 
-from bottomless.coordination.base import Changes
+from bottomless.coordination.base import Changes, Due
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
 from bottomless.stores.operations import (
     OPERATIONS_KEY,
@@ -240,6 +240,24 @@ async def test_finished_operations_are_kept_for_a_while_and_then_forgotten() -> 
         await process.find(begun.operation_id)
     assert caught.value.code is Code.OPERATION_NOT_FOUND
     assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0
+
+
+async def test_what_another_process_has_finished_since_the_look_at_the_queue_is_kept(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found with two manifests under chaos, seed 2: a collection that had succeeded was unknown."""
+    one, other = house.process(), house.process()
+    begun = await one.begin("count", tenant="default", arguments={"to": 1})
+    load = other._load
+
+    async def load_late(due: Due) -> Operation:
+        await work(one)
+        return await load(due)
+
+    monkeypatch.setattr(other, "_load", load_late)
+    await work(other)
+
+    assert (await one.find(begun.operation_id)).state is OperationState.SUCCEEDED
 
 
 async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> None:

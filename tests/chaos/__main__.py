@@ -1,0 +1,50 @@
+"""`./dev chaos`: the same run as in CI, for as long as somebody wants."""
+
+import argparse
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from support.seaweed import running_seaweed
+
+from chaos.load import Pace
+from chaos.run import Plan, run_chaos
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=60, help="SIGKILLs, in all (default: 60)")
+    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--short", action="store_true", help="the store is never away for minutes")
+    parser.add_argument("--aloud", action="store_true", help="tell every event as it happens")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.1,
+        help="seconds between two appends of a producer, at most",
+    )
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bottomless-chaos-") as made:
+        directory = Path(made)
+        plan = Plan(
+            given.kills,
+            given.seed,
+            long=not given.short,
+            aloud=given.aloud,
+            pace=Pace(producer_seconds=given.pause),
+        )
+        with running_seaweed(directory / "seaweed") as s3:
+            report = run_chaos(directory / "house", s3, plan)
+    print(report)
+    for who, whose in (
+        ("load and links", resource.RUSAGE_SELF),
+        ("services", resource.RUSAGE_CHILDREN),
+    ):
+        used = resource.getrusage(whose)
+        print(f"  {used.ru_utime + used.ru_stime:.0f} s of CPU for {who}")
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What has to be true when nothing disturbs any more: of records, manifest, store and disks.
+
+Everything is looked at twice: as the services show it, and past them, where it lies.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import httpx
+from support.stored_stream import Found, StoredStream
+from support.waiting import until
+
+from bottomless.model.names import StreamId
+from chaos.house import ChaosHouse
+from chaos.ledger import Ledger, parse
+
+QUIET_SECONDS = 120.0
+
+
+class Checked(NamedTuple):
+    record_count: int
+    fragment_count: int
+    group_count: int
+    stray_count: int
+    """Objects that attempts left, which garbage collection found and deleted."""
+
+
+def check(house: ChaosHouse, ledgers: list[Ledger]) -> list[Checked]:
+    """Raises AssertionError with what is wrong."""
+    for ledger in ledgers:
+        until(partial(_is_stored, house, ledger), QUIET_SECONDS, f"{ledger.name} to be uploaded")
+        _read_on(house, ledger)
+        ledger.check_all()
+        assert not ledger.faults, "\n".join(ledger.faults)
+    found = [_check_stored(house, ledger) for ledger in ledgers]
+    strays = [len(each.unreachable) for each in found]
+    for ledger in ledgers:
+        report = operation(house, f"{ledger.path}/manifest/verify", {"checksums": True})
+        assert report["sound"], report
+    _collect_garbage(house)
+    for ledger, each in zip(ledgers, found, strict=True):
+        after = until(partial(_cleaned, house, ledger), QUIET_SECONDS, f"{ledger.name} swept")
+        assert after.values == each.values, f"{ledger.name}: changed by collecting garbage"
+    return [
+        Checked(len(each.values), len(each.fragments), each.group_count, stray)
+        for each, stray in zip(found, strays, strict=True)
+    ]
+
+
+def operation(house: ChaosHouse, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Start one and return its result when it has succeeded."""
+    accepted = house.retried(lambda client: client.post(path, json=body))
+    way = f"/v1/operations/{accepted['operation_id']}"
+
+    def done() -> dict[str, Any] | None:
+        shown: dict[str, Any] = house.retried(lambda client: client.get(way))
+        assert shown["state"] != "failed", shown
+        return shown if shown["state"] == "succeeded" else None
+
+    result: dict[str, Any] = until(done, QUIET_SECONDS, f"the end of {path}")["result"]
+    return result
+
+
+def _is_stored(house: ChaosHouse, ledger: Ledger) -> bool:
+    bounds = house.retried(lambda client: client.get(f"{ledger.path}/offsets"))
+    return bool(bounds["object_store_next_offset"] == bounds["next_offset"] > 0)
+
+
+def _read_on(house: ChaosHouse, ledger: Ledger) -> None:
+    """What came after the follower's end: appends that were given up and arrived all the same."""
+    while True:
+        parameters = {"offset": len(ledger.seen), "limit": 1_000, "on_out_of_range": "error"}
+        page = house.retried(partial(_get, f"{ledger.path}/records", parameters))
+        ledger.note_followed([(one["offset"], one["value"]) for one in page["records"]])
+        if page["up_to_date"] or ledger.faults:
+            return
+
+
+def _get(path: str, parameters: dict[str, Any], client: httpx.Client) -> httpx.Response:
+    return client.get(path, params=parameters)
+
+
+def _look(house: ChaosHouse, ledger: Ledger) -> Found:
+    stream_id = StreamId(ledger.stream_id)
+    return StoredStream(house.stored, house.valkey.url, stream_id).look()
+
+
+def _check_stored(house: ChaosHouse, ledger: Ledger) -> Found:
+    """Objects hold what the follower saw, and the list of fragments says where."""
+    found = _look(house, ledger)
+    assert found.first_offset == 0
+    stored = [parse(value) for value in found.values]
+    assert stored == ledger.seen, f"{ledger.name}: the store has other records than were shown"
+    listed: list[tuple[str, int, int]] = []
+    parameters = {"limit": "1000"}
+    while True:
+        page = house.retried(partial(_get, f"{ledger.path}/fragments", dict(parameters)))
+        listed += [
+            (one["id"], one["first_offset"], one["last_offset"] + 1) for one in page["fragments"]
+        ]
+        if page["next_page_token"] is None:
+            break
+        parameters["page_token"] = page["next_page_token"]
+    there = [(one.fragment_id, one.first_offset, one.next_offset) for one in found.fragments]
+    assert listed == there, f"{ledger.name}: the list of fragments is wrong"
+    lost = {key for key in found.strangers if key.endswith(".fragment")}
+    assert not lost, f"{ledger.name}: fragments that nobody knows of: {sorted(lost)}"
+    return found
+
+
+def _collect_garbage(house: ChaosHouse) -> None:
+    report = operation(house, "/v1/admin/gc", {"dry_run": False, "minimum_age": "10s"})
+    print(f"garbage: {report}")
+
+
+def _cleaned(house: ChaosHouse, ledger: Ledger) -> Found | None:
+    """Nothing is left that the manifest does not lead to."""
+    found = _look(house, ledger)
+    return None if found.unreachable else found

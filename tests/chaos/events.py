@@ -1,0 +1,270 @@
+"""What happens to the house: troubles that last for a while, and strikes in the midst of them.
+
+Everything is drawn from one seed. What exactly a draw hits is up to the machine: a seed repeats
+the plan of a run, not its interleaving.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from support.fault_house import READ_SECONDS
+from support.faults import CONFLICT, SLOW_DOWN, UNAVAILABLE, Fault, Rule
+from support.links import Trouble
+
+from chaos.house import BEYOND_LEASE_SECONDS, INGESTS, NAMES, SPARE, ChaosHouse
+
+_OBJECT: Final = r"\.(fragment|manifest|g[0-9]+)(\?|$)"
+"""What carries a stream; roots and groups among it."""
+_PUTS: Final = (
+    Fault.LOSE_REQUEST,
+    Fault.LATE_REQUEST,
+    Fault.CUT_REQUEST,
+    Fault.FLIP_REQUEST,
+    Fault.LOSE_REPLY,
+)
+_GETS: Final = (Fault.TRUNCATE, Fault.TRUNCATE_AND_RESET, Fault.FLIP, Fault.STALL, Fault.DRIP)
+
+
+@dataclass
+class Story:
+    """What was done, in words and numbers."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    """By service."""
+    events: Counter[str] = field(default_factory=Counter)
+    lines: list[str] = field(default_factory=list)
+    aloud: bool = False
+
+    def tell(self, words: str) -> None:
+        self.lines.append(f"{time.strftime('%H:%M:%S')} {words}")
+        if self.aloud:
+            print(self.lines[-1], flush=True)
+
+    def count(self, event: str, words: str = "") -> None:
+        self.events[event] += 1
+        self.tell(f"{event} {words}")
+
+
+@dataclass
+class Scene:
+    """What an event may use."""
+
+    house: ChaosHouse
+    chance: random.Random
+    story: Story
+    damage_allowed: threading.Event
+    victims: tuple[str, ...] = NAMES
+    """Whom strikes meet."""
+    long: bool = False
+    """Stores may be away for minutes."""
+
+    def wait(self, least: float, most: float) -> None:
+        threading.Event().wait(self.chance.uniform(least, most))
+
+    def pick(self, *names: str) -> str:
+        return self.chance.choice(names)
+
+
+Event = Callable[[Scene], AbstractContextManager[None]]
+"""A trouble that lasts as long as its block."""
+
+
+@contextmanager
+def calm(_: Scene) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def pause_short(scene: Scene) -> Iterator[None]:
+    """SIGSTOP of anybody, for less than a lease."""
+    name = scene.pick(*NAMES)
+    scene.story.count("paused shortly", name)
+    scene.house.stop(name)
+    try:
+        yield
+        scene.wait(0.1, 1.5)
+    finally:
+        scene.house.go_on(name)
+
+
+@contextmanager
+def pause_long(scene: Scene) -> Iterator[None]:
+    """SIGSTOP of anybody, and mostly of an ingest node, for longer than its lease."""
+    name = scene.pick(*NAMES, *INGESTS, *INGESTS)
+    scene.story.count("paused beyond the lease", name)
+    scene.house.stop(name)
+    try:
+        scene.wait(0, BEYOND_LEASE_SECONDS)
+        yield
+        scene.wait(BEYOND_LEASE_SECONDS, BEYOND_LEASE_SECONDS + 1)
+    finally:
+        scene.house.go_on(name)
+
+
+@contextmanager
+def valkey_away(scene: Scene) -> Iterator[None]:
+    """SIGKILL of Valkey, which comes back with its file."""
+    scene.story.count("valkey killed")
+    scene.house.kill_valkey()
+    try:
+        yield
+        scene.wait(0, 4)
+    finally:
+        scene.house.revive_valkey()
+
+
+@contextmanager
+def store_away(scene: Scene) -> Iterator[None]:
+    """Nobody answers at the store, or it says that it cannot."""
+    rule = scene.chance.choice(
+        (Rule(Fault.LOSE_REQUEST), Rule(Fault.REFUSE, answer=UNAVAILABLE), Rule(Fault.STALL))
+    )
+    scene.story.count("store away", rule.fault)
+    scene.house.proxy.arm(rule)
+    try:
+        yield
+        if scene.long and scene.chance.random() < 0.1:
+            scene.wait(60, 150)
+        else:
+            scene.wait(1, 6)
+    finally:
+        scene.house.proxy.calm()
+
+
+@contextmanager
+def store_slow(scene: Scene) -> Iterator[None]:
+    scene.story.count("store slow")
+    scene.house.proxy.arm(
+        Rule(Fault.DRIP, chance=0.5, pause_seconds=scene.chance.uniform(0.02, READ_SECONDS / 8)),
+        Rule(Fault.REFUSE, answer=SLOW_DOWN, chance=0.2),
+    )
+    try:
+        yield
+        scene.wait(1, 4)
+    finally:
+        scene.house.proxy.calm()
+
+
+@contextmanager
+def store_faults(scene: Scene) -> Iterator[None]:
+    """All that may befall a request, each by chance."""
+    scene.story.count("store faults")
+    rules = [Rule(fault, "PUT", _OBJECT, chance=0.03) for fault in _PUTS]
+    rules += [Rule(fault, "GET", _OBJECT, chance=0.02) for fault in _GETS]
+    rules += [
+        Rule(Fault.REFUSE, "PUT", _OBJECT, answer=CONFLICT, chance=0.03),
+        Rule(Fault.MISREPORT, "PUT", _OBJECT, answer=CONFLICT, chance=0.03),
+        Rule(Fault.REFUSE, answer=UNAVAILABLE, chance=0.05),
+    ]
+    scene.damage_allowed.set()
+    scene.house.proxy.arm(*rules)
+    try:
+        yield
+        scene.wait(1, 4)
+    finally:
+        scene.house.proxy.calm()
+
+
+@contextmanager
+def links_disturbed(scene: Scene) -> Iterator[None]:
+    links = scene.house.links
+    names = scene.chance.sample(sorted(links.by_name), scene.chance.choice((1, 1, 2, 4)))
+    for name in names:
+        trouble = scene.chance.choice(list(Trouble))
+        scene.story.count(f"link: {trouble}", name)
+        links.disturb(name, trouble)
+    try:
+        yield
+        scene.wait(0.2, 3)
+    finally:
+        links.calm()
+
+
+@contextmanager
+def node_cut_off(scene: Scene) -> Iterator[None]:
+    """An ingest node reaches nobody, and nobody of the house reaches it, for longer than its
+    lease; its clients do."""
+    name = scene.pick(*INGESTS)
+    scene.story.count("cut off beyond the lease", name)
+    trouble = scene.chance.choice((Trouble.STALL, Trouble.BLACK_HOLE))
+    for link in scene.house.links_of(name):
+        scene.house.links.disturb(link, trouble)
+    try:
+        scene.wait(0, BEYOND_LEASE_SECONDS)
+        yield
+        scene.wait(BEYOND_LEASE_SECONDS, BEYOND_LEASE_SECONDS + 1)
+    finally:
+        scene.house.links.calm()
+
+
+@contextmanager
+def disk_full(scene: Scene) -> Iterator[None]:
+    name = scene.pick(*INGESTS)
+    disk = scene.house.disks[name]
+    scene.story.count(f"disk full ({disk.kind})", name)
+    disk.fill()
+    try:
+        scene.wait(0.5, 3)
+        yield
+        scene.wait(0, 1)
+    finally:
+        disk.free()
+
+
+@contextmanager
+def second_uploader(scene: Scene) -> Iterator[None]:
+    """The uploader sleeps beyond any lease, another one takes its place, and it wakes up."""
+    house = scene.house
+    scene.story.count("second uploader")
+    house.stop("uploader")
+    house[SPARE].spawn()
+    try:
+        scene.wait(2, BEYOND_LEASE_SECONDS)
+        yield
+        house.go_on("uploader")
+        # Both are at it now.
+        scene.wait(1, 4)
+    finally:
+        house.go_on("uploader")
+        if scene.chance.random() < 0.5:
+            scene.story.kills += house.kill("uploader")
+        scene.story.kills += house.kill(SPARE)
+
+
+TROUBLES: Final[dict[Event, int]] = {
+    calm: 16,
+    pause_short: 3,
+    pause_long: 3,
+    valkey_away: 3,
+    store_away: 2,
+    store_slow: 2,
+    store_faults: 3,
+    links_disturbed: 4,
+    node_cut_off: 2,
+    disk_full: 2,
+    second_uploader: 2,
+}
+"""How often each is drawn."""
+
+
+def strike(scene: Scene) -> None:
+    """SIGKILL of one service or several, or SIGTERM of one; who is away is started again."""
+    house, chance, story = scene.house, scene.chance, scene.story
+    if chance.random() < 0.12:
+        name = scene.pick(*(one for one in scene.victims if one not in house.stopped))
+        kill_after = chance.choice((None, None, chance.uniform(0, 1.5)))
+        what = house.terminate(name, kill_after)
+        story.count(f"SIGTERM, {what}", name)
+        story.kills[name] += what == "killed"
+    else:
+        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, len(NAMES))), len(scene.victims))
+        killed = house.kill(*chance.sample(scene.victims, count))
+        story.kills += killed
+        story.tell(f"killed {', '.join(killed)}")
+    house.spawn()

@@ -1,0 +1,328 @@
+"""Every service as a process of its own, with everything between them in reach of a test.
+
+    clients ─ link ─ nginx ─ ingest, manifest, reader        ingest and ingest-2 have a disk each
+    ingest, uploader ─ link ─ manifest                       services ─ proxy ─ S3
+    ingest-2, reader ─ link ─ manifest-2                     services ─ a link each ─ Valkey
+    manifests, uploaders, reader ─ link ─ ingest, ingest-2   uploader-2 is started by some events
+
+What ends by itself is started again, as a supervisor does, and remembered: a process that was
+ready has no reason ever to do so.
+"""
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+from support.fault_house import READ_SECONDS
+from support.fault_house import SETTINGS as STORE_SETTINGS
+from support.fault_proxy import FaultProxy, running_fault_proxy
+from support.links import Address, Links, running_links
+from support.nginx import running_nginx
+from support.nursery import Nursery, running_nursery
+from support.ports import lasting_ports
+from support.processes import Process
+from support.s3 import ACCOUNT, BUCKET, CREDENTIALS, S3Server, s3_client
+from support.stored import StoredInS3
+from support.valkey import running_valkey
+from support.waiting import until
+
+from bottomless.coordination.embedded import EmbeddedValkey
+from chaos.disks import Disk, open_disk
+
+NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "reader")
+"""Who runs all the time."""
+SPARE: Final = "uploader-2"
+INGESTS: Final = ("ingest", "ingest-2")
+MANIFEST_OF: Final = {
+    **dict.fromkeys(("ingest", "uploader"), "manifest"),
+    **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
+}
+LEASE_SECONDS: Final = 3.0
+BEYOND_LEASE_SECONDS: Final = 3.6
+"""Lease and margin, and some more: by then everybody believes that the lease is over."""
+START_SECONDS: Final = 90.0
+SETTINGS: Final = {
+    **STORE_SETTINGS,
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_DRAIN_SECONDS": "4",
+    "BOTTOMLESS_INGEST_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
+    "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
+    "BOTTOMLESS_INGEST_FORWARD_MS": "4000",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "300",
+    "BOTTOMLESS_READER_CACHE_BYTES": str(1 << 20),
+    "BOTTOMLESS_READER_ROOT_TTL_MS": "100",
+    "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "0.5",
+    "BOTTOMLESS_UPLOADER_NODES_MS": "300",
+}
+assert float(STORE_SETTINGS["BOTTOMLESS_STORE_READ_SECONDS"]) == READ_SECONDS
+
+
+class ChaosHouse:
+    """It runs already. Events call it from the main thread, load asks only for clients."""
+
+    def __init__(
+        self,
+        directory: Path,
+        valkey: EmbeddedValkey,
+        proxy: FaultProxy,
+        links: Links,
+        stored: StoredInS3,
+        nursery: Nursery,
+        settings: Mapping[str, str],
+    ) -> None:
+        self._nursery = nursery
+        self.valkey = valkey
+        self.proxy = proxy
+        self.links = links
+        self.stored = stored
+        self.exits = Counter[str]()
+        """Processes that ended by themselves before they were ready."""
+        self.faults: list[str] = []
+        """What a process did that none may."""
+        self.url = ""
+        """Of all public paths, behind a link; `direct_url` has no link."""
+        self.direct_url = ""
+        self._sockets = directory / "s"
+        self._sockets.mkdir(parents=True)
+        self._settings = {
+            **SETTINGS,
+            **CREDENTIALS,
+            "BOTTOMLESS_STORE_URL": stored.url,
+            **settings,
+        }
+        self._directory = directory
+        for name in ("manifest", "manifest-2", *INGESTS):
+            links.open(f"*>{name}", self._socket(f"to-{name}"), self._socket(name))
+        ports = lasting_ports(len(NAMES) + 1)
+        self.services = {
+            name: self._process(name, port)
+            for name, port in zip((*NAMES, SPARE), ports, strict=True)
+        }
+        self._ready: set[str] = set()
+        self._stopped: set[str] = set()
+        self.disks: dict[str, Disk] = {}
+
+    def _process(self, name: str, port: int) -> Process:
+        kind = name.removesuffix("-2")
+        to_valkey = self._socket(f"{name}-to-valkey")
+        self.links.open(f"{name}>valkey", to_valkey, _socket_of(self.valkey))
+        own = {
+            "BOTTOMLESS_DATA_DIR": str(self.data_dir(name)),
+            "BOTTOMLESS_COORDINATION_URL": f"unix://{to_valkey}?db=0",
+            f"BOTTOMLESS_{kind.upper()}_INTERNAL_LISTEN": f"unix://{self._socket(name)}",
+        }
+        if name in MANIFEST_OF:
+            manifest = MANIFEST_OF[name]
+            way = self._socket(f"{name}-to-{manifest}")
+            self.links.open(f"{name}>{manifest}", way, self._socket(manifest))
+            own["BOTTOMLESS_MANIFEST_URL"] = f"unix://{way}"
+        if kind == "ingest":
+            own["BOTTOMLESS_INGEST_URL"] = f"unix://{self._socket(f'to-{name}')}"
+        log = self._directory / f"{name}.log"
+        return Process([kind], log, {**self._settings, **own}, port, self._nursery)
+
+    def data_dir(self, name: str) -> Path:
+        return self._directory / f"data-{name}"
+
+    def _socket(self, name: str) -> str:
+        return str(self._sockets / name)
+
+    def __getitem__(self, name: str) -> Process:
+        return self.services[name]
+
+    def links_of(self, name: str) -> list[str]:
+        """All ways between a service and the others."""
+        return [
+            link
+            for link in self.links.by_name
+            if link.startswith(f"{name}>") or link.endswith(f">{name}")
+        ]
+
+    def client(self, seconds: float = 30, *, direct: bool = True) -> httpx.Client:
+        return httpx.Client(base_url=self.direct_url if direct else self.url, timeout=seconds)
+
+    def internal(self, name: str) -> httpx.Client:
+        """A client of an internal listener, by no link."""
+        transport = httpx.HTTPTransport(uds=self._socket(name))
+        return httpx.Client(transport=transport, base_url="http://internal", timeout=10)
+
+    @property
+    def stopped(self) -> frozenset[str]:
+        """Who was sent SIGSTOP and not SIGCONT."""
+        return frozenset(self._stopped)
+
+    def kill(self, *names: str) -> Counter[str]:
+        """SIGKILL those of these that run, at the same moment."""
+        victims = [name for name in names if self._is_alive(name)]
+        for name in victims:
+            self[name].send_kill()
+        for name in victims:
+            self[name].kill()
+            self._ready.discard(name)
+            self._stopped.discard(name)
+        return Counter(victims)
+
+    def terminate(self, name: str, kill_after: float | None) -> str:
+        """SIGTERM, and SIGKILL in the middle of the drain if it is told when; what happened."""
+        if not self._is_alive(name):
+            return "was dead"
+        process = self[name]
+        was_ready = name in self._ready
+        process.send(signal.SIGTERM)
+        if kill_after is not None:
+            deadline = time.monotonic() + kill_after
+            while not process.is_dead and time.monotonic() < deadline:
+                threading.Event().wait(0.01)
+            if not process.is_dead:
+                self.kill(name)
+                return "killed"
+        self._ready.discard(name)
+        code = process.wait_dead()
+        if code not in ((0,) if was_ready else (0, 1, 130, -signal.SIGTERM)):
+            self.faults.append(f"{name} answered SIGTERM with exit code {code}")
+        return "drained"
+
+    def stop(self, name: str) -> None:
+        """SIGSTOP."""
+        if self._is_alive(name):
+            self._stopped.add(name)
+            self[name].send(signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        """SIGCONT, if it is still the one that was stopped."""
+        if name in self._stopped:
+            self._stopped.discard(name)
+            self[name].send(signal.SIGCONT)
+
+    def kill_valkey(self) -> None:
+        os.kill(self.valkey.pid, signal.SIGKILL)
+
+    def revive_valkey(self) -> None:
+        while self.valkey.running:
+            threading.Event().wait(0.01)
+        self.valkey.start()
+
+    def spawn(self) -> None:
+        """Start again who does not run, and do not wait for anything."""
+        self._reap()
+        for name in NAMES:
+            self[name].spawn()
+
+    def start(self) -> None:
+        """Start again who does not run, and return when all are ready.
+
+        Nothing may be in the way any more. Who gave up meanwhile is started once more.
+        """
+        deadline = time.monotonic() + START_SECONDS
+        self.spawn()
+        for name in NAMES:
+            while name not in self._ready:
+                try:
+                    self[name].start()
+                except AssertionError:
+                    if time.monotonic() > deadline:
+                        raise
+                    until(partial(_is_dead, self[name]), what=f"the end of {name}")
+                    self._reap()
+                    self[name].spawn()
+                else:
+                    self._ready.add(name)
+
+    def _is_alive(self, name: str) -> bool:
+        self._reap()
+        return self[name].started
+
+    def _reap(self) -> None:
+        """Take note of who ended by itself."""
+        for name, process in self.services.items():
+            if process.started and process.is_dead:
+                code = process.wait_dead()
+                if name in self._ready:
+                    self._ready.discard(name)
+                    self.faults.append(
+                        f"{name} ended by itself, with {code}: {process.log()[-1500:]}"
+                    )
+                else:
+                    self.exits[name] += 1
+
+    def told(self) -> dict[str, str]:
+        """The ends of all logs."""
+        return {name: process.log()[-1500:] for name, process in self.services.items()}
+
+    def retried(self, ask: Callable[[httpx.Client], httpx.Response], seconds: float = 60) -> Any:
+        """The body of an answer that has to come, however often it is asked for."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self.client() as client:
+                try:
+                    answer = ask(client)
+                except httpx.TransportError as error:
+                    last = repr(error)
+                else:
+                    if answer.is_success:
+                        return answer.json()
+                    last = answer.text
+            assert time.monotonic() < deadline, f"no good answer: {last}"
+            threading.Event().wait(0.1)
+
+
+def _is_dead(process: Process) -> bool:
+    return process.is_dead
+
+
+def _socket_of(valkey: EmbeddedValkey) -> Address:
+    return urlsplit(valkey.url).path
+
+
+@contextmanager
+def chaos_house(
+    directory: Path, s3: S3Server, settings: Mapping[str, str] | None = None, *, seed: int = 0
+) -> Iterator[ChaosHouse]:
+    """Start all of it on an empty directory and a prefix of its own; from the main thread only."""
+    prefix = f"chaos/{secrets.token_hex(8)}"
+    with ExitStack() as running:
+        valkey = running.enter_context(running_valkey(directory / "valkey"))
+        nursery = running.enter_context(running_nursery(settings))
+        proxy = running.enter_context(running_fault_proxy(s3.endpoint, seed))
+        links = running.enter_context(running_links(seed))
+        client = running.enter_context(s3_client(s3))
+        # The server's very first put makes volumes, which takes longer than is waited for here.
+        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
+        stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
+        house = ChaosHouse(directory, valkey, proxy, links, stored, nursery, settings or {})
+        for name in INGESTS:
+            disk = open_disk(house.data_dir(name), partial(_pid_of, house, name))
+            house.disks[name] = running.enter_context(disk)
+        for process in house.services.values():
+            running.callback(_kill_if_started, process)
+        house.start()
+        urls = {name: house[name].url for name in NAMES}
+        house.direct_url = running.enter_context(
+            running_nginx(directory / "nginx", urls, urls["ingest-2"])
+        )
+        parts = urlsplit(house.direct_url)
+        link = links.open(
+            "clients>nginx", ("127.0.0.1", 0), (parts.hostname or "", parts.port or 0)
+        )
+        house.url = f"http://127.0.0.1:{link.address[1]}"
+        yield house
+
+
+def _pid_of(house: ChaosHouse, name: str) -> int | None:
+    process = house[name]
+    return process.pid if process.started and not process.is_dead else None
+
+
+def _kill_if_started(process: Process) -> None:
+    if process.started:
+        process.kill()

@@ -1,0 +1,180 @@
+"""A run: start everything, disturb it for a while by a seed, and look whether anything is wrong."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import httpx
+from support.s3 import S3Server
+from support.waiting import until
+
+from chaos.checker import Checked, check
+from chaos.events import TROUBLES, Event, Scene, Story, strike
+from chaos.house import NAMES, ChaosHouse, chaos_house
+from chaos.ledger import Ledger
+from chaos.load import Load, Pace
+
+CONFIGS: Final = (
+    {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}},
+    {"fragment": {"target_bytes": 131_072, "max_age_ms": 1_000}},
+    {"fragment": {"target_bytes": 65_536, "max_age_ms": 3_000}},
+)
+"""Of as many streams: who is quick to tier, and who has a tail most of the time."""
+RECOVER_SECONDS: Final = 150.0
+"""After a trouble everything has to be at work again by then, on a machine that does other things."""
+DAMAGE_SECONDS: Final = 5.0
+"""An answer about damaged bytes may be so late."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    kills: int
+    seed: int
+    long: bool = False
+    aloud: bool = False
+    seconds_max: float = float("inf")
+    """No new trouble begins after so long."""
+    troubles: Mapping[Event, int] = field(default_factory=lambda: TROUBLES)
+    victims: tuple[str, ...] = NAMES
+    pace: Pace = field(default_factory=Pace)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Report:
+    """In its words nothing is left out that was counted."""
+
+    plan: Plan
+    story: Story
+    ledgers: list[Ledger]
+    seconds: float = 0.0
+    exits: Counter[str] = field(default_factory=Counter)
+    happened: Counter[str] = field(default_factory=Counter)
+    checked: list[Checked] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(len(each.acknowledged) for each in self.ledgers)
+
+    def __str__(self) -> str:
+        each = self.ledgers
+        answers = sum((one.answers for one in each), Counter[str]())
+        lines = [
+            f"chaos: seed {self.plan.seed}, {self.seconds:.0f} s",
+            f"  kills {self.story.kills.total()} {dict(sorted(self.story.kills.items()))}",
+            f"  events {dict(sorted(self.story.events.items()))}",
+            f"  faults met {dict(sorted(self.happened.items()))}",
+            f"  ended at a start with nothing to talk to {dict(self.exits)}",
+            f"  answers meanwhile {dict(sorted(answers.items()))}",
+            (
+                f"  {sum(one.sent.total() for one in each)} records sent,"
+                f" {self.acknowledged} acknowledged, {sum(len(one.refused) for one in each)} refused,"
+                f" {sum(one.unknown for one in each)} unknown outcomes of which"
+                f" {sum(one.replayed for one in each)} were stored;"
+                f" {sum(len(one.seen) for one in each)} followed,"
+                f" {sum(one.looks for one in each)} looked at"
+            ),
+            (
+                f"  {sum(one.record_count for one in self.checked)} records in"
+                f" {sum(one.fragment_count for one in self.checked)} fragments and"
+                f" {sum(one.group_count for one in self.checked)} groups,"
+                f" {sum(one.stray_count for one in self.checked)} objects left over and swept"
+            ),
+            f"  lost, doubled, skipped or wrong: {len(self.faults)}",
+            *(f"  FAULT {fault}" for fault in self.faults),
+        ]
+        return "\n".join(lines)
+
+
+def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
+    """Do what the plan says; what was wrong stands in the report. From the main thread only."""
+    begun = time.monotonic()
+    story = Story(aloud=plan.aloud)
+    ledgers = [
+        Ledger(f"chaos-{number}", strict=(10 * number, 10 * number + 1), plain=(10 * number + 2,))
+        for number in range(len(CONFIGS))
+    ]
+    report = Report(plan, story, ledgers)
+    with chaos_house(directory, s3, plan.settings, seed=plan.seed) as house:
+        for ledger, config in zip(ledgers, CONFIGS, strict=True):
+            made = house.retried(partial(_create, ledger.path, config))
+            ledger.stream_id = made["stream_id"]
+        load = Load(house, ledgers, plan.seed, plan.pace)
+        load.start()
+        try:
+            _disturb(house, load, plan, report, begun)
+            house.links.calm()
+            house.proxy.calm()
+            if not _faults(house, ledgers):
+                house.start()
+        finally:
+            report.faults += load.stop(RECOVER_SECONDS)
+        report.faults += _faults(house, ledgers)
+        if not report.faults:
+            try:
+                report.checked = check(house, ledgers)
+            except AssertionError as error:
+                report.faults.append(str(error))
+        report.faults += [one for one in _faults(house, ledgers) if one not in report.faults]
+        report.exits = house.exits
+        report.happened += Counter({str(one): n for one, n in house.links.happened.items()})
+        report.happened += Counter(str(deed.rule.fault) for deed in house.proxy.story)
+        if report.faults:
+            print("\n".join(story.lines[-60:]))
+            for name, log in house.told().items():
+                print(f"--- {name}\n{log}")
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
+    return client.put(path, json=config)
+
+
+def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: float) -> None:
+    chance = random.Random(plan.seed)
+    scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
+    troubles, weights = list(plan.troubles), list(plan.troubles.values())
+    while report.story.kills.total() < plan.kills:
+        if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
+            return
+        trouble = chance.choices(troubles, weights)[0]
+        with trouble(scene):
+            for _ in range(chance.choice((1, 2, 3, 5)) if plan.victims else 0):
+                scene.wait(0.02, 1.0)
+                strike(scene)
+        report.story.tell("calm")
+        _recover(house, report)
+        report.story.tell("at work again")
+        if load.damage_allowed.is_set():
+            threading.Event().wait(DAMAGE_SECONDS)
+            load.damage_allowed.clear()
+
+
+def _recover(house: ChaosHouse, report: Report) -> None:
+    """Everything runs, and every stream takes appends and is read again."""
+    try:
+        house.start()
+        before = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+
+        def at_work() -> bool:
+            return bool(_faults(house, report.ledgers)) or all(
+                len(one.acknowledged) > acknowledged and len(one.seen) > seen
+                for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
+            )
+
+        until(at_work, RECOVER_SECONDS, "every stream to be at work again")
+    except AssertionError as error:
+        report.faults.append(f"after {report.story.lines[-1]}: {error}")
+        house.faults.append(report.faults[-1])
+
+
+def _faults(house: ChaosHouse, ledgers: list[Ledger]) -> list[str]:
+    return [*house.faults, *(fault for ledger in ledgers for fault in ledger.faults)]

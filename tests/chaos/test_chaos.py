@@ -1,0 +1,65 @@
+"""Everything is killed, paused, cut off, filled up and lied to under load; nothing is lost,
+doubled, skipped or invented. H18, and H20 among it.
+
+The same runs for long by `./dev chaos --kills N --seed S`. What a run is made of: `events.py`;
+what is looked at while it goes on: `ledger.py`; and in the end: `checker.py`.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.s3 import S3Server
+
+from chaos.events import Event, calm, node_cut_off
+from chaos.guards import ANSWER_FIRST, NO_DIRTY_MARK, NO_MEMORY_OF_PRODUCERS, without
+from chaos.house import INGESTS
+from chaos.run import Plan, run_chaos
+
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "60"))
+SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
+
+
+@pytest.mark.timeout(900 + KILLS * 12)
+def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
+    tmp_path: Path, seaweed: S3Server
+) -> None:
+    """H18: `kill -9` of every service at random under strict producers and checking readers."""
+    report = run_chaos(tmp_path / "house", seaweed, Plan(KILLS, SEED))
+    print(report)
+    assert not report.faults
+    assert report.story.kills.total() >= KILLS
+    assert report.acknowledged > KILLS * 20, "too few appends: the dangerous path did not run"
+    assert sum(one.replayed for one in report.ledgers) > 0, "no repeat met a record of its own"
+    assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
+
+
+@pytest.mark.parametrize(
+    ("guard", "trouble", "victims", "found"),
+    [
+        pytest.param(NO_MEMORY_OF_PRODUCERS, calm, (), "is doubled", id="memory of producers"),
+        pytest.param(NO_DIRTY_MARK, node_cut_off, (), "acknowledged", id="dirty mark"),
+        pytest.param(ANSWER_FIRST, calm, INGESTS, "is missing", id="durable before answered"),
+    ],
+)
+@pytest.mark.timeout(300)
+def test_without_a_guard_it_is_noticed(
+    tmp_path: Path,
+    seaweed: S3Server,
+    guard: str,
+    trouble: Event,
+    victims: tuple[str, ...],
+    found: str,
+) -> None:
+    plan = Plan(
+        kills=100,
+        seed=SEED,
+        seconds_max=90,
+        troubles={trouble: 1},
+        victims=victims,
+        settings=without(tmp_path / "guard", guard),
+    )
+    report = run_chaos(tmp_path / "house", seaweed, plan)
+    print(report)
+    assert any(found in fault for fault in report.faults)

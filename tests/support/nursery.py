@@ -1,0 +1,192 @@
+"""The program, loaded once and forked for each start.
+
+Most of the time of a start is that Python loads modules, and tests start the program by the
+hundred. They fork a process that has loaded it and has run nothing: what comes of it has an
+environment, descriptors and a memory of its own, and runs the program's own `main`.
+
+Run as a program, this is that process: each message on its socket is one start, with the ends
+of stdout and stderr beside it, and a third where the exit code is told.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, Final
+
+_MESSAGE_SIZE_MAX: Final = 1 << 17
+_START_SECONDS: Final = 60
+_LOADED: Final = (
+    "bottomless.cli",
+    "bottomless_server.allinone",
+    "bottomless_server.single",
+    # What the program loads while it starts.
+    "anyio._backends._asyncio",
+    "bottomless.coordination.redis",
+    "bottomless.drives.local",
+    "bottomless.drives.s3",
+    "httpcore",
+    "pydantic.v1",
+    "uvicorn.lifespan.off",
+    "uvloop",
+)
+
+
+class Forked:
+    """What a test needs of `subprocess.Popen`, for a process that was forked elsewhere."""
+
+    def __init__(self, pid: int, stdout: IO[str], ending: int) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self._ending = ending
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float) -> int:
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(["bottomless"], timeout)
+        return code
+
+    def send_signal(self, which: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, which)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, seconds: float) -> int | None:
+        # Not `select`, which takes no descriptor above 1023.
+        poll = select.poll()
+        if self._code is None:
+            poll.register(self._ending, select.POLLIN)
+            if poll.poll(seconds * 1000):
+                self._code = int(os.read(self._ending, 32))
+                os.close(self._ending)
+        return self._code
+
+
+class Nursery:
+    def __init__(self, way: socket.socket) -> None:
+        self._way = way
+
+    def spawn(
+        self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[Any]
+    ) -> Forked:
+        """Start `bottomless` with these arguments."""
+        stdout, told = os.pipe(), os.pipe()
+        try:
+            message = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
+            assert len(message) < _MESSAGE_SIZE_MAX
+            socket.send_fds(self._way, [message], [stdout[1], log.fileno(), told[1]])
+        finally:
+            os.close(stdout[1])
+            os.close(told[1])
+        return Forked(int(self._way.recv(32)), os.fdopen(stdout[0]), told[0])
+
+
+@cache
+def nursery() -> Nursery:
+    """The one of this process, which lasts as long."""
+    running = running_nursery()
+    entered = running.__enter__()
+    atexit.register(running.__exit__, None, None, None)
+    return entered
+
+
+@contextmanager
+def running_nursery(environment: Mapping[str, str] | None = None) -> Iterator[Nursery]:
+    """One whose processes have loaded everything with this in their environment."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    given = {**os.environ, **(environment or {})}
+    paths = [given.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "support.nursery"],
+        stdin=there.fileno(),
+        env={**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    there.close()
+    here.settimeout(_START_SECONDS)
+    try:
+        yield Nursery(here)
+    finally:
+        here.close()
+        process.wait()
+
+
+def _serve() -> None:
+    """Fork for each message, until nobody can send one any more."""
+    way = socket.socket(fileno=0)
+    children: dict[int, int] = {}
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        ready, _, _ = select.select([way.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 1024)
+            _tell_of_ends(children)
+            continue
+        message, ends, _, _ = socket.recv_fds(way, _MESSAGE_SIZE_MAX, 3)
+        if not message:
+            return
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for end in (woken, waker, ends.pop(), *children.values()):
+                os.close(end)
+            # Its descriptor is stdin's, which another file takes.
+            way.detach()
+            _become(message, ends)
+            return
+        children[pid] = ends.pop()
+        for end in ends:
+            os.close(end)
+        way.send(str(pid).encode())
+
+
+def _tell_of_ends(children: dict[int, int]) -> None:
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        end = children.pop(pid)
+        os.write(end, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(end)
+
+
+def _become(message: bytes, ends: Sequence[int]) -> None:
+    """Be the program from here on; it ends by its own exit."""
+    arguments, environment, directory = json.loads(message)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for new, old in zip((nothing, *ends), (0, 1, 2), strict=True):
+        os.dup2(new, old)
+        os.close(new)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["bottomless", *arguments]
+
+    from bottomless.cli import main
+
+    main()
+
+
+if __name__ == "__main__":
+    for module in _LOADED:
+        __import__(module)
+    _serve()
