@@ -58,6 +58,7 @@ class IngestService:
         manifest: ManifestCalls,
         files: FileCalls,
         clocks: Clocks,
+        forwarding: Forwarding,
     ) -> None:
         self._settings = settings
         self._coordination = coordination
@@ -68,7 +69,7 @@ class IngestService:
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
         self._staged = StagedBatches(files, settings.data_dir, clocks, _staged_bounds(settings))
-        self._forwarding = Forwarding(settings.ingest_forward_ms / 1000)
+        self._forwarding = forwarding
         self._appends = Appends(
             settings, self._names, self._disk, clocks, self._staged, self._forwarding
         )
@@ -217,6 +218,7 @@ def create_service(
     manifest: ManifestCalls | None = None,
     files: FileCalls | None = None,
     clocks: Clocks = REAL_CLOCKS,
+    forwarding: Forwarding | None = None,
 ) -> IngestService:
     """Build the service; nothing is opened before `start`.
 
@@ -227,7 +229,14 @@ def create_service(
         if settings.manifest_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
         manifest = Peer(settings.manifest_url, name="manifest")
-    return IngestService(settings, coordination, manifest, files or TimedFileCalls(), clocks)
+    return IngestService(
+        settings,
+        coordination,
+        manifest,
+        files or TimedFileCalls(),
+        clocks,
+        forwarding or Forwarding(settings.ingest_forward_ms / 1000),
+    )
 
 
 def _staged_bounds(settings: IngestSettings) -> StagedBounds:
