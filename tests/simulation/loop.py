@@ -9,7 +9,6 @@ Calls in worker threads run here, one at a time, at moments that are made up fro
 
 import asyncio
 import heapq
-import itertools
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
@@ -79,11 +78,12 @@ PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 class _Numbered:
     """Sets go by numbers and not by addresses, so that their order is that of the seed."""
 
-    _numbers = itertools.count()
+    made_count = 0
+    """In this run."""
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         made = super().__new__(cls)
-        made._number = next(_Numbered._numbers)
+        made._number = _Numbered.made_count = _Numbered.made_count + 1
         return made
 
     def __hash__(self) -> int:
@@ -104,6 +104,7 @@ class _NumberedFuture(_Numbered, asyncio.Future[Any]):
 class VirtualLoop(asyncio.BaseEventLoop):
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
+        _Numbered.made_count = 0
         self._now = 0.0
         self._chance = chance
         self.step_count = 0

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import random
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import numpy.random  # Imported late by others, where it would take from the seed.
 import structlog
 
 from bottomless.coordination.base import Changes
@@ -245,7 +247,7 @@ def simulate(
         stack.callback(gc.enable)
         gc.disable()
         structlog.configure(
-            processors=[lambda _, level, event: _tell_log(story, level, event)],
+            processors=[lambda _, level, event: _tell_log(story, str(directory), level, event)],
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
@@ -266,7 +268,14 @@ def simulate(
     return Outcome(seed, story.digest(), failure, story.lines, story.counts)
 
 
-def _tell_log(story: Story, level: str, event: Any) -> str:
+def _place_of(error: BaseException) -> str:
+    """An error, and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return f"{error!r} in {place}"
+
+
+def _tell_log(story: Story, directory: str, level: str, event: Any) -> str:
     process = PROCESS.get()
     quiet = event["event"].startswith("stamina")
     if process is not None and not quiet and level in ("warning", "error", "critical", "exception"):
@@ -276,8 +285,9 @@ def _tell_log(story: Story, level: str, event: Any) -> str:
             for name, value in sorted(event.items())
             if name in ("error", "stream_id", "code", "what", "bytes", "path")
         }
-        reason = f" {error!r}" if isinstance(error, BaseException) else ""
-        story.tell(process.name, f"{level}: {event['event']} {shown}{reason}")
+        reason = f" {_place_of(error)}" if isinstance(error, BaseException) else ""
+        text = f"{level}: {event['event']} {shown}{reason}"
+        story.tell(process.name, text.replace(directory, "DIR"))
         if "bug" in event["event"]:
             story.count("bugs")
     raise structlog.DropEvent
