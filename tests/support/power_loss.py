@@ -69,11 +69,15 @@ class PowerLossDisk:
         self.before = before
         self.forgotten_count = 0
         """Unsynced changes that were lost in part or whole, over all power losses."""
-        self._root_path = root
-        self._root = _Directory(root)
+        self._top = Path(root.anchor)
+        self._root = _Directory(self._top)
         self._journal: list[_Renaming] = []
         self._open: dict[int, _File] = {}
         self._next_fd = 1_000_000
+        self.make_dir(root)
+        for change in self._journal:
+            change.keep()
+        self._journal = []
 
     def open(self, path: Path, *, create: bool = False) -> int:
         self.before("create" if create else "open", path)
@@ -229,7 +233,7 @@ class PowerLossDisk:
 
     def _find(self, path: Path) -> _File | _Directory | None:
         node: _File | _Directory | None = self._root
-        for name in path.relative_to(self._root_path).parts:
+        for name in path.relative_to(self._top).parts:
             node = node.names.get(name) if isinstance(node, _Directory) else None
         return node
 

@@ -19,7 +19,7 @@ from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
-from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
 from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.ingest.handover import await_upload
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
@@ -106,7 +106,7 @@ class IngestService:
         owner_url = settings.ingest_url or settings.internal_listen
         if owner_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
-        self._files.make_dir(data_dir)
+        make_dir_durable(self._files, data_dir)
         self._lock = DirectoryLock(data_dir)
         node_id = load_node_id(self._files, data_dir, os.urandom(16).hex())
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
