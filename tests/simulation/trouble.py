@@ -176,11 +176,14 @@ class Trouble:
         assert disk is not None
         left, times = self.chance.randint(1, 20), self.chance.randint(1, 3)
         number = self.chance.choice((errno.EIO, errno.ENOSPC))
+        # One kind of call: where a sync fails and the file cannot be cut either, what the
+        # system still shows of it is not on the disk, and nobody can tell.
+        broken = self.chance.choice(("pwritev", "fdatasync", "fsync_dir", "create"))
 
         def before(call: str, path: Path) -> None:
             nonlocal left, times
             left -= call in _CHANGES
-            if left <= 0 and call in _CHANGES and ".segment" in path.name:
+            if left <= 0 and call == broken and ".segment" in path.name:
                 times -= 1
                 if times <= 0:
                     disk.before = _nothing
@@ -189,7 +192,7 @@ class Trouble:
                 raise OSError(number, os.strerror(number))
 
         disk.before = before
-        self._tell(f"breaks {times} file calls", program)
+        self._tell(f"breaks {broken} {times} times", program)
 
     async def _stop(self, program: Program) -> None:
         if program.alive:
