@@ -19,7 +19,7 @@ from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import TrackingBounds
 from bottomless_server.ingest.feed import CommitFeed
-from bottomless_server.ingest.file_calls import FileCalls
+from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
 from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.ingest.handover import await_upload
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
@@ -58,6 +58,7 @@ class IngestService:
         manifest: ManifestCalls,
         files: FileCalls,
         clocks: Clocks,
+        forwarding: Forwarding,
     ) -> None:
         self._settings = settings
         self._coordination = coordination
@@ -68,7 +69,7 @@ class IngestService:
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
         self._staged = StagedBatches(files, settings.data_dir, clocks, _staged_bounds(settings))
-        self._forwarding = Forwarding(settings.ingest_forward_ms / 1000)
+        self._forwarding = forwarding
         self._appends = Appends(
             settings, self._names, self._disk, clocks, self._staged, self._forwarding
         )
@@ -105,7 +106,7 @@ class IngestService:
         owner_url = settings.ingest_url or settings.internal_listen
         if owner_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
-        self._files.make_dir(data_dir)
+        make_dir_durable(self._files, data_dir)
         self._lock = DirectoryLock(data_dir)
         node_id = load_node_id(self._files, data_dir, os.urandom(16).hex())
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
@@ -217,6 +218,7 @@ def create_service(
     manifest: ManifestCalls | None = None,
     files: FileCalls | None = None,
     clocks: Clocks = REAL_CLOCKS,
+    forwarding: Forwarding | None = None,
 ) -> IngestService:
     """Build the service; nothing is opened before `start`.
 
@@ -227,7 +229,14 @@ def create_service(
         if settings.manifest_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
         manifest = Peer(settings.manifest_url, name="manifest")
-    return IngestService(settings, coordination, manifest, files or TimedFileCalls(), clocks)
+    return IngestService(
+        settings,
+        coordination,
+        manifest,
+        files or TimedFileCalls(),
+        clocks,
+        forwarding or Forwarding(settings.ingest_forward_ms / 1000),
+    )
 
 
 def _staged_bounds(settings: IngestSettings) -> StagedBounds:

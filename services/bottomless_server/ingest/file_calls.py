@@ -7,6 +7,7 @@ them, and make them fail one at a time.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -140,6 +141,22 @@ def read_file(files: FileCalls, path: Path, size_max: int) -> bytes:
         return read_exactly(files, fd, size_max, 0)
     finally:
         files.close(fd)
+
+
+def make_dir_durable(files: FileCalls, path: Path) -> None:
+    """Make a directory, and those above it that are missing, durable with their names.
+
+    The name is synced also where the directory is there: whoever made it may have died before
+    its sync. A directory above that must not be looked into is not one that we made.
+
+    After a crash there are none of them, or some from the top on, all of them empty.
+    """
+    with suppress(PermissionError):
+        if path.parent != path and path.name not in files.names(path.parent):
+            make_dir_durable(files, path.parent)
+    files.make_dir(path)
+    with suppress(PermissionError):
+        files.fsync_dir(path.parent)
 
 
 def replace_file(files: FileCalls, path: Path, data: bytes) -> None:

@@ -1,0 +1,263 @@
+"""Who uses the streams: each sends or reads, and holds every answer against what it knows."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from simulation.expected import Broken, Expected
+from simulation.invariants import Watch
+from simulation.network import Network, NoAnswer, NoConnection, Reply, Request
+from simulation.programs import Program
+from simulation.story import Story
+
+ANSWER_SECONDS: Final = 6.0
+_LATER: Final = frozenset({429, 502, 503, 504})
+"""Statuses after which it is tried again."""
+
+
+@dataclass
+class Town:
+    """Where the clients live: what they can ask, and until when they go on."""
+
+    network: Network
+    story: Story
+    nodes: list[Program]
+    manifest: Program
+    reader: Program
+    closing: bool = False
+    """Finish what you are at, and begin nothing."""
+
+    async def ask(
+        self,
+        program: Program,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any] | None:
+        """Status and body of an answer; None where none came, and nobody knows why.
+
+        Raises:
+            Broken: the answer says that something is wrong with the program.
+        """
+        sent = {"content-type": "application/json", **(headers or {})}
+        raw = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
+        data = b"" if body is None else orjson.dumps(body)
+        request = Request(method, path, query.encode(), raw, data)
+        try:
+            reply = await self.network.ask("client", program.public_url, request, ANSWER_SECONDS)
+        except NoConnection:
+            return 503, {"outcome": "none", "code": "no-connection"}
+        except NoAnswer:
+            return None
+        return reply.status, _checked(f"{method} {path}?{query}", reply)
+
+
+def _checked(what: str, reply: Reply) -> Any:
+    body = orjson.loads(reply.body) if reply.body else None
+    code = body.get("code") if isinstance(body, dict) else None
+    if reply.status >= 500 and code in ("internal", "data-corrupt", "data-missing", None):
+        raise Broken(f"{what} was answered {reply.status} {reply.body!r}")
+    return body
+
+
+@dataclass
+class Writer:
+    """Sends numbered values to one stream through any node."""
+
+    town: Town
+    expected: Expected
+    name: str
+    chance: random.Random
+    number: int = 0
+    end: int = 0
+    """The highest next offset that it was told of."""
+
+    @property
+    def path(self) -> str:
+        return f"/v1/streams/{self.expected.name}/records"
+
+    @property
+    def over(self) -> bool:
+        return self.town.closing or self.expected.deleted
+
+    def values(self) -> list[str]:
+        count = self.chance.choice((1, 1, 2, 5, 12))
+        made = []
+        for _ in range(count):
+            padding = "x" * int(6000 * self.chance.random() ** 4)
+            made.append(f"{self.name} {self.number} {padding}")
+            self.number += 1
+        self.expected.sent.update(made)
+        return made
+
+    async def send(
+        self, values: list[str], headers: Mapping[str, str]
+    ) -> tuple[int, dict[str, Any]] | None:
+        node = self.chance.choice(self.town.nodes)
+        body = {"records": [{"value": value} for value in values]}
+        answer = await self.town.ask(node, "POST", self.path, body=body, headers=headers)
+        if answer is None:
+            self.town.story.count("appends of unknown outcome")
+            return None
+        status, told = answer
+        if status == 200:
+            self.expected.acknowledge(told["first_offset"], values)
+            self.end = max(self.end, told["next_offset"])
+            self.town.story.count("appends acknowledged")
+            self.town.story.count("records acknowledged", len(values))
+        elif status == 404 and not self.expected.deleted:
+            raise Broken(f"{self.expected.name} is said not to exist: {told}")
+        return status, told
+
+
+class StrictProducer(Writer):
+    """Numbers its records and sends again what it was not told the outcome of."""
+
+    async def run(self) -> None:
+        while not self.over:
+            sequence = self.number
+            values = self.values()
+            headers = {"producer-id": self.name, "producer-seq": str(sequence)}
+            while not self.expected.deleted:
+                answer = await self.send(values, headers)
+                if answer is not None and answer[0] == 200:
+                    break
+                if answer is not None and answer[0] not in _LATER and answer[0] != 404:
+                    raise Broken(f"{self.name} at {sequence} was answered {answer}")
+                self.town.story.count("appends repeated")
+                await asyncio.sleep(self.chance.uniform(0.01, 0.5))
+            await asyncio.sleep(self.chance.uniform(0, 0.3))
+
+
+class PlainWriter(Writer):
+    """Sends each value once, now and then on condition that nobody else came before."""
+
+    async def run(self) -> None:
+        while not self.over:
+            values = self.values()
+            headers = {}
+            conditional = self.chance.random() < 0.3
+            expected_offset = self.end
+            if conditional:
+                headers["stream-expected-offset"] = str(expected_offset)
+            answer = await self.send(values, headers)
+            if answer is not None:
+                status, told = answer
+                if status == 200 and conditional and told["first_offset"] != expected_offset:
+                    raise Broken(f"appended at {told}, on condition of {expected_offset}")
+                if status == 412:
+                    self.end = max(self.end, told["next_offset"])
+                if status != 200 and (status not in _LATER or told.get("outcome") == "none"):
+                    self.expected.refuse(values)
+                    self.town.story.count("appends refused")
+            await asyncio.sleep(self.chance.uniform(0, 0.4))
+
+
+@dataclass
+class Reader:
+    """Follows a stream page by page, and now and then begins anew somewhere."""
+
+    town: Town
+    expected: Expected
+    watch: Watch
+    chance: random.Random
+    position: int = 0
+    record_count: int = 0
+
+    async def run(self) -> None:
+        while not self.town.closing and not self.expected.deleted:
+            if self.chance.random() < 0.05:
+                self.position = self.chance.randint(0, self.position)
+            await self.page(limit=self.chance.choice((1, 7, 100)))
+            await asyncio.sleep(self.chance.uniform(0, 0.3))
+
+    async def page(self, limit: int) -> bool:
+        """Read one page; whether it is at the end, as far as anybody knows."""
+        known_next = self.expected.acknowledged_next
+        position = self.position
+        answer = await self.town.ask(
+            self.town.reader,
+            "GET",
+            f"/v1/streams/{self.expected.name}/records",
+            query=f"offset={position}&limit={limit}&on_out_of_range=error",
+        )
+        if answer is None:
+            return False
+        status, told = answer
+        if status == 410:
+            self._skip(told)
+            return False
+        if status in _LATER or (status == 404 and self.expected.deleted):
+            self.town.story.count("pages refused")
+            return False
+        if status == 416 and known_next <= position:
+            return False
+        if status != 200:
+            raise Broken(f"{self.expected.name} at {position} of {known_next}: {status} {told}")
+        self._take(told, position)
+        if told["up_to_date"] and told["next_offset"] < known_next:
+            raise Broken(
+                f"{self.expected.name}: said to end at {told['next_offset']}, below {known_next}"
+            )
+        return bool(told["up_to_date"])
+
+    def _take(self, told: dict[str, Any], position: int) -> None:
+        for offset, record in enumerate(told["records"], position):
+            if record["offset"] != offset:
+                raise Broken(f"{self.expected.name}: {record['offset']} comes at {offset}")
+            self.expected.show(offset, record["value"])
+        self.position = position + len(told["records"])
+        if told["next_offset"] != self.position:
+            raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
+        self.record_count += len(told["records"])
+        self.town.story.count("records read", len(told["records"]))
+
+    def _skip(self, told: dict[str, Any]) -> None:
+        """Go on where the stream begins: it must have been trimmed so far indeed."""
+        first = told["first_offset"]
+        manifest = self.watch.look()
+        if manifest is not None and not self.position < first <= manifest.floor:
+            raise Broken(f"{self.expected.name}: {told} at {self.position}, {manifest.floor}")
+        self.expected.floor = max(self.expected.floor, first)
+        self.position = first
+        self.town.story.count("trimmed under a reader")
+
+
+@dataclass
+class Trimmer:
+    """Trims a stream now and then, up to somewhere in what is published."""
+
+    town: Town
+    expected: Expected
+    watch: Watch
+    chance: random.Random
+    operations: list[str] = field(default_factory=list)
+
+    async def run(self) -> None:
+        while not self.town.closing and not self.expected.deleted:
+            await asyncio.sleep(self.chance.uniform(1, 6))
+            record = self.watch.record()
+            if record is None or not record.published_next:
+                continue
+            before = self.chance.randint(0, record.published_next)
+            answer = await self.town.ask(
+                self.town.manifest,
+                "POST",
+                f"/v1/streams/{self.expected.name}/trim",
+                body={"before_offset": before},
+            )
+            if answer is None or answer[0] in _LATER or self.expected.deleted:
+                continue
+            status, told = answer
+            if status != 202:
+                raise Broken(f"a trim to {before} was answered {status} {told}")
+            self.operations.append(told["operation_id"])
+            self.town.story.tell("trimmer", f"{self.expected.name} before {before}")
+            self.town.story.count("trims")

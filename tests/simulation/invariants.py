@@ -1,0 +1,196 @@
+"""What must hold at every moment: looked at past all services, without awaiting anything.
+
+Numbers are those of architecture.md, section 7, of the agreed design: 2 and 6 (bounds), 4 (all
+that the committed root names is there and is what was put), 7 (sums).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from support.object_keys import fragment_key, group_key, root_key
+
+from bottomless.coordination.memory import MemoryCoordination
+from bottomless.drives.memory import MemoryDrive
+from bottomless.formats.checks import crc32c
+from bottomless.formats.manifest import decode_node
+from bottomless.formats.stream_record import decode_record
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import EntryKind, Node, fragment_info
+from bottomless.model.names import StreamId, uid_from_bytes
+from bottomless.model.stream import RootPointer, StreamRecord, StreamState
+from bottomless.stores.streams import stream_key
+from bottomless_server.ingest.app import IngestService
+from simulation.expected import Broken, Expected
+from simulation.programs import Program
+
+
+class Bounds(NamedTuple):
+    """Of which none ever goes back."""
+
+    floor: int
+    published: int
+    reserved: int
+    epoch: int
+    version: int
+    condemned: int
+
+
+@dataclass
+class Manifest:
+    """What a committed root leads to at or above its floor."""
+
+    floor: int = 0
+    next_offset: int = 0
+    fragments: list[FragmentInfo] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+
+
+class Watch:
+    """Looks at one stream's record, objects and owners, as often as it is asked."""
+
+    def __init__(
+        self,
+        expected: Expected,
+        coordination: MemoryCoordination,
+        drive: MemoryDrive,
+        nodes: list[Program],
+    ) -> None:
+        self._expected = expected
+        self._stream_id = StreamId(expected.stream_id)
+        self._coordination = coordination
+        self._drive = drive
+        self._nodes = nodes
+        self._before = Bounds(0, 0, 0, 0, 0, 0)
+        self._root: RootPointer | None = None
+        self._manifest = Manifest()
+        self._synced: dict[str, tuple[int, int]] = {}
+        self._verified: set[str] = set()
+        self.look_count = 0
+
+    def record(self) -> StreamRecord | None:
+        value = self._coordination._value(stream_key(self._stream_id))
+        return None if value is None else decode_record(value)
+
+    def look(self) -> Manifest | None:
+        """Raises:
+        Broken: something does not hold.
+        """
+        self.look_count += 1
+        record = self.record()
+        if record is None or record.state is not StreamState.ACTIVE:
+            self._require(self._expected.deleted, "the record is gone, and nobody deleted it")
+            return None
+        if record.root != self._root:
+            self._manifest = self._load(record)
+            self._root = record.root
+        # Each look asks the store anew: what is reachable may not go while it is.
+        gone = [key for key in self._manifest.keys if key not in self._drive._objects]
+        self._require(not gone, f"reachable, and deleted: {gone[:3]}")
+        self._check_bounds(record)
+        for node in self._nodes:
+            self._check_owner(node, record)
+        return self._manifest
+
+    def _check_bounds(self, record: StreamRecord) -> None:
+        now = Bounds(
+            self._manifest.floor,
+            record.published_next,
+            record.reserved_next,
+            record.epoch,
+            record.version,
+            record.condemned_next,
+        )
+        for name, before, after in zip(Bounds._fields, self._before, now, strict=True):
+            self._require(before <= after, f"{name} went back from {before} to {after}")
+        self._before = now
+        self._require(now.floor <= now.published <= max(now.reserved, now.published), f"{now}")
+        self._require(now.published <= now.reserved, f"published beyond reserved: {now}")
+        self._require(now.condemned <= now.floor, f"condemned above the floor: {now}")
+        end = self._manifest.next_offset
+        self._require(end == now.published, f"the root ends at {end}, the record says {now}")
+        acknowledged = self._expected.acknowledged_next
+        self._require(acknowledged <= now.reserved, f"{acknowledged} beyond {now}")
+
+    def _check_owner(self, node: Program, record: StreamRecord) -> None:
+        """Of a node that believes to own the stream: what it shows is synced, reserved, dense."""
+        service = node.service
+        if not node.alive or not isinstance(service, IngestService) or service._tails is None:
+            return
+        appender = service._tails.streams.find(self._stream_id)
+        if appender is None or appender.stopped is not None or not appender.claim.held:
+            return
+        claim, log = appender.claim, appender.log
+        self._require(claim.epoch == record.epoch, f"{node.name} owns under {claim.epoch}")
+        life = f"{node.name} {node.lives}"
+        _, before = self._synced.get(life, (claim.epoch, 0))
+        self._require(before <= log.next_offset, f"{node.name}: its end went back from {before}")
+        self._synced[life] = (claim.epoch, log.next_offset)
+        self._require(log.next_offset <= record.reserved_next, f"{node.name} beyond reserved")
+        self._require(
+            appender.published_next <= record.published_next, f"{node.name} heard of too much"
+        )
+        if log.segments:
+            self._require(
+                log.first_offset <= max(appender.published_next, log.segments[0].first_offset),
+                f"{node.name} freed what is not published",
+            )
+            self._require(
+                log.first_offset <= record.published_next or log.first_offset == claim.first_offset,
+                f"{node.name} begins at {log.first_offset}, published {record.published_next}",
+            )
+
+    def _load(self, record: StreamRecord) -> Manifest:
+        found = Manifest()
+        root = record.root
+        if root is None:
+            return found
+        key = root_key(self._stream_id, root.generation, root.epoch, root.version, root.uid)
+        node = decode_node(self._read(found, key, root.size, root.crc))
+        found.floor, found.next_offset = node.first_offset, node.next_offset
+        self._walk(found, node)
+        end = found.floor
+        for info in found.fragments:
+            self._require(info.first_offset == end, f"a hole before {info.first_offset}")
+            end = info.next_offset
+        self._require(end == found.next_offset, f"fragments end at {end}, {found.next_offset}")
+        return found
+
+    def _walk(self, found: Manifest, node: Node) -> None:
+        for entry in node.entries:
+            if int(entry["next_offset"]) <= found.floor:
+                continue
+            if entry["kind"] == EntryKind.FRAGMENT:
+                info = fragment_info(entry)
+                found.fragments.append(info)
+                fragment = fragment_key(self._stream_id, info.first_offset, info.uid)
+                self._read(found, fragment, info.size, info.crc)
+                continue
+            self._require(entry["kind"] == EntryKind.GROUP, "a gap, where nothing was lost")
+            uid = uid_from_bytes(entry["uid"].tobytes())
+            key = group_key(self._stream_id, int(entry["first_offset"]), uid, int(entry["height"]))
+            size, crc = int(entry["object_size"]), int(entry["object_crc"])
+            first = len(found.fragments)
+            self._walk(found, decode_node(self._read(found, key, size, crc)))
+            live = found.fragments[first:]
+            self._require(
+                node.height != 0
+                or (
+                    int(entry["fragment_count"]) == len(live)
+                    and int(entry["byte_size"]) == sum(info.size for info in live)
+                    and int(entry["record_count"]) == sum(info.record_count for info in live)
+                ),
+                f"the sums of a group are not those of what is in it: {key}",
+            )
+
+    def _read(self, found: Manifest, key: str, size: int, crc: int) -> bytes:
+        found.keys.add(key)
+        self._require(key in self._drive._objects, f"named, and not there: {key}")
+        data = self._drive._objects[key][0]
+        if key not in self._verified:
+            self._require((len(data), crc32c(data)) == (size, crc), f"not what was put: {key}")
+            self._verified.add(key)
+        return data
+
+    def _require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Broken(f"{self._expected.name}: {what}")

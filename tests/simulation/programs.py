@@ -1,0 +1,287 @@
+"""The four services as programs that can be started, killed and asked to stop.
+
+Each is made as `app.py` makes it, with ports of this simulation: drive and coordination at the
+end of a wire, peers over the network, file calls on a disk that forgets. What a program loses
+when it dies is everything in memory; what its machine loses with its power is in `disk`.
+"""
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from starlette.types import ASGIApp
+from support.fault_coordination import FaultCoordination
+from support.fault_drive import FaultDrive
+from support.power_loss import PowerLossDisk
+from support.wire import Wire
+
+from bottomless.drives.memory import MemoryDrive
+from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.app import create_service as create_ingest
+from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.manifest.app import ManifestService
+from bottomless_server.manifest.app import create_service as create_manifest
+from bottomless_server.manifest.owners import PeerOwners
+from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.reader.app import create_service as create_reader
+from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.uploader.app import create_service as create_uploader
+from bottomless_server.uploader.settings import UploaderSettings
+from simulation.clockwork import BEGIN_MS, WallClock
+from simulation.loop import Process, VirtualLoop
+from simulation.network import Network, SimulatedForwarding, SimulatedPeer, SimulatedPeers
+from simulation.story import Story
+from simulation.weather import Weather
+
+STOP_SECONDS: Final = 20.0
+"""For a drain and a stop; then it is killed."""
+
+INGEST: Final[dict[str, Any]] = {
+    "ingest_segment_size_max": 65_536,
+    "ingest_local_keep_ms": 200,
+    "ingest_lease_ms": 3_000,
+    "ingest_lease_margin_ms": 500,
+    "ingest_renew_ms": 700,
+    "ingest_checkpoint_ms": 2_000,
+    "ingest_checkpoint_bytes": 65_536,
+    "ingest_forward_ms": 4_000,
+}
+MANIFEST: Final[dict[str, Any]] = {
+    "manifest_fanout": 2,
+    "manifest_debounce_ms": 20,
+    "manifest_root_grace_ms": 3_000,
+    "manifest_delete_grace_ms": 1_000,
+    "manifest_upload_deadline_ms": 15_000,
+    "manifest_delete_interval_ms": 500,
+    "manifest_operation_interval_ms": 300,
+    "manifest_operation_lease_ms": 2_000,
+    "manifest_close_ms": 5_000,
+    "manifest_retention_interval_ms": 1_000,
+    "manifest_register_wait_ms": 2_000,
+    "manifest_gc_interval_ms": 0,
+}
+UPLOADER: Final[dict[str, Any]] = {
+    "uploader_retry_initial_seconds": 0.05,
+    "uploader_retry_max_seconds": 1.0,
+    "uploader_retry_jitter_seconds": 0.1,
+    "uploader_upload_deadline_seconds": 10.0,
+    "uploader_damage_retry_seconds": 2.0,
+    "uploader_idle_seconds": 5.0,
+    "uploader_nodes_ms": 500,
+    "uploader_poll_wait_ms": 3_000,
+}
+READER: Final[dict[str, Any]] = {
+    "reader_block_bytes": 16_384,
+    "reader_root_ttl_ms": 50,
+    "reader_name_ttl_ms": 500,
+    "page_token_secret": "a secret of the simulation, long enough",
+}
+
+
+class Service(Protocol):
+    """What is used of one of the four."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def public(self) -> ASGIApp: ...
+
+    @property
+    def internal(self) -> ASGIApp: ...
+
+    async def start(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass
+class Ground:
+    """What all programs stand on."""
+
+    loop: VirtualLoop
+    weather: Weather
+    network: Network
+    drive: MemoryDrive
+    coordination: FaultCoordination
+    story: Story
+    directory: Path
+    """A real one, for locks only."""
+
+
+def lay_ground(loop: VirtualLoop, story: Story, directory: Path, chance: random.Random) -> Ground:
+    weather = Weather(chance)
+
+    def true_ms() -> int:
+        return BEGIN_MS + int(loop.time() * 1000)
+
+    return Ground(
+        loop,
+        weather,
+        Network(weather),
+        MemoryDrive(true_ms),
+        FaultCoordination(true_ms, Wire(weather)),
+        story,
+        directory,
+    )
+
+
+@dataclass(eq=False)
+class Program:
+    """One service on one machine, through its lives."""
+
+    ground: Ground
+    name: str
+    make: "Callable[[Program], Service]"
+    clock: WallClock = field(default_factory=WallClock)
+    disk: PowerLossDisk | None = None
+    process: Process | None = None
+    service: Service | None = None
+    started: bool = False
+    wanted: bool = True
+    """Whether somebody starts it again when it has died."""
+    lives: int = 0
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def url(self) -> str:
+        """Of its internal listener."""
+        return f"unix:///{self.name}.sock"
+
+    @property
+    def public_url(self) -> str:
+        return f"http://{self.name}"
+
+    @property
+    def data_dir(self) -> Path:
+        return self.ground.directory / self.name
+
+    def start(self) -> None:
+        """Begin a life; it serves when its start has succeeded, and dies when that fails."""
+        assert not self.alive
+        self.lives += 1
+        self.started = False
+        process = self.process = Process(self.ground.loop, self.name, self.clock)
+        process.on_death.append(self._died)
+        process.spawn(self._run(process))
+
+    async def _run(self, process: Process) -> None:
+        service = self.service = self.make(self)
+        try:
+            await service.start()
+        except Exception as error:  # noqa: BLE001 a start that fails ends the process
+            self.ground.story.tell(self.name, f"cannot start: {type(error).__name__} {error}")
+            process.kill()
+            return
+        self.ground.network.serve(process, self.url, service.internal)
+        self.ground.network.serve(process, self.public_url, service.public)
+        self.started = True
+        self.ground.story.tell(self.name, f"serves, life {self.lives}")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    async def stop(self) -> None:
+        """SIGTERM: drain, stop, end."""
+        process, service = self.process, self.service
+        if process is None or service is None or not self.started:
+            self.kill()
+            return
+        ending = process.spawn(_end(service))
+        await asyncio.wait({ending}, timeout=STOP_SECONDS)
+        done = ending.done() and not ending.cancelled() and ending.exception() is None
+        if done and isinstance(service, IngestService):
+            service._lock = None
+        self.ground.story.tell(self.name, "stopped" if done else "did not stop in time")
+        process.kill()
+
+    def _died(self) -> None:
+        self.started = False
+        service = self.service
+        if isinstance(service, IngestService) and service._lock is not None:
+            # The system's part of a death: locks and descriptors are gone.
+            service._lock.release()
+            service._lock = None
+        if self.disk is not None:
+            self.disk.end_processes()
+
+
+async def _end(service: Service) -> None:
+    await service.drain()
+    await service.stop()
+
+
+def ingest_program(ground: Ground, name: str) -> Program:
+    disk = PowerLossDisk(ground.directory)
+
+    def make(program: Program) -> Service:
+        shutil.rmtree(program.data_dir, ignore_errors=True)
+        program.data_dir.mkdir()
+        assert program.process is not None
+        settings = IngestSettings(
+            data_dir=program.data_dir, ingest_url=program.url, drain_seconds=10, **INGEST
+        )
+        return create_ingest(
+            settings,
+            ground.coordination,
+            manifest=SimulatedPeer(ground.network, name, manifest_url(), "manifest"),
+            files=disk,
+            clocks=Clocks(
+                wall=lambda: BEGIN_MS + program.clock.skew_ms + int(ground.loop.time() * 1000),
+                monotonic=ground.loop.time,
+            ),
+            forwarding=SimulatedForwarding(ground.network, name, 4.0),
+        )
+
+    return Program(ground, name, make, disk=disk)
+
+
+def manifest_url() -> str:
+    return "unix:///manifest.sock"
+
+
+def manifest_program(ground: Ground) -> Program:
+    def make(program: Program) -> ManifestService:
+        return create_manifest(
+            ManifestSettings(**MANIFEST),
+            FaultDrive(ground.drive, Wire(ground.weather)),
+            ground.coordination,
+            PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),  # type: ignore[arg-type]
+        )
+
+    return Program(ground, "manifest", make)
+
+
+def uploader_program(ground: Ground) -> Program:
+    def make(program: Program) -> Service:
+        return create_uploader(
+            UploaderSettings(drain_seconds=5, **UPLOADER),
+            FaultDrive(ground.drive, Wire(ground.weather)),
+            ingest=SimulatedPeers(ground.network, program.name, "ingest"),
+            manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
+        )
+
+    return Program(ground, "uploader", make)
+
+
+def reader_program(ground: Ground) -> Program:
+    def make(program: Program) -> Service:
+        return create_reader(
+            ReaderSettings(**READER),
+            FaultDrive(ground.drive, Wire(ground.weather)),
+            manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
+            ingest=SimulatedPeers(ground.network, program.name, "ingest"),
+        )
+
+    return Program(ground, "reader", make)

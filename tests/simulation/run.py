@@ -1,0 +1,296 @@
+"""One run: the services, their clients and their troubles on one clock, all from one seed."""
+
+import asyncio
+import gc
+import random
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy.random  # Imported late by others, where it would take from the seed.
+import structlog
+
+from bottomless.coordination.base import Changes
+from simulation.clients import PlainWriter, Reader, StrictProducer, Town, Trimmer
+from simulation.clockwork import Clockwork, running
+from simulation.expected import Broken, Expected
+from simulation.invariants import Watch
+from simulation.loop import PROCESS, VirtualLoop
+from simulation.programs import (
+    Ground,
+    Program,
+    ingest_program,
+    lay_ground,
+    manifest_program,
+    reader_program,
+    uploader_program,
+)
+from simulation.story import Story
+from simulation.trouble import Trouble
+
+STORM_SECONDS: Final = 25.0
+QUIET_SECONDS: Final = 120.0
+"""After the troubles everything has to be well again within so long."""
+LOOK_SECONDS: Final = 0.05
+
+
+class Outcome(NamedTuple):
+    seed: int
+    digest: str
+    failure: str | None
+    """What did not hold."""
+    lines: list[str]
+    counts: Counter[str]
+
+
+@dataclass
+class Simulation:
+    seed: int
+    loop: VirtualLoop
+    story: Story
+    ground: Ground
+    storm_seconds: float
+    programs: list[Program] = field(init=False)
+    town: Town = field(init=False)
+    trouble: Trouble = field(init=False)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    streams: list[Expected] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        ground = self.ground
+        self.nodes = [ingest_program(ground, f"ingest-{letter}") for letter in "ab"]
+        self.manifest = manifest_program(ground)
+        self.reader = reader_program(ground)
+        self.programs = [self.manifest, *self.nodes, uploader_program(ground), self.reader]
+        self.town = Town(ground.network, self.story, self.nodes, self.manifest, self.reader)
+        self.trouble = Trouble(ground, self.programs, self.chance("trouble"))
+
+    def chance(self, what: str) -> random.Random:
+        """A source of its own for each purpose, so that one more draw here changes nothing there."""
+        return random.Random(f"{self.seed} {what}")
+
+    async def run(self) -> None:
+        for program in self.programs:
+            program.start()
+        keeping = asyncio.create_task(self.trouble.keep_running())
+        await self._until(lambda: all(one.started for one in self.programs), "a start")
+        for number in range(2):
+            await self._create(f"stream-{number}", self.chance(f"config {number}"))
+        self.ground.coordination.on_write = self._look_soon
+        watching = asyncio.create_task(self._keep_looking())
+        clients = [asyncio.create_task(work) for work in self._clients()]
+        for task in (keeping, watching, *clients):
+            task.add_done_callback(self._note_end)
+        troubling = asyncio.create_task(self.trouble.run())
+        troubling.add_done_callback(self._note_end)
+        deleting = asyncio.create_task(self._delete_one())
+        deleting.add_done_callback(self._note_end)
+        await asyncio.sleep(self.storm_seconds)
+        self.trouble.end()
+        self.town.closing = True
+        await asyncio.wait({troubling, deleting}, timeout=QUIET_SECONDS)
+        await self._all_done(clients)
+        await self._read_all()
+        watching.cancel()
+        keeping.cancel()
+
+    def _clients(self) -> list[Any]:
+        works: list[Any] = []
+        for stream in self.streams:
+            watch, name = self.watches[stream.name], stream.name
+            for kind in (StrictProducer, StrictProducer, PlainWriter):
+                who = f"{name}-w{len(works)}"
+                works.append(kind(self.town, stream, who, self.chance(who)).run())
+            for number in range(2):
+                works.append(Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run())
+            works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
+        return works
+
+    async def _create(self, name: str, chance: random.Random) -> None:
+        config: dict[str, Any] = {
+            "fragment": {"target_bytes": 65_536, "max_age_ms": chance.choice((100, 500, 2000))}
+        }
+        if chance.random() < 0.3:
+            config["retention"] = {"max_bytes": chance.choice((50_000, 200_000))}
+        answer = await self.town.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
+        assert answer is not None
+        assert answer[0] == 201, answer
+        expected = Expected(name, answer[1]["stream_id"])
+        self.streams.append(expected)
+        ground = self.ground
+        self.watches[name] = Watch(expected, ground.coordination, ground.drive, self.nodes)
+        self.story.tell("client", f"created {name}: {config}")
+
+    async def _delete_one(self) -> None:
+        """In some runs one stream is deleted in the middle of everything."""
+        chance = self.chance("delete")
+        if chance.random() > 0.3:
+            return
+        await asyncio.sleep(chance.uniform(5, self.storm_seconds))
+        stream = chance.choice(self.streams)
+        stream.deleted = True
+        self.story.tell("client", f"deletes {stream.name}")
+        while True:
+            answer = await self.town.ask(self.manifest, "DELETE", f"/v1/streams/{stream.name}")
+            if answer is not None and answer[0] in (202, 404):
+                break
+            await asyncio.sleep(0.3)
+        self.story.count("streams deleted")
+        prefix_of = f"{stream.stream_id}"
+        drive, coordination = self.ground.drive, self.ground.coordination
+        await self._until(
+            lambda: (
+                self.watches[stream.name].record() is None
+                and not any(prefix_of in key for key in drive._objects)
+                and coordination is not None
+            ),
+            f"{stream.name} to be gone",
+            self.storm_seconds + QUIET_SECONDS,
+        )
+
+    async def _all_done(self, clients: "list[asyncio.Task[None]]") -> None:
+        _, waiting = await asyncio.wait(clients, timeout=QUIET_SECONDS)
+        if waiting:
+            raise Broken(f"{len(waiting)} clients never finished after the troubles")
+
+        def uploaded() -> bool:
+            return all(
+                stream.deleted
+                or (record := self.watches[stream.name].record()) is None
+                or record.published_next >= stream.acknowledged_next
+                for stream in self.streams
+            )
+
+        await self._until(uploaded, "everything acknowledged to be in the object store")
+        self.story.tell("client", "all is in the object store")
+
+    async def _read_all(self) -> None:
+        """Everything that was acknowledged and not trimmed is read back, once, in its place."""
+        for stream in self.streams:
+            if stream.deleted:
+                continue
+            manifest = self.watches[stream.name].look()
+            assert manifest is not None
+            reader = Reader(self.town, stream, self.watches[stream.name], self.chance("last"))
+            reader.position = manifest.floor
+            began = self.loop.time()
+            before = set(stream.seen)
+            stream.seen = {o: v for o, v in stream.seen.items() if o < manifest.floor}
+            while not await reader.page(limit=1000):
+                if self.loop.time() - began > QUIET_SECONDS:
+                    raise Broken(f"{stream.name} cannot be read after the troubles")
+                await asyncio.sleep(0.05)
+            floor = self.watches[stream.name]._manifest.floor
+            kept = {offset for offset in stream.acknowledged if offset >= floor}
+            lost = sorted(kept - stream.seen.keys())
+            if lost:
+                raise Broken(f"{stream.name} lost {len(lost)} records, the first at {lost[0]}")
+            vanished = sorted(o for o in before - stream.seen.keys() if o >= floor)
+            if vanished:
+                raise Broken(f"{stream.name}: {vanished[:3]} were read once, and are gone")
+            self._check_order(stream)
+            self.story.tell("client", f"read {stream.name}, {reader.record_count} records")
+
+    def _check_order(self, stream: Expected) -> None:
+        """Records of one producer stand in the order of their numbers."""
+        last: dict[str, int] = {}
+        for offset in sorted(stream.acknowledged):
+            who, number, _ = stream.acknowledged[offset].split(" ", 2)
+            if last.get(who, -1) >= int(number):
+                raise Broken(f"{stream.name}: {who} {number} at {offset} comes after {last[who]}")
+            last[who] = int(number)
+
+    def _look_soon(self) -> None:
+        try:
+            for watch in self.watches.values():
+                watch.look()
+        except Broken as error:
+            self.loop.failures.append(error)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            for watch in self.watches.values():
+                watch.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _note_end(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.loop.failures.append(error)
+
+    async def _until(self, fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
+        deadline = self.loop.time() + seconds
+        while not fact():
+            if self.loop.time() > deadline:
+                raise Broken(f"waited {seconds} s in vain for {what}")
+            await asyncio.sleep(0.05)
+
+
+def simulate(
+    seed: int,
+    *,
+    storm_seconds: float = STORM_SECONDS,
+    echo: Callable[[str], object] | None = None,
+) -> Outcome:
+    """Run one seed to its end, or to what did not hold."""
+    loop = VirtualLoop(random.Random(f"{seed} loop"))
+    story = Story(loop.time, echo)
+    clockwork = Clockwork(loop.time, random.Random(f"{seed} system"))
+    failure: str | None = None
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simulation-")))
+        stack.enter_context(running(clockwork, seed))
+        stack.callback(gc.enable)
+        gc.disable()
+        structlog.configure(
+            processors=[lambda _, level, event: _tell_log(story, str(directory), level, event)],
+            logger_factory=structlog.ReturnLoggerFactory(),
+        )
+        ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
+        simulation = Simulation(seed, loop, story, ground, storm_seconds)
+        try:
+            loop.run_until_complete(simulation.run())
+        except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found
+            failure = f"{type(error).__name__}: {error}"
+        if failure is None and loop.bugs:
+            failure = f"a callback raised: {loop.bugs[0]}"
+        if failure is not None:
+            story.tell("FAILED", failure)
+        for program in simulation.programs:
+            program.kill()
+    story.count("steps", loop.step_count)
+    story.count("lost requests or replies", ground.weather.lost_count)
+    story.count("seconds", int(loop.time()))
+    return Outcome(seed, story.digest(), failure, story.lines, story.counts)
+
+
+def _place_of(error: BaseException) -> str:
+    """An error, and the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "?"
+    return f"{error!r} in {place}"
+
+
+def _tell_log(story: Story, directory: str, level: str, event: Any) -> str:
+    process = PROCESS.get()
+    quiet = event["event"].startswith("stamina")
+    if process is not None and not quiet and level in ("warning", "error", "critical", "exception"):
+        error = event.get("exc_info")
+        shown = {
+            name: value
+            for name, value in sorted(event.items())
+            if name in ("error", "stream_id", "code", "what", "bytes", "path")
+        }
+        reason = f" {_place_of(error)}" if isinstance(error, BaseException) else ""
+        text = f"{level}: {event['event']} {shown}{reason}"
+        story.tell(process.name, text.replace(directory, "DIR"))
+        if "bug" in event["event"]:
+            story.count("bugs")
+    raise structlog.DropEvent
+
+
+__all__ = ["Changes", "Outcome", "simulate"]

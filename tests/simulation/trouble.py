@@ -1,0 +1,208 @@
+"""What befalls the programs and their machines: chosen by chance, told in the story.
+
+Whoever was killed is started again some time later; at the end everything is calm and runs.
+"""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from simulation.loop import Killed
+from simulation.programs import Ground, Program
+
+SKEW_MS_MAX: Final = 25_000
+"""Of a wall clock to either side: a larger jump ahead needs an operator, by design."""
+_CHANGES: Final = ("pwritev", "fdatasync", "fsync_dir", "create", "rename", "unlink", "truncate")
+
+
+@dataclass
+class Trouble:
+    ground: Ground
+    programs: list[Program]
+    chance: random.Random
+    over: bool = False
+
+    async def run(self) -> None:
+        befall: list[Callable[[], None]] = [
+            self._kill,
+            self._kill,
+            self._kill_soon,
+            self._kill_soon,
+            self._kill_at_file_call,
+            self._lose_power,
+            self._lose_power,
+            self._pause,
+            self._part,
+            self._worsen,
+            self._go_away,
+            self._step_clock,
+            self._break_disk,
+        ]
+        while not self.over:
+            await asyncio.sleep(self.chance.uniform(0.1, 1.5))
+            if self.chance.random() < 0.08:
+                await self._stop(self._any())
+                continue
+            self.chance.choice(befall)()
+
+    async def keep_running(self) -> None:
+        """Start again who died, some time later."""
+        waiting: dict[str, float] = {}
+        while True:
+            now = self.ground.loop.time()
+            for program in self.programs:
+                if program.alive:
+                    waiting.pop(program.name, None)
+                elif program.name not in waiting:
+                    longest = 0.3 if self.over else self.chance.choice((0.2, 1.0, 5.0))
+                    waiting[program.name] = now + self.chance.uniform(0.02, longest)
+                elif waiting[program.name] <= now:
+                    program.start()
+            await asyncio.sleep(0.02)
+
+    def end(self) -> None:
+        self.over = True
+        self.ground.weather.clear_up()
+        self.ground.network.apart.clear()
+        for program in self.programs:
+            if program.process is not None:
+                program.process.resume()
+                program.process.steps_left = None
+            if program.disk is not None:
+                program.disk.before = _nothing
+        self.ground.story.tell("trouble", "is over")
+
+    def _any(self) -> Program:
+        return self.chance.choice(self.programs)
+
+    def _with_disk(self) -> Program:
+        return self.chance.choice([one for one in self.programs if one.disk is not None])
+
+    def _kill(self) -> None:
+        program = self._any()
+        if program.alive:
+            self._tell("kills", program)
+            program.kill()
+
+    def _kill_soon(self) -> None:
+        """At any await: in the middle of whatever is going on."""
+        program = self._any()
+        if program.process is not None and program.alive:
+            program.process.steps_left = steps = int(400 * self.chance.random() ** 2)
+            self._tell(f"kills after {steps} steps", program)
+
+    def _kill_at_file_call(self) -> None:
+        program = self._with_disk()
+        process, disk = program.process, program.disk
+        if process is None or disk is None or not process.alive:
+            return
+        left, power = self.chance.randint(1, 30), self.chance.random() < 0.5
+
+        def before(call: str, path: Path) -> None:
+            nonlocal left
+            left -= call in _CHANGES
+            if left <= 0:
+                disk.before = _nothing
+                self.ground.story.tell(program.name, f"dies before {call} of {path.suffix}")
+                process.kill()
+                if power:
+                    self._cut_power(program)
+                raise Killed
+
+        disk.before = before
+        self._tell(f"kills at change {left} of a file", program)
+
+    def _lose_power(self) -> None:
+        program = self._with_disk()
+        program.kill()
+        self._cut_power(program)
+
+    def _cut_power(self, program: Program) -> None:
+        assert program.disk is not None
+        before = program.disk.forgotten_count
+        program.disk.lose_power(self.chance)
+        lost = program.disk.forgotten_count - before
+        self.ground.story.tell(program.name, f"loses its power, and {lost} unsynced changes")
+        self.ground.story.count("power losses")
+        self.ground.story.count("unsynced changes lost", lost)
+
+    def _pause(self) -> None:
+        program = self._any()
+        process = program.process
+        if process is None or not process.alive or process.paused:
+            return
+        seconds = self.chance.choice((0.5, 2.0, 6.0))
+        process.pause()
+        self._tell(f"pauses for {seconds} s", program)
+        self.ground.loop.call_later(seconds, process.resume)
+
+    def _part(self) -> None:
+        names = [program.name for program in self.programs] + ["client"]
+        one, other = self.chance.sample(names, 2)
+        pair = frozenset((one, other))
+        seconds = self.chance.uniform(0.3, 6)
+        self.ground.network.apart.add(pair)
+        self.ground.story.tell("trouble", f"parts {one} and {other} for {seconds:.1f} s")
+        self.ground.story.count("partitions")
+        self.ground.loop.call_later(seconds, self.ground.network.apart.discard, pair)
+
+    def _worsen(self) -> None:
+        weather = self.ground.weather
+        weather.loss = self.chance.choice((0.0, 0.01, 0.05, 0.2))
+        weather.slow = self.chance.choice((0.0, 0.02, 0.1))
+        self.ground.story.tell("trouble", f"loses {weather.loss}, slows {weather.slow}")
+
+    def _go_away(self) -> None:
+        kind = self.chance.choice(("drive", "coordination"))
+        seconds = self.chance.uniform(0.2, 4)
+        self.ground.weather.away.add(kind)
+        self.ground.story.tell("trouble", f"takes the {kind} away for {seconds:.1f} s")
+        self.ground.story.count("outages")
+        self.ground.loop.call_later(seconds, self.ground.weather.away.discard, kind)
+
+    def _step_clock(self) -> None:
+        program = self._any()
+        program.clock.skew_ms = self.chance.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
+        self._tell(f"sets the clock to {program.clock.skew_ms:+} ms", program)
+
+    def _break_disk(self) -> None:
+        program = self._with_disk()
+        disk = program.disk
+        assert disk is not None
+        left, times = self.chance.randint(1, 20), self.chance.randint(1, 3)
+        number = self.chance.choice((errno.EIO, errno.ENOSPC))
+        # One kind of call: where a sync fails and the file cannot be cut either, what the
+        # system still shows of it is not on the disk, and nobody can tell.
+        broken = self.chance.choice(("pwritev", "fdatasync", "fsync_dir", "create"))
+
+        def before(call: str, path: Path) -> None:
+            nonlocal left, times
+            left -= call in _CHANGES
+            if left <= 0 and call == broken and ".segment" in path.name:
+                times -= 1
+                if times <= 0:
+                    disk.before = _nothing
+                self.ground.story.tell(program.name, f"{call} fails: {os.strerror(number)}")
+                self.ground.story.count("failed file calls")
+                raise OSError(number, os.strerror(number))
+
+        disk.before = before
+        self._tell(f"breaks {broken} {times} times", program)
+
+    async def _stop(self, program: Program) -> None:
+        if program.alive:
+            self._tell("stops", program)
+            await program.stop()
+
+    def _tell(self, what: str, program: Program) -> None:
+        self.ground.story.tell("trouble", f"{what}: {program.name}")
+        self.ground.story.count(what.split(maxsplit=1)[0])
+
+
+def _nothing(_: str, __: Path) -> None:
+    pass

@@ -1,0 +1,265 @@
+"""A disk in memory that forgets what was not synced, when its power is lost.
+
+It knows two images: what programs see, and what is on the platters. A write, a truncation and
+a change of a directory are seen at once; on the platters they are after a sync of that file,
+or of that directory. Without one they may be there whole, in part or not at all, and later ones
+may be there without earlier ones of the same file, which leaves zeros.
+
+Changes of directories stay in order within each directory, and a rename from one into another
+is there in both or in none, as journaling file systems have it. A sync of a file says nothing
+of its name.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Before = Callable[[str, Path], None]
+"""Called before each operation with its name and the path it goes to; what it raises happens
+in its place."""
+
+
+@dataclass(eq=False)
+class _File:
+    path: Path
+    data: bytearray = field(default_factory=bytearray)
+    kept: bytearray = field(default_factory=bytearray)
+    """On the platters."""
+    pending: "list[tuple[int, bytes] | int]" = field(default_factory=list)
+    """Writes at positions, and sizes that it was cut to, since the last sync."""
+
+    def sync(self) -> None:
+        for change in self.pending:
+            _apply(self.kept, change)
+        self.pending.clear()
+
+
+@dataclass(eq=False)
+class _Directory:
+    path: Path
+    names: "dict[str, _File | _Directory]" = field(default_factory=dict)
+    kept: "dict[str, _File | _Directory]" = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Renaming:
+    """One change of directories: names that go and names that come, all of them or none."""
+
+    gone: tuple[_Directory, str] | None
+    come: "tuple[_Directory, str, _File | _Directory] | None"
+
+    @property
+    def touched(self) -> list[_Directory]:
+        return [side[0] for side in (self.gone, self.come) if side is not None]
+
+    def keep(self) -> None:
+        if self.gone is not None:
+            self.gone[0].kept.pop(self.gone[1], None)
+        if self.come is not None:
+            self.come[0].kept[self.come[1]] = self.come[2]
+
+
+class PowerLossDisk:
+    """File calls as ingest makes them. `root` is there, and durable, from the beginning."""
+
+    def __init__(self, root: Path, before: Before = lambda _, __: None) -> None:
+        self.before = before
+        self.forgotten_count = 0
+        """Unsynced changes that were lost in part or whole, over all power losses."""
+        self._top = Path(root.anchor)
+        self._root = _Directory(self._top)
+        self._journal: list[_Renaming] = []
+        self._open: dict[int, _File] = {}
+        self._next_fd = 1_000_000
+        self.make_dir(root)
+        for change in self._journal:
+            change.keep()
+        self._journal = []
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        self.before("create" if create else "open", path)
+        directory = self._directory(path.parent)
+        found = directory.names.get(path.name)
+        if create:
+            if found is not None:
+                raise _error(errno.EEXIST, path)
+            found = _File(path)
+            self._change(_Renaming(None, (directory, path.name, found)))
+        if found is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(found, _Directory):
+            raise _error(errno.EISDIR, path)
+        self._next_fd += 1
+        self._open[self._next_fd] = found
+        return self._next_fd
+
+    def close(self, fd: int) -> None:
+        self._file(fd)
+        del self._open[fd]
+
+    def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
+        file = self._file(fd)
+        self.before("pwritev", file.path)
+        data = b"".join(parts)
+        _apply(file.data, (position, data))
+        file.pending.append((position, data))
+        return len(data)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        file = self._file(fd)
+        self.before("pread", file.path)
+        return bytes(file.data[position : position + size])
+
+    def fdatasync(self, fd: int) -> None:
+        file = self._file(fd)
+        try:
+            self.before("fdatasync", file.path)
+        except OSError:
+            # Its pages count as clean from now on, whatever of them was written.
+            file.pending.clear()
+            raise
+        file.sync()
+
+    def fsync_dir(self, path: Path) -> None:
+        directory = self._directory(path)
+        self.before("fsync_dir", path)
+        left = []
+        for change in self._journal:
+            if directory in change.touched:
+                change.keep()
+            else:
+                left.append(change)
+        self._journal = left
+
+    def truncate(self, fd: int, size: int) -> None:
+        file = self._file(fd)
+        self.before("truncate", file.path)
+        _apply(file.data, size)
+        file.pending.append(size)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.before("rename", new)
+        source, target = self._directory(old.parent), self._directory(new.parent)
+        found = source.names.get(old.name)
+        if found is None:
+            raise _error(errno.ENOENT, old)
+        if isinstance(target.names.get(new.name), _Directory):
+            raise _error(errno.ENOTEMPTY, new)
+        self._change(_Renaming((source, old.name), (target, new.name, found)))
+        found.path = new
+
+    def unlink(self, path: Path) -> None:
+        self.before("unlink", path)
+        directory = self._directory(path.parent)
+        if not isinstance(directory.names.get(path.name), _File):
+            raise _error(errno.ENOENT, path)
+        self._change(_Renaming((directory, path.name), None))
+
+    def size(self, fd: int) -> int:
+        return len(self._file(fd).data)
+
+    def make_dir(self, path: Path) -> None:
+        missing = []
+        while self._find(path) is None:
+            missing.append(path)
+            path = path.parent
+        for fresh in reversed(missing):
+            self.before("make_dir", fresh)
+            parent = self._directory(fresh.parent)
+            self._change(_Renaming(None, (parent, fresh.name, _Directory(fresh))))
+
+    def remove_dir(self, path: Path) -> None:
+        self.before("remove_dir", path)
+        if self._directory(path).names:
+            raise _error(errno.ENOTEMPTY, path)
+        self._change(_Renaming((self._directory(path.parent), path.name), None))
+
+    def names(self, path: Path) -> list[str]:
+        found = self._find(path)
+        return list(found.names) if isinstance(found, _Directory) else []
+
+    def end_processes(self) -> None:
+        """Whoever had files open is gone; what they wrote is still seen."""
+        self._open.clear()
+
+    def lose_power(self, chance: random.Random) -> None:
+        """Only what is on the platters is left, and of the rest what chance brought there."""
+        self._open.clear()
+        blocked: list[_Directory] = []
+        for change in self._journal:
+            held = any(directory in blocked for directory in change.touched)
+            if held or chance.random() < 0.5:
+                blocked += change.touched
+                self.forgotten_count += 1
+            else:
+                change.keep()
+        self._journal = []
+        self._forget(self._root, chance, set())
+
+    def _forget(self, directory: _Directory, chance: random.Random, seen: set[int]) -> None:
+        directory.names = dict(directory.kept)
+        for name, node in directory.names.items():
+            node.path = directory.path / name
+            if isinstance(node, _Directory):
+                self._forget(node, chance, seen)
+            elif id(node) not in seen:
+                seen.add(id(node))
+                self._settle(node, chance)
+
+    def _settle(self, file: _File, chance: random.Random) -> None:
+        """Let each unsynced change reach the platters whole, in part, or not at all."""
+        for change in file.pending:
+            fate = chance.randrange(3)
+            if fate == 0:
+                _apply(file.kept, change)
+            elif fate == 1 and not isinstance(change, int):
+                position, data = change
+                _apply(file.kept, (position, data[: chance.randint(0, len(data))]))
+                self.forgotten_count += 1
+            else:
+                self.forgotten_count += 1
+        file.pending.clear()
+        file.data = bytearray(file.kept)
+
+    def _change(self, change: _Renaming) -> None:
+        if change.gone is not None:
+            del change.gone[0].names[change.gone[1]]
+        if change.come is not None:
+            change.come[0].names[change.come[1]] = change.come[2]
+        self._journal.append(change)
+
+    def _find(self, path: Path) -> _File | _Directory | None:
+        node: _File | _Directory | None = self._root
+        for name in path.relative_to(self._top).parts:
+            node = node.names.get(name) if isinstance(node, _Directory) else None
+        return node
+
+    def _directory(self, path: Path) -> _Directory:
+        found = self._find(path)
+        if found is None:
+            raise _error(errno.ENOENT, path)
+        if not isinstance(found, _Directory):
+            raise _error(errno.ENOTDIR, path)
+        return found
+
+    def _file(self, fd: int) -> _File:
+        if fd not in self._open:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return self._open[fd]
+
+
+def _apply(image: bytearray, change: tuple[int, bytes] | int) -> None:
+    if isinstance(change, int):
+        del image[change:]
+        image.extend(bytes(change - len(image)))
+        return
+    position, data = change
+    image.extend(bytes(max(position - len(image), 0)))
+    image[position : position + len(data)] = data
+
+
+def _error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))
