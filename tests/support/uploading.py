@@ -151,6 +151,8 @@ class FakeManifest:
         """Raised by registrations, one a call."""
         self.register_wait_seconds = 0.05
         self.gone = False
+        self.gone_count = 0
+        """Times that it was said."""
         self.epoch = 1
         """Of the stream's record."""
         self._published = asyncio.Condition()
@@ -164,6 +166,7 @@ class FakeManifest:
 
     async def answer(self, what: str, body: Any) -> Any:
         if self.gone:
+            self.gone_count += 1
             raise NotFound("there is no such stream")
         answers = {
             "uploads": self._uploads,

@@ -37,6 +37,7 @@ from bottomless_server.runtime.in_flight import InFlight
 from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp, internal_url
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.without_pandas import forgo_pandas
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +79,7 @@ class Service(Protocol):
 def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a process to its exit code; what cannot start says so in one sentence on stderr."""
     bound_arenas()
+    forgo_pandas()
     try:
         return uvloop.run(main())
     except CannotStart as error:

@@ -12,8 +12,9 @@ from typing import Final
 from bottomless_server.uploader.calls import Commits, IngestCalls, StreamCommit
 from bottomless_server.uploader.failures import Failures, Retries
 
-EMPTY_PAUSE_SECONDS: Final = 0.05
-"""After an answer with nothing in it, should it have come without the wait that was asked for."""
+PAUSE_SECONDS: Final = 0.05
+"""Between an answer and the next question. Small appends come by the thousand in a second, and a
+question for each would cost more than the appends; a fragment is in no such hurry."""
 
 
 class CommitFeed:
@@ -36,8 +37,8 @@ class CommitFeed:
     async def run(self) -> None:
         """Follow until cancelled; an ingest that does not answer is asked again without end."""
         while True:
-            if not await self._retries.forever(self.failures, "commits", self._poll):
-                await asyncio.sleep(EMPTY_PAUSE_SECONDS)
+            await self._retries.forever(self.failures, "commits", self._poll)
+            await asyncio.sleep(PAUSE_SECONDS)
 
     async def look(self) -> None:
         """Ask once what is new, without waiting for more.
@@ -47,12 +48,11 @@ class CommitFeed:
         """
         self._take(await self._ingest.commits(self._token, 0))
 
-    async def _poll(self) -> int:
-        return self._take(await self._ingest.commits(self._token, self._wait_ms))
+    async def _poll(self) -> None:
+        self._take(await self._ingest.commits(self._token, self._wait_ms))
 
-    def _take(self, commits: Commits) -> int:
+    def _take(self, commits: Commits) -> None:
         for commit in commits.streams:
             self._seen(commit, self._ingest)
         # Only now: what failed on the way comes again.
         self._token = commits.token
-        return len(commits.streams)

@@ -111,17 +111,25 @@ async def test_no_connection_means_that_nothing_happened(tmp_path: Path) -> None
 async def test_a_lost_answer_to_a_write_leaves_its_outcome_unknown(
     tmp_path: Path, method: str, outcome: Outcome, behaviour: str
 ) -> None:
+    serving = list[asyncio.Task[None]]()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         if behaviour == "silent":
             await reader.read()
         writer.close()
+        await writer.wait_closed()
 
-    server = await asyncio.start_unix_server(serve, tmp_path / "s.sock")
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_unix_server(begin, tmp_path / "s.sock")
     async with server, Peer(f"unix://{tmp_path}/s.sock", name="test", timeout_seconds=0.2) as peer:
         with pytest.raises(Unavailable) as caught:
             await peer.call(method, "/")
     assert caught.value.outcome is outcome
+    await asyncio.gather(*serving)
+    assert method == "GET" or len(serving) == 1, "a write is never sent again"
 
 
 async def test_a_fetch_that_breaks_off_gives_nothing(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ async def test_a_stream_that_was_deleted_is_left_alone() -> None:
     house.manifest.gone = True
     house.ingest.append(a_chunk(0))
     async with house.running() as service:
-        await until(lambda: _active(service))
+        await until(lambda: house.manifest.gone_count)
         await until(lambda: not _active(service))
 
     assert not house.drive.puts
