@@ -54,6 +54,7 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.fragments import Fragments, Wanted
 from bottomless_server.reader.roots import Roots, RootState, Tree
+from bottomless_server.reader.streams import StreamFacts
 
 STREAM: Final = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 RECORDS: Final = 1_000
@@ -204,6 +205,7 @@ class Side:
     async def read(self, offset: int, timestamp: int | None = None) -> None:
         """Find and read the record at an offset, or the first one since a time, caches empty."""
         record = await self.context.streams.load(STREAM)
+        facts = StreamFacts(STREAM, record.full_name, record.epoch, None)
         cache = SharedCache(64 * 1024 * 1024)
         roots = Roots(NoManifest(), self.drive, cache, 1_000)  # type: ignore[arg-type]
         state = RootState(
@@ -214,7 +216,7 @@ class Side:
             last_timestamp=record.last_timestamp,
             root=record.root,
         )
-        tree: Tree = await roots.tree(STREAM, state)
+        tree: Tree = await roots.tree(facts, state)
         if timestamp is None:
             leaf: np.void | None = await anext(roots.leaves(tree, offset))
         else:
@@ -222,7 +224,7 @@ class Side:
         assert leaf is not None
         info = fragment_info(leaf)
         fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
-        part = await fragments.read(STREAM, Wanted(info, offset, offset + 1, 1))
+        part = await fragments.read(facts, Wanted(info, offset, offset + 1, 1))
         header, _ = part.chunks[0]
         assert header.first_offset <= offset < header.next_offset
 

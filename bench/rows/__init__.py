@@ -1,0 +1,8 @@
+"""The rows: one for each goal, and those that explain them."""
+
+from typing import Final
+
+from bench.rows import append, replay
+from bench.turns import Row
+
+ROWS: Final[dict[str, Row]] = {row.name: row for row in (*append.ROWS, *replay.ROWS)}
