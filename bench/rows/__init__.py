@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.rows import append, replay
+from bench.rows import append, clients, replay
 from bench.turns import Row
 
-ROWS: Final[dict[str, Row]] = {row.name: row for row in (*append.ROWS, *replay.ROWS)}
+ROWS: Final[dict[str, Row]] = {row.name: row for row in (*append.ROWS, *clients.ROWS, *replay.ROWS)}
