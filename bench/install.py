@@ -76,6 +76,12 @@ def kafka_broker() -> Path:
     return found
 
 
+def peer_version(package: str) -> str:
+    """Which one the lock names."""
+    lines = LOCK.read_text().splitlines()
+    return next(line.split("==")[1].split()[0] for line in lines if line.startswith(f"{package}=="))
+
+
 def rabbitmq() -> Path:
     """The root of an unpacked RabbitMQ with its Erlang.
 

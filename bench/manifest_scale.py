@@ -202,11 +202,12 @@ class Side:
         await self.drive.put(key, packed.parts, packed.info.crc)
         return packed.info
 
-    async def read(self, offset: int, timestamp: int | None = None) -> None:
-        """Find and read the record at an offset, or the first one since a time, caches empty."""
+    async def find(
+        self, offset: int, timestamp: int | None, cache: SharedCache
+    ) -> tuple[StreamFacts, FragmentInfo]:
+        """The fragment of an offset, or of the first record since a time, by root and groups."""
         record = await self.context.streams.load(STREAM)
         facts = StreamFacts(STREAM, record.full_name, record.epoch, None)
-        cache = SharedCache(64 * 1024 * 1024)
         roots = Roots(NoManifest(), self.drive, cache, 1_000)  # type: ignore[arg-type]
         state = RootState(
             version=record.version,
@@ -222,7 +223,12 @@ class Side:
         else:
             leaf = await roots.leaf_since(tree, timestamp)
         assert leaf is not None
-        info = fragment_info(leaf)
+        return facts, fragment_info(leaf)
+
+    async def read(self, offset: int, timestamp: int | None = None) -> None:
+        """Find and read the record at an offset, or the first one since a time, caches empty."""
+        cache = SharedCache(64 * 1024 * 1024)
+        facts, info = await self.find(offset, timestamp, cache)
         fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
         part = await fragments.read(facts, Wanted(info, offset, offset + 1, 1))
         header, _ = part.chunks[0]
@@ -231,6 +237,13 @@ class Side:
     def _target(self) -> int:
         self._seeks += 1
         return self.targets[self._seeks % ROUNDS] * RECORDS + RECORDS // 2
+
+    async def find_offset(self) -> None:
+        await self.find(self._target(), None, SharedCache(64 * 1024 * 1024))
+
+    async def find_time(self) -> None:
+        target = self._target()
+        await self.find(target, target, SharedCache(64 * 1024 * 1024))
 
     async def seek_offset(self) -> None:
         await self.read(self._target())
@@ -331,6 +344,8 @@ async def run(small: int, large: int) -> list[dict[str, Any]]:
         await compare("open a stream", sides, Side.open),
         await compare("append one fragment", sides, Side.append),
         await compare("append a run of 64", sides, lambda side: side.append(64), 10),
+        await compare("find by offset, cold", sides, Side.find_offset),
+        await compare("find by time, cold", sides, Side.find_time),
         await compare("seek by offset, cold", sides, Side.seek_offset),
         await compare("seek by time, cold", sides, Side.seek_time),
         await compare("trim one fragment", sides, lambda side: side.trim(1)),

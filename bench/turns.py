@@ -70,7 +70,10 @@ def play(row: Row, rounds: int, seconds: float) -> Outcome:
     sides: dict[str, list[Figure]] = {}
     with fresh_directory(row.name) as directory, ExitStack() as stack:
         stage = Stage(directory, stack, seconds)
-        row.set_up(stage)
+        try:
+            row.set_up(stage)
+        except (RuntimeError, OSError) as error:
+            stage.missing["the rest"] = f"the row could not be set up: {error}"[:600]
         if row.warms_up:
             for name in list(stage.runners):
                 _turn(stage, name, min(1.0, seconds))

