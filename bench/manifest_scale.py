@@ -54,6 +54,7 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.fragments import Fragments, Wanted
 from bottomless_server.reader.roots import Roots, RootState, Tree
+from bottomless_server.reader.streams import StreamFacts
 
 STREAM: Final = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 RECORDS: Final = 1_000
@@ -201,10 +202,12 @@ class Side:
         await self.drive.put(key, packed.parts, packed.info.crc)
         return packed.info
 
-    async def read(self, offset: int, timestamp: int | None = None) -> None:
-        """Find and read the record at an offset, or the first one since a time, caches empty."""
+    async def find(
+        self, offset: int, timestamp: int | None, cache: SharedCache
+    ) -> tuple[StreamFacts, FragmentInfo]:
+        """The fragment of an offset, or of the first record since a time, by root and groups."""
         record = await self.context.streams.load(STREAM)
-        cache = SharedCache(64 * 1024 * 1024)
+        facts = StreamFacts(STREAM, record.full_name, record.epoch, None)
         roots = Roots(NoManifest(), self.drive, cache, 1_000)  # type: ignore[arg-type]
         state = RootState(
             version=record.version,
@@ -214,21 +217,33 @@ class Side:
             last_timestamp=record.last_timestamp,
             root=record.root,
         )
-        tree: Tree = await roots.tree(STREAM, state)
+        tree: Tree = await roots.tree(facts, state)
         if timestamp is None:
             leaf: np.void | None = await anext(roots.leaves(tree, offset))
         else:
             leaf = await roots.leaf_since(tree, timestamp)
         assert leaf is not None
-        info = fragment_info(leaf)
+        return facts, fragment_info(leaf)
+
+    async def read(self, offset: int, timestamp: int | None = None) -> None:
+        """Find and read the record at an offset, or the first one since a time, caches empty."""
+        cache = SharedCache(64 * 1024 * 1024)
+        facts, info = await self.find(offset, timestamp, cache)
         fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
-        part = await fragments.read(STREAM, Wanted(info, offset, offset + 1, 1))
+        part = await fragments.read(facts, Wanted(info, offset, offset + 1, 1))
         header, _ = part.chunks[0]
         assert header.first_offset <= offset < header.next_offset
 
     def _target(self) -> int:
         self._seeks += 1
         return self.targets[self._seeks % ROUNDS] * RECORDS + RECORDS // 2
+
+    async def find_offset(self) -> None:
+        await self.find(self._target(), None, SharedCache(64 * 1024 * 1024))
+
+    async def find_time(self) -> None:
+        target = self._target()
+        await self.find(target, target, SharedCache(64 * 1024 * 1024))
 
     async def seek_offset(self) -> None:
         await self.read(self._target())
@@ -329,6 +344,8 @@ async def run(small: int, large: int) -> list[dict[str, Any]]:
         await compare("open a stream", sides, Side.open),
         await compare("append one fragment", sides, Side.append),
         await compare("append a run of 64", sides, lambda side: side.append(64), 10),
+        await compare("find by offset, cold", sides, Side.find_offset),
+        await compare("find by time, cold", sides, Side.find_time),
         await compare("seek by offset, cold", sides, Side.seek_offset),
         await compare("seek by time, cold", sides, Side.seek_time),
         await compare("trim one fragment", sides, lambda side: side.trim(1)),

@@ -1,0 +1,356 @@
+/* A load generator that is no client: it sends requests that somebody else made and counts replies.
+ *
+ *   pump PROTOCOL REQUESTS --window UNITS [--seconds S | --until UNITS] FD...
+ *
+ * The sockets are connected, and have said whatever a protocol wants to hear first, before this
+ * program starts: it inherits them. REQUESTS is a file of requests one after the other, each
+ * behind four little-endian u32: bytes, units (records), replies that answer it, zero.
+ * Connection c of C sends the requests c, c+C, c+2C, ... of the file, with --seconds over and over
+ * until time is up, else each once. A connection sends the next request while what it waits for
+ * stays within the window, and always one.
+ *
+ * PROTOCOL says how a reply is recognised: http, resp, nats, frames (u32 size, as Kafka), rabbit
+ * (the same, confirms), rabbit-consume (deliveries, answered by a credit each, until --until).
+ *
+ * One line of JSON says how much was answered within the time, and what this program needed of
+ * the CPU itself: a generator that was busy all the time has measured itself.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, LATENCY_MAX = 1 << 22 };
+#define DRAIN_NS 30000000000ll
+
+typedef struct {
+    const char *bytes;
+    uint32_t size, units, replies;
+} Request;
+
+typedef struct {
+    int64_t sent_at;
+    uint32_t request, missing;
+} Waiting;
+
+typedef struct {
+    int fd;
+    size_t next;          /* index of the request that is sent next */
+    size_t done;          /* bytes of it that are sent */
+    int sending;          /* a request is partly sent */
+    int wants_out;
+    uint64_t outstanding; /* units sent and not answered */
+    Waiting *waiting;     /* ring of requests that wait for replies */
+    uint32_t first, count;
+    char head[HEAD_MAX];  /* what is collected of a reply */
+    uint32_t have;
+    uint64_t skip;        /* bytes that nobody looks at */
+    uint64_t need;        /* resp: values that complete the reply */
+} Connection;
+
+static Request *requests;
+static size_t request_count, connection_count;
+static uint64_t answered, answered_in_time, received, replied, until_units, window_units = 1;
+static uint32_t *latencies;
+static size_t latency_count;
+static int64_t started, deadline, last_reply;
+static int once;
+static char *scratch;
+static const char *rest;  /* what was received behind the part that is looked at */
+static size_t rest_size;
+static const char *protocol;
+
+static void fail(const char *what) {
+    fprintf(stderr, "pump: %s\n", what);
+    exit(1);
+}
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static uint32_t be32(const char *at) {
+    const unsigned char *b = (const unsigned char *)at;
+    return (uint32_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
+}
+
+static void load(const char *path) {
+    int fd = open(path, O_RDONLY);
+    struct stat found;
+    if (fd < 0 || fstat(fd, &found)) fail("no requests");
+    if (!found.st_size) return;
+    char *at = mmap(NULL, found.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
+    if (at == MAP_FAILED) fail("mmap");
+    char *end = at + found.st_size;
+    size_t room = 0;
+    while (at < end) {
+        uint32_t numbers[4];
+        memcpy(numbers, at, sizeof numbers);
+        if (request_count == room) {
+            room = room ? 2 * room : 1024;
+            requests = realloc(requests, room * sizeof *requests);
+        }
+        requests[request_count++] = (Request){at + 16, numbers[0], numbers[1], numbers[2]};
+        at += 16 + numbers[0];
+    }
+    close(fd);
+}
+
+/* So many replies have come on this connection. */
+static void take_replies(Connection *c, uint64_t count) {
+    int64_t at = now();
+    last_reply = at;
+    replied += count;
+    while (count) {
+        if (!c->count) fail("a reply that nobody waits for");
+        Waiting *head = &c->waiting[c->first];
+        uint64_t some = count < head->missing ? count : head->missing;
+        head->missing -= some;
+        count -= some;
+        if (head->missing) return;
+        uint32_t units = requests[head->request].units;
+        answered += units;
+        c->outstanding -= units;
+        if (once || at <= deadline) {
+            answered_in_time += units;
+            if (latency_count < LATENCY_MAX) latencies[latency_count++] = (at - head->sent_at) / 1000;
+        }
+        c->first = (c->first + 1) % IN_FLIGHT_MAX;
+        c->count--;
+    }
+}
+
+/* Each of these looks at the reply collected so far, and says how many bytes of it are its head
+ * (0: more must come); what else belongs to it goes into skip. */
+
+static uint32_t http_reply(Connection *c) {
+    char *end = memmem(c->head, c->have, "\r\n\r\n", 4);
+    if (!end) return 0;
+    if (c->head[9] != '2') {
+        fprintf(stderr, "pump: answered %.*s%.*s\n", (int)c->have, c->head, (int)(rest_size < 500 ? rest_size : 500), rest);
+        exit(1);
+    }
+    *end = 0;
+    char *length = strcasestr(c->head, "\r\ncontent-length:");
+    if (length) c->skip = strtoull(length + 17, NULL, 10);
+    else if (memcmp(c->head + 9, "204", 3)) fail("a reply of unknown length");
+    take_replies(c, 1);
+    return end + 4 - c->head;
+}
+
+static uint32_t resp_reply(Connection *c) {
+    char *end = memmem(c->head, c->have, "\r\n", 2);
+    if (!end) return 0;
+    if (!c->need) c->need = 1;
+    long long number = strtoll(c->head + 1, NULL, 10);
+    if (c->head[0] == '-') fail(c->head);
+    if (c->head[0] == '*') c->need += number > 0 ? number : 0;
+    if (c->head[0] == '$' && number >= 0) c->skip = number + 2;
+    if (!--c->need) take_replies(c, 1);
+    return end + 2 - c->head;
+}
+
+static uint32_t nats_reply(Connection *c) {
+    char *end = memmem(c->head, c->have, "\r\n", 2);
+    if (!end) return 0;
+    *end = 0;
+    if (!memcmp(c->head, "MSG ", 4) || !memcmp(c->head, "HMSG", 4)) {
+        c->skip = strtoull(strrchr(c->head, ' ') + 1, NULL, 10) + 2;
+        take_replies(c, 1);
+    } else if (!strcmp(c->head, "PING")) {
+        if (send(c->fd, "PONG\r\n", 6, MSG_NOSIGNAL) != 6) fail("no room for PONG");
+    } else if (c->head[0] == '-') {
+        fail(c->head);
+    }
+    return end + 2 - c->head;
+}
+
+static uint32_t frame_reply(Connection *c) {
+    if (c->have < 4) return 0;
+    c->skip = be32(c->head);
+    take_replies(c, 1);
+    return 4;
+}
+
+static uint32_t rabbit_reply(Connection *c) {
+    if (c->have < 8) return 0;
+    uint32_t size = be32(c->head), key = be32(c->head + 4) >> 16;
+    if (key == 3) { /* confirm: publisher u8, ids */
+        if (c->have < 13) return 0;
+        take_replies(c, be32(c->head + 9));
+        c->skip = size - 9;
+        return 13;
+    }
+    if (key == 8) { /* delivery: subscription u8, magic u8, kind u8, entries u16, records u32 */
+        static const char credit[] = {0, 0, 0, 7, 0, 9, 0, 1, 0, 0, 1};
+        if (c->have < 17) return 0;
+        answered += be32(c->head + 13);
+        answered_in_time = answered;
+        last_reply = now();
+        replied++;
+        if (send(c->fd, credit, sizeof credit, MSG_NOSIGNAL) != sizeof credit) fail("no room for credit");
+        c->skip = size - 13;
+        return 17;
+    }
+    if (key == 4) fail("a publish error");
+    if (key == 22) fail("the server closes");
+    c->skip = size - 4;
+    return 8;
+}
+
+static uint32_t take_head(Connection *c) {
+    switch (protocol[0]) {
+    case 'h': return http_reply(c);
+    case 'n': return nats_reply(c);
+    case 'f': return frame_reply(c);
+    case 'r': return protocol[1] == 'e' ? resp_reply(c) : rabbit_reply(c);
+    default: fail("unknown protocol"); return 0;
+    }
+}
+
+static void receive(Connection *c) {
+    for (;;) {
+        ssize_t got = recv(c->fd, scratch, SCRATCH, 0);
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (got <= 0) fail("the server hung up");
+        received += got;
+        char *at = scratch, *end = scratch + got;
+        while (at < end) {
+            if (c->skip) {
+                uint64_t some = c->skip < (uint64_t)(end - at) ? c->skip : (uint64_t)(end - at);
+                c->skip -= some;
+                at += some;
+                continue;
+            }
+            uint32_t had = c->have, room = HEAD_MAX - 1 - had;
+            uint32_t some = room < end - at ? room : end - at;
+            /* heads are small: copy little, so that large bodies are stepped over where they lie */
+            if (some > 256) some = 256;
+            memcpy(c->head + had, at, some);
+            c->have += some;
+            c->head[c->have] = 0;
+            rest = at + some;
+            rest_size = end - rest;
+            uint32_t used = take_head(c);
+            if (used) {
+                at += used - had;
+                c->have = 0;
+            } else {
+                at += some;
+                if (!room) fail("a head without end");
+            }
+        }
+        if (got < SCRATCH) return;
+    }
+}
+
+static void transmit(Connection *c, int poll_fd) {
+    int blocked = 0;
+    while (!blocked) {
+        if (!c->sending) {
+            if (!request_count) break;
+            if (once ? c->next >= request_count : now() >= deadline) break;
+            Request *r = &requests[c->next % request_count];
+            if (c->outstanding && c->outstanding + r->units > window_units) break;
+            if (c->count == IN_FLIGHT_MAX) break;
+            uint32_t slot = (c->first + c->count++) % IN_FLIGHT_MAX;
+            c->waiting[slot] = (Waiting){now(), c->next % request_count, r->replies};
+            c->outstanding += r->units;
+            c->sending = 1;
+            c->done = 0;
+        }
+        Request *r = &requests[c->next % request_count];
+        ssize_t put = send(c->fd, r->bytes + c->done, r->size - c->done, MSG_NOSIGNAL);
+        if (put < 0 && errno != EAGAIN) fail("cannot send");
+        if (put > 0) c->done += put;
+        if (c->done == r->size) {
+            c->sending = 0;
+            c->next += connection_count;
+        } else {
+            blocked = 1;
+        }
+    }
+    if (blocked != c->wants_out) {
+        struct epoll_event event = {EPOLLIN | (blocked ? EPOLLOUT : 0), {.ptr = c}};
+        epoll_ctl(poll_fd, EPOLL_CTL_MOD, c->fd, &event);
+        c->wants_out = blocked;
+    }
+}
+
+static int by_number(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint32_t quantile(double part) {
+    return latency_count ? latencies[(size_t)(part * (latency_count - 1))] : 0;
+}
+
+int main(int argc, char **argv) {
+    double seconds = 0;
+    int at = 3;
+    if (argc < 4) fail("usage: pump PROTOCOL REQUESTS [--window U] [--seconds S | --until U] FD...");
+    protocol = argv[1];
+    load(argv[2]);
+    for (; at + 1 < argc && argv[at][0] == '-'; at += 2) {
+        if (!strcmp(argv[at], "--window")) window_units = strtoull(argv[at + 1], NULL, 10);
+        else if (!strcmp(argv[at], "--seconds")) seconds = atof(argv[at + 1]);
+        else if (!strcmp(argv[at], "--until")) until_units = strtoull(argv[at + 1], NULL, 10);
+        else fail(argv[at]);
+    }
+    connection_count = argc - at;
+    once = seconds == 0;
+    scratch = malloc(SCRATCH);
+    latencies = malloc(LATENCY_MAX * sizeof *latencies);
+    Connection *connections = calloc(connection_count, sizeof *connections);
+    int poll_fd = epoll_create1(0);
+    for (size_t i = 0; i < connection_count; i++) {
+        Connection *c = &connections[i];
+        c->fd = atoi(argv[at + i]);
+        c->next = i;
+        c->waiting = malloc(IN_FLIGHT_MAX * sizeof *c->waiting);
+        fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
+        struct epoll_event event = {EPOLLIN, {.ptr = c}};
+        if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event)) fail("not a socket");
+    }
+    started = last_reply = now();
+    deadline = started + (int64_t)(seconds * 1e9);
+    for (size_t i = 0; i < connection_count; i++) transmit(&connections[i], poll_fd);
+    for (;;) {
+        uint64_t open = 0;
+        int64_t at_now = now();
+        for (size_t i = 0; i < connection_count; i++) open += connections[i].count;
+        if (until_units ? answered >= until_units : !open && (once || at_now >= deadline)) break;
+        if (at_now > (once ? last_reply : deadline) + DRAIN_NS) fail("no reply for half a minute");
+        struct epoll_event events[256];
+        int found = epoll_wait(poll_fd, events, 256, 1000);
+        for (int i = 0; i < found; i++) {
+            Connection *c = events[i].data.ptr;
+            if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP)) receive(c);
+            transmit(c, poll_fd);
+        }
+    }
+    double span = once ? (last_reply - started) / 1e9 : seconds;
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    qsort(latencies, latency_count, sizeof *latencies, by_number);
+    printf("{\"seconds\": %.6f, \"units\": %lu, \"units_all\": %lu, \"replies\": %lu, \"received\": %lu, "
+           "\"cpu\": %.3f, \"p50_us\": %u, \"p99_us\": %u, \"max_us\": %u, \"requests\": %zu}\n",
+           span, answered_in_time, answered, replied, received,
+           used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6,
+           quantile(0.5), quantile(0.99), quantile(1), latency_count);
+    return 0;
+}

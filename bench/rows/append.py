@@ -1,0 +1,131 @@
+"""Appends of batches: ours, RabbitMQ's two ways, and the least that a server can do."""
+
+from typing import Final, Literal
+
+from bench.figures import Figure, at_most, times
+from bench.pump import HttpLoad, Load, Request
+from bench.rows.peers import add_kafka, add_nats, add_valkey
+from bench.servers.ours import Ours, running_ours
+from bench.servers.rabbitmq import running_rabbitmq
+from bench.servers.reference import running_reference
+from bench.turns import Row, Runner, Stage
+from bench.wire import http, rabbit
+
+RECORDS_1M: Final = 10_000
+"""Of 100 bytes, with their Arrow offsets 1.04 MB."""
+RECORDS_64K: Final = 620
+STREAM: Final = "bench"
+LARGE_CONNECTIONS: Final = 4
+SMALL_CONNECTIONS: Final = 8
+
+
+def appends(ours: Ours, stream: str, content_type: str, records: int, connections: int) -> Runner:
+    """Batches of so many records into one stream, one after the other on each connection."""
+    make = {
+        http.ARROW: http.arrow_body,
+        http.FRAMES: http.frames_body,
+    }[content_type]
+    request = Request(http.append(stream, content_type, make(records)), records)
+    return HttpLoad(ours.port, ours.tree, [request], connections)
+
+
+def add_ours(stage: Stage, records: int, connections: int, level: str) -> None:
+    """Our side twice: as an Arrow stream, and as frames of our own format."""
+    ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
+    if not ours.create(STREAM, {"durability": level}):
+        ours.create(STREAM)
+        if level != "fsync":
+            stage.notes.append(
+                f"This version has no durability `{level}`: its figures are those of `fsync`."
+            )
+    stage.runners["ours"] = appends(ours, STREAM, http.ARROW, records, connections)
+    stage.runners["ours, frames"] = appends(ours, STREAM, http.FRAMES, records, connections)
+
+
+def add_reference(
+    stage: Stage, level: Literal["null", "os", "fsync"], records: int, connections: int
+) -> None:
+    name = {"null": "no work at all"}.get(level, f"C reference, {level}")
+    with stage.side(name):
+        server = stage.stack.enter_context(running_reference(stage.directory / level, level))
+        request = Request(http.append(STREAM, http.ARROW, http.arrow_body(records)), records)
+        stage.runners[name] = HttpLoad(server.port, server.tree, [request], connections)
+
+
+def add_rabbitmq(stage: Stage) -> None:
+    """Its server limit: single messages and sub-entries, each as large as a frame may be."""
+    with stage.side("RabbitMQ sub-entries"):
+        server = stage.stack.enter_context(running_rabbitmq(stage.directory / "rabbitmq"))
+        stage.versions["RabbitMQ"] = server.version
+        for name, request, window in (
+            ("RabbitMQ plain", rabbit.plain_request(http.values(2_000)), 20_000),
+            ("RabbitMQ sub-entries", rabbit.batch_request(http.values(9_500)), 95_000),
+        ):
+            stream = name.split()[1]
+            sockets = []
+            for number in range(2):
+                connection = server.connection()
+                if not number:
+                    connection.create(stream)
+                connection.declare_publisher(stream)
+                sockets.append(connection.socket)
+            stage.runners[name] = Load("rabbit", [request], sockets, window, tree=server.tree).run
+
+
+def _large_os(stage: Stage) -> None:
+    add_ours(stage, RECORDS_1M, LARGE_CONNECTIONS, "os")
+    add_reference(stage, "os", RECORDS_1M, LARGE_CONNECTIONS)
+    add_reference(stage, "null", RECORDS_1M, LARGE_CONNECTIONS)
+    add_rabbitmq(stage)
+    add_kafka(stage)
+    add_nats(stage, always=False)
+    add_valkey(stage, always=False)
+
+
+def _large_fsync(stage: Stage) -> None:
+    add_ours(stage, RECORDS_1M, LARGE_CONNECTIONS, "fsync")
+    add_reference(stage, "fsync", RECORDS_1M, LARGE_CONNECTIONS)
+    add_valkey(stage, always=True)
+    add_nats(stage, always=True, batch=20)
+
+
+def _small_fsync(stage: Stage) -> None:
+    add_ours(stage, RECORDS_64K, SMALL_CONNECTIONS, "fsync")
+    add_reference(stage, "fsync", RECORDS_64K, SMALL_CONNECTIONS)
+
+
+def _cpu(figure: Figure) -> float:
+    return figure.cpu_per_million
+
+
+ROWS: Final = (
+    Row(
+        "append-os",
+        "Append, Arrow batches of 1 MiB, 100 B records, durability `os`",
+        "records",
+        (
+            times("≥ 1.2 x RabbitMQ sub-entries", "ours", "RabbitMQ sub-entries", 1.2),
+            times("≥ 10 x RabbitMQ plain batches", "ours", "RabbitMQ plain", 10),
+            times("≥ 0.5 x the C reference", "ours", "C reference, os", 0.5),
+        ),
+        _large_os,
+    ),
+    Row(
+        "append-fsync",
+        "The same, durability `fsync`",
+        "records",
+        (
+            times("≥ 0.6 x the C reference with fdatasync", "ours", "C reference, fsync", 0.6),
+            times("≥ 20 x Valkey, always", "ours", "Valkey, always", 20),
+            at_most("≤ 0.25 CPU s per million records", "ours", _cpu, 0.25, "CPU s/M"),
+        ),
+        _large_fsync,
+    ),
+    Row(
+        "append-64k",
+        "Append 64 KiB batches, `fsync`, 8 connections",
+        "records",
+        (times("≥ 0.7 x the C reference", "ours", "C reference, fsync", 0.7),),
+        _small_fsync,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Replay from object storage: a directory and an S3 server, with warm and with empty caches."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from s3_server import Account, running_s3
+
+from bench.figures import Figure, Goal, Sides, at_most, times
+from bench.pump import HttpLoad, Request
+from bench.rows.append import STREAM
+from bench.rows.replay import LOCAL_ONLY, fill, pages
+from bench.servers.ours import Ours, running_ours
+from bench.turns import Row, Runner, Stage
+from bench.wire import http
+
+RECORDS: Final = 1_500_000
+"""Some 156 MB: with warm caches all of it is within the reader's 256 MiB."""
+PAGE_BYTES: Final = 8 << 20
+TIERED: Final = {"fragment": {"max_age_ms": 1_000}}
+NOTHING_LOCAL: Final = {"BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "0"}
+READERS: Final = 50
+READ_BY_ALL: Final = 500_000
+"""Records of the stream that they read."""
+READER_MEMORY_MIB: Final = 1_280
+"""docs/operations.md: a cache of 256 MiB and 32 pages of 32 MiB."""
+GIB: Final = 1 << 30
+
+
+class Tiered:
+    """A stream whose records lie in object storage, and a server that can be started anew."""
+
+    def __init__(
+        self, directory: Path, settings: dict[str, str], records: int = RECORDS
+    ) -> None:
+        self.directory = directory
+        self.settings = {**NOTHING_LOCAL, **settings}
+        self.requests: list[Request] = []
+        with running_ours(directory, self.settings) as ours:
+            ours.create(STREAM, TIERED)
+            end = fill(ours, STREAM, records)
+            ours.wait_uploaded(STREAM)
+            self.requests = pages(ours, STREAM, http.CHUNKS, end, PAGE_BYTES)
+
+    def cold(self, readers: int = 1) -> Runner:
+        """Each run is on a server that has just been started."""
+
+        def run(_: float) -> Figure:
+            with running_ours(self.directory, self.settings) as ours:
+                return read_all(ours, self.requests, readers)
+
+        return run
+
+    def warm(self, stage: Stage) -> Runner:
+        """All runs are on one server, which has read everything before."""
+        ours = stage.stack.enter_context(running_ours(self.directory, self.settings))
+        return lambda _: read_all(ours, self.requests, 1)
+
+
+def read_all(ours: Ours, requests: list[Request], readers: int) -> Figure:
+    """So many readers that each read all pages; with what was asked of the store for it."""
+    before = ours.store_calls()
+    each = [request for request in requests for _ in range(readers)]
+    figure = HttpLoad(ours.port, ours.tree, each, readers, again=False)(0)
+    after = ours.store_calls()
+    gets = after.get("get", 0) - before.get("get", 0)
+    given = figure.extra["received"] / readers
+    extra = {**figure.extra, "GETs": gets, "GETs per GiB": gets / given * GIB}
+    return replace(figure, extra=extra)
+
+
+def _objects(stage: Stage) -> None:
+    local = stage.stack.enter_context(running_ours(stage.directory / "local"))
+    local.create(STREAM, LOCAL_ONLY)
+    found = pages(local, STREAM, http.CHUNKS, fill(local, STREAM, RECORDS), PAGE_BYTES)
+    stage.runners["local tier"] = lambda _: read_all(local, found, 1)
+    _both(stage, "directory", lambda name: Tiered(stage.directory / name, {}))
+    account = Account("bench", "bench", "bench-secret")
+    endpoint = stage.stack.enter_context(running_s3(stage.directory / "s3", account))
+
+    def on_s3(name: str) -> Tiered:
+        url = account.store_url(endpoint, name)
+        return Tiered(
+            stage.directory / name, {"BOTTOMLESS_STORE_URL": url, **account.environment()}
+        )
+
+    _both(stage, "S3", on_s3)
+    stage.notes.append(
+        "Cold means a server that was just started; the kernel's page cache is warm."
+    )
+
+
+def _both(stage: Stage, where: str, make: Callable[[str], Tiered]) -> None:
+    """Two streams, since two servers cannot share a directory."""
+    stage.runners[f"{where}, warm"] = make(f"{where}-warm").warm(stage)
+    stage.runners[f"{where}, cold"] = make(f"{where}-cold").cold()
+
+
+def _fifty(stage: Stage) -> None:
+    tiered = Tiered(stage.directory / "ours", {}, READ_BY_ALL)
+    stage.runners["1 reader, cold"] = tiered.cold(1)
+    stage.runners[f"{READERS} readers, cold"] = tiered.cold(READERS)
+
+
+def _more_gets(sides: Sides) -> list[float] | None:
+    one, many = sides.get("1 reader, cold"), sides.get(f"{READERS} readers, cold")
+    if not one or not many:
+        return None
+    pairs = zip(one, many, strict=False)
+    return [most.extra["GETs"] / least.extra["GETs"] for least, most in pairs]
+
+
+def _memory(side: str) -> Goal:
+    return at_most(
+        f"{side}: memory of all services ≤ the reader's bound of {READER_MEMORY_MIB} MiB",
+        side,
+        lambda figure: figure.rss_mib,
+        READER_MEMORY_MIB,
+        "MiB",
+    )
+
+
+SIDES: Final = ("directory, warm", "directory, cold", "S3, warm", "S3, cold")
+
+ROWS: Final = (
+    Row(
+        "replay-objects",
+        "Replay from object storage beside the local tier, chunks",
+        "records",
+        (
+            *(times(f"{side}: ≥ 0.7 x local tier", side, "local tier", 0.7) for side in SIDES),
+            _memory("S3, cold"),
+        ),
+        _objects,
+    ),
+    Row(
+        "fifty-readers",
+        "50 readers of one cold stream",
+        "records",
+        (
+            Goal(
+                "object-store GETs ≤ 1.2 x those of one reader",
+                _more_gets,
+                at_most=1.2,
+            ),
+        ),
+        _fifty,
+        warms_up=False,
+        rounds_max=3,
+    ),
+)

@@ -1,0 +1,120 @@
+"""Many streams on one node: appended to at once, and lying there idle."""
+
+import asyncio
+import time
+from typing import Final
+
+import aiohttp
+
+from bench.figures import Figure, times
+from bench.pump import HttpLoad, Request
+from bench.servers.ours import Ours, running_ours
+from bench.turns import Row, Stage
+from bench.wire import http
+
+STREAMS: Final = 1_000
+IDLE_STREAMS: Final = 10_000
+BATCH: Final = 100
+"""Records of an append: some 10 KB."""
+CONNECTIONS: Final = 64
+OPENING: Final = 8
+"""Streams that are appended to for the first time at once: each is claimed then."""
+CREATING: Final = 32
+"""Streams that are made at once."""
+
+
+async def _create(ours: Ours, names: list[str]) -> None:
+    waiting = iter(names)
+
+    async def work(session: aiohttp.ClientSession) -> None:
+        for name in waiting:
+            async with session.put(f"{ours.url}/v1/streams/{name}", json={}) as answer:
+                answer.raise_for_status()
+
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        for _ in range(CREATING):
+            group.create_task(work(session))
+
+
+def create(ours: Ours, count: int, prefix: str) -> list[str]:
+    """So many streams; returns their names."""
+    names = [f"{prefix}-{number:05d}" for number in range(count)]
+    asyncio.run(_create(ours, names))
+    return names
+
+
+def _many(stage: Stage) -> None:
+    ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
+    ours.create("one")
+    body = http.arrow_body(BATCH)
+    names = create(ours, STREAMS, "many")
+    for side, streams in ((f"{STREAMS:,} streams", names), ("one stream", ["one"])):
+        requests = [Request(http.append(name, http.ARROW, body), BATCH) for name in streams]
+        if len(requests) > 1:  # each of them open, as they would be
+            HttpLoad(ours.port, ours.tree, requests, OPENING, again=False)(0)
+        stage.runners[side] = HttpLoad(ours.port, ours.tree, requests, CONNECTIONS)
+
+
+def _idle(stage: Stage) -> None:
+    ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
+    before = (ours.tree.rss_mib(), ours.tree.handles())
+
+    def created(_: float) -> Figure:
+        started = time.perf_counter()
+        spent = ours.tree.cpu_seconds()
+        create(ours, IDLE_STREAMS, "idle")
+        return _figure(time.perf_counter() - started, spent)
+
+    def appended(_: float) -> Figure:
+        spent = ours.tree.cpu_seconds()
+        requests = [
+            Request(http.append(f"idle-{number:05d}", http.ARROW, http.arrow_body(1)), 1)
+            for number in range(IDLE_STREAMS)
+        ]
+        run = HttpLoad(ours.port, ours.tree, requests, OPENING, again=False)(0)
+        return _figure(run.seconds, spent)
+
+    def _figure(seconds: float, spent: float) -> Figure:
+        ours.tree.settle(10)
+        rss = ours.tree.rss_mib()
+        return Figure(
+            units=IDLE_STREAMS,
+            seconds=seconds,
+            cpu_seconds=ours.tree.cpu_seconds() - spent,
+            rss_mib=rss,
+            extra={
+                "KiB a stream": (rss - before[0]) * 1024 / IDLE_STREAMS,
+                "file handles": ours.tree.handles(),
+                "file handles before": before[1],
+            },
+        )
+
+    def idle(seconds: float) -> Figure:
+        spent = ours.tree.cpu_seconds()
+        waited = max(10.0, seconds)
+        time.sleep(waited)
+        return _figure(waited, spent)
+
+    stage.runners["create"] = created
+    stage.runners["first append to each"] = appended
+    stage.runners["then nothing, for 10 s"] = idle
+
+
+ROWS: Final = (
+    Row(
+        "many-streams",
+        "1,000 streams appended at once, batches of 10 KB, `fsync`",
+        "records",
+        (times("≥ 0.5 x the same load on one stream", "1,000 streams", "one stream", 0.5),),
+        _many,
+    ),
+    Row(
+        "idle-streams",
+        "10,000 streams on one node: memory and file handles",
+        "streams",
+        (),
+        _idle,
+        warms_up=False,
+        rounds_max=1,
+    ),
+)

@@ -1,0 +1,77 @@
+"""The protocol of NATS and its JetStream, as far as a load needs it: lines of text.
+
+Written from its public description. A publish with a reply subject is acknowledged by a
+message; a pull of so many messages brings so many.
+"""
+
+import json
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.pump import Request, connect
+
+INBOX: Final = "_INBOX.bench"
+SUBJECT: Final = "bench"
+
+
+def publish(values: Sequence[bytes]) -> Request:
+    """Each value as a message of its own, all of them sent at once; each is acknowledged."""
+    parts = [
+        b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), INBOX.encode(), len(value), value)
+        for value in values
+    ]
+    return Request(b"".join(parts), units=len(values), replies=len(values))
+
+
+def pull(consumer: str, count: int) -> Request:
+    asked = json.dumps({"batch": count, "expires": 30_000_000_000}).encode()
+    head = f"PUB $JS.API.CONSUMER.MSG.NEXT.{SUBJECT}.{consumer} {INBOX} {len(asked)}\r\n"
+    return Request(head.encode() + asked + b"\r\n", units=count, replies=count)
+
+
+class Connection:
+    """A connection with an inbox, that has said who it is."""
+
+    def __init__(self, port: int) -> None:
+        self.socket: socket.socket = connect(port)
+        self._line()
+        hello = json.dumps({"verbose": False, "pedantic": False, "headers": True})
+        self.socket.sendall(f"CONNECT {hello}\r\nSUB {INBOX} 1\r\nPING\r\n".encode())
+        while self._line() != b"PONG":
+            pass
+
+    def ask(self, call: str, content: dict[str, Any]) -> dict[str, Any]:
+        """A call of the JetStream API."""
+        asked = json.dumps(content).encode()
+        self.socket.sendall(
+            f"PUB $JS.API.{call} {INBOX} {len(asked)}\r\n".encode() + asked + b"\r\n"
+        )
+        size = int(self._line().split()[-1])
+        answer = b""
+        while len(answer) < size + 2:
+            answer += self.socket.recv(size + 2 - len(answer))
+        found: dict[str, Any] = json.loads(answer)
+        if "error" in found:
+            raise RuntimeError(f"NATS answers {found['error']}")
+        return found
+
+    def create(self) -> None:
+        """A stream of the same name as its subject, in files."""
+        config = {"name": SUBJECT, "subjects": [SUBJECT], "storage": "file", "num_replicas": 1}
+        self.ask(f"STREAM.CREATE.{SUBJECT}", config)
+
+    def create_consumer(self, name: str) -> None:
+        config = {"durable_name": name, "ack_policy": "none", "deliver_policy": "all"}
+        asked = {"stream_name": SUBJECT, "config": config}
+        self.ask(f"CONSUMER.DURABLE.CREATE.{SUBJECT}.{name}", asked)
+
+    def _line(self) -> bytes:
+        """One line; a byte at a time, since what follows belongs to somebody else."""
+        line = bytearray()
+        while not line.endswith(b"\r\n"):
+            got = self.socket.recv(1)
+            if not got:
+                raise ConnectionError("NATS hung up")
+            line += got
+        return bytes(line[:-2])
