@@ -31,7 +31,7 @@ class Incoming(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connection.connection_lost(exc)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, _sizehint: int) -> memoryview:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
