@@ -39,6 +39,7 @@ from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.runtime.contract import describe
+from bottomless_server.runtime.descriptors import open_log_count_max
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
@@ -195,6 +196,7 @@ class IngestService:
             commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
             disk=self._disk,
             chunk_size_max=settings.ingest_chunk_size_max,
+            open_log_count_max=open_log_count_max(settings.ingest_open_log_count_max),
             upkeep=UpkeepBounds(
                 local_keep_ms=settings.ingest_local_keep_ms,
                 local_bytes_keep=settings.ingest_local_bytes_keep,
