@@ -75,6 +75,7 @@ class IngestService:
         )
         self._feed = CommitFeed(os.urandom(8).hex())
         self._executor: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
         self._tails: Tails | None = None
         self._sweeping: list[asyncio.Task[None]] = []
@@ -110,6 +111,8 @@ class IngestService:
         self._lock = DirectoryLock(data_dir)
         node_id = load_node_id(self._files, data_dir, os.urandom(16).hex())
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
+        # Its own threads, so that a replay of the tail never holds up a write.
+        self._readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
         lease = NodeLease(
             self._coordination,
             IngestNode(node_id, owner_url),
@@ -125,7 +128,7 @@ class IngestService:
         streams = OwnedStreams(
             self._files, data_dir, owner, self._surroundings(), _roll(settings), self._feed.note
         )
-        self._tails = Tails(streams, self._feed, lease, self._files, self._executor)
+        self._tails = Tails(streams, self._feed, lease, self._files, self._readers)
         self._internal = create_internal_api(self._tails)
         await streams.start(settings.ingest_open_count)
         leftovers = Leftovers(self._files, data_dir, self._executor, streams, self._names.state_of)
@@ -154,8 +157,9 @@ class IngestService:
             await self._tails.lease.stop()
         await self._forwarding.aclose()
         await self._names.aclose()
-        if self._executor is not None:
-            self._executor.shutdown()
+        for threads in (self._readers, self._executor):
+            if threads is not None:
+                threads.shutdown()
         if self._lock is not None:
             self._lock.release()
 
