@@ -39,6 +39,7 @@ from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.runtime.contract import describe
+from bottomless_server.runtime.descriptors import open_log_count_max
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
@@ -75,6 +76,7 @@ class IngestService:
         )
         self._feed = CommitFeed(os.urandom(8).hex())
         self._executor: ThreadPoolExecutor | None = None
+        self._readers: ThreadPoolExecutor | None = None
         self._lock: DirectoryLock | None = None
         self._tails: Tails | None = None
         self._sweeping: list[asyncio.Task[None]] = []
@@ -110,6 +112,8 @@ class IngestService:
         self._lock = DirectoryLock(data_dir)
         node_id = load_node_id(self._files, data_dir, os.urandom(16).hex())
         self._executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
+        # Its own threads, so that a replay of the tail never holds up a write.
+        self._readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
         lease = NodeLease(
             self._coordination,
             IngestNode(node_id, owner_url),
@@ -125,7 +129,7 @@ class IngestService:
         streams = OwnedStreams(
             self._files, data_dir, owner, self._surroundings(), _roll(settings), self._feed.note
         )
-        self._tails = Tails(streams, self._feed, lease, self._files, self._executor)
+        self._tails = Tails(streams, self._feed, lease, self._files, self._readers)
         self._internal = create_internal_api(self._tails)
         await streams.start(settings.ingest_open_count)
         leftovers = Leftovers(self._files, data_dir, self._executor, streams, self._names.state_of)
@@ -154,8 +158,9 @@ class IngestService:
             await self._tails.lease.stop()
         await self._forwarding.aclose()
         await self._names.aclose()
-        if self._executor is not None:
-            self._executor.shutdown()
+        for threads in (self._readers, self._executor):
+            if threads is not None:
+                threads.shutdown()
         if self._lock is not None:
             self._lock.release()
 
@@ -196,6 +201,7 @@ class IngestService:
             commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
             disk=self._disk,
             chunk_size_max=settings.ingest_chunk_size_max,
+            open_log_count_max=open_log_count_max(settings.ingest_open_log_count_max),
             upkeep=UpkeepBounds(
                 local_keep_ms=settings.ingest_local_keep_ms,
                 local_bytes_keep=settings.ingest_local_bytes_keep,

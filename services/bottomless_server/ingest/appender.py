@@ -71,6 +71,8 @@ class Appender:
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
+        self.used_at = around.clocks.elapsed()
+        """When something was written last."""
         self._around = around
         self._changed = changed
         self._line = Line(around.chunk_size_max)
@@ -80,6 +82,7 @@ class Appender:
         self._upkeep = Upkeep(
             around.executor, around.clocks, around.disk, around.upkeep, claim, local, published
         )
+        self._resting = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -140,6 +143,11 @@ class Appender:
         if self._upkeep.is_due():
             self._wake.set()
 
+    def rest(self) -> None:
+        """Give the file handles back when nothing is under way; the next round takes new ones."""
+        self._resting = True
+        self._wake.set()
+
     @property
     def closed(self) -> bool:
         """Whether it touches no file any more."""
@@ -181,6 +189,9 @@ class Appender:
                     if self._upkeep.is_due():
                         await self._upkeep.look()
                 await self._upkeep.look(last=self.stopped is not None)
+                if self._resting and not self._line and not self._changing:
+                    await self._in_thread(self.log.close)
+                self._resting = False
         except StoreError as error:
             self._stop(error)
         except Exception:
@@ -280,6 +291,7 @@ class Appender:
 
         written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed, state)
         self.log.commit(written)
+        self.used_at = elapsed
         self._upkeep.count_disk()
         for chunk in sealed.chunks:
             self.tracking.take_tracked(chunk.tracked)

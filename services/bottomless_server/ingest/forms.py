@@ -15,6 +15,7 @@ from bottomless.model.limits import (
     JSON_BODY_SIZE_MAX,
     KIB,
 )
+from bottomless_server.ingest.core.frames import is_plain
 from bottomless_server.ingest.core.intake import (
     Append,
     take_arrow,
@@ -46,8 +47,10 @@ STAGED: Final = "application/vnd.bottomless.staged+json"
 ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES, STAGED)
 _JSON_FORMS: Final = (JSON, STAGED)
 
-_INLINE_SIZE: Final = 64 * KIB
-"""Bodies above are read in a thread, since the loop serves everybody."""
+_INLINE_JSON_SIZE: Final = 64 * KIB
+_INLINE_SIZE: Final = 128 * KIB
+"""Bodies above are read in a thread, since the loop serves everybody: some tenths of a
+millisecond each. Below, to go there and back would cost more."""
 
 _PROMISES: Final = frozenset(
     {
@@ -120,17 +123,19 @@ async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int
         key, filter_value = header(scope, b"stream-key"), header(scope, b"stream-filter-value")
         return take_raw(body, key, filter_value, form.promise)
     if form.media_type == ARROW:
-        return await _off_loop(len(body), take_arrow, body, frame_size_max, form.promise)
+        inline = len(body) <= _INLINE_SIZE
+        return await _run(inline, take_arrow, body, frame_size_max, form.promise)
     if form.media_type == FRAMES:
-        return await _off_loop(_INLINE_SIZE + 1, take_frames, body, frame_size_max, form.promise)
-    return await _off_loop(len(body), _take_json, body, form.promise)
+        inline = len(body) <= _INLINE_SIZE and is_plain(body)
+        return await _run(inline, take_frames, body, frame_size_max, form.promise)
+    return await _run(len(body) <= _INLINE_JSON_SIZE, _take_json, body, form.promise)
 
 
 def _take_json(body: bytes, promise: Promise) -> Append:
     return take_json(body, parse_json(body), encode_json, promise)
 
 
-async def _off_loop(size: int, call: Callable[..., _T], *arguments: object) -> _T:
-    if size <= _INLINE_SIZE:
+async def _run(inline: bool, call: Callable[..., _T], *arguments: object) -> _T:
+    if inline:
         return call(*arguments)
     return await asyncio.to_thread(call, *arguments)

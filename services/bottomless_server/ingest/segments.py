@@ -118,6 +118,8 @@ class SegmentLog:
         self._bounds = bounds
         self._segment_fd: int | None = None
         self._index_fd: int | None = None
+        self._index_broken = False
+        """A record of the active segment's index is missing, so none may follow."""
         self._fresh: Segment | None = None
         """Made, and without a committed chunk: a refused write leaves it for the next one."""
 
@@ -136,6 +138,11 @@ class SegmentLog:
     def size(self) -> int:
         """Bytes on disk."""
         return sum(s.size + HEADER_SIZE + len(s.index) * INDEX_RECORD_SIZE for s in self.segments)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds file handles."""
+        return self._segment_fd is not None
 
     @property
     def last_chunk_offset(self) -> int | None:
@@ -255,11 +262,13 @@ class SegmentLog:
         del self.segments[0]
 
     def close(self) -> None:
-        """Close the active files; what is committed is durable already."""
-        for fd in (self._segment_fd, self._index_fd):
+        """Close the active files; what is committed is durable already. The next write opens
+        them again."""
+        opened = (self._segment_fd, self._index_fd)
+        self._segment_fd = self._index_fd = None
+        for fd in opened:
             if fd is not None:
                 self._files.close(fd)
-        self._segment_fd = self._index_fd = None
 
     def _is_full(self, segment: Segment, sealed: Round, elapsed: int) -> bool:
         if segment.next_offset == segment.first_offset:
@@ -301,6 +310,7 @@ class SegmentLog:
 
     def _begin_index(self, header: SegmentHeader) -> int | None:
         path = index_path(self.directory, header.first_offset)
+        self._index_broken = False
         try:
             if path.name in self._files.names(self.directory):
                 self._files.unlink(path)
@@ -308,17 +318,20 @@ class SegmentLog:
             write_all(self._files, fd, [encode_index_header(header)], 0)
         except OSError as error:
             log.warning("no index is written, recovery will make it", error=str(error))
+            self._index_broken = True
             return None
         return fd
 
     def _reopen(self, segment: Segment) -> None:
         try:
             self._segment_fd = self._files.open(segment_path(self.directory, segment.first_offset))
-            self._index_fd = self._files.open(index_path(self.directory, segment.first_offset))
+            if not self._index_broken:
+                self._index_fd = self._files.open(index_path(self.directory, segment.first_offset))
         except OSError as error:
             if self._segment_fd is None:
                 raise WriteRefused("the active segment could not be opened") from error
             log.warning("no index is written, recovery will make it", error=str(error))
+            self._index_broken = True
 
     def _write_index(self, segment: Segment, places: list[ChunkPlace]) -> None:
         """Append index records without a sync: they can be made again from the chunks."""
@@ -332,7 +345,7 @@ class SegmentLog:
             # One missing record makes all later ones useless.
             log.warning("no index is written, recovery will make it", error=str(error))
             self._files.close(self._index_fd)
-            self._index_fd = None
+            self._index_fd, self._index_broken = None, True
 
     def _undo(self, fd: int, size: int, cause: OSError) -> None:
         """Cut what a failed write left, durably, before anything else may be written."""

@@ -65,6 +65,11 @@ class IngestSettings(CommonSettings):
 
     ingest_thread_count: Annotated[int, Field(ge=1, le=256)] = 16
     """Threads for file calls: so many syncs run at once."""
+    ingest_read_thread_count: Annotated[int, Field(ge=1, le=256)] = 8
+    """Threads for reads of the tail, apart from those that write: a replay holds up no append."""
+    ingest_open_log_count_max: Annotated[int, Field(ge=1)] = 4_096
+    """Streams whose two files stay open when they are not written, as far as the limit of
+    descriptors allows (a sixteenth of it); of others they are opened for each round."""
     ingest_open_count: Annotated[int, Field(ge=1)] = 16
     """Streams that are recovered and claimed at once at the start."""
 

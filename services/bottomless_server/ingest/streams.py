@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -294,11 +295,19 @@ class OwnedStreams:
             await asyncio.sleep(TICK_SECONDS)
             for appender in self.opened():
                 appender.tick()
+            self._rest_oldest()
             try:
                 await self._claim_again()
                 await self._confirm_again()
             except Exception:
                 log.exception("claiming streams again met a bug")
+
+    def _rest_oldest(self) -> None:
+        """Keep the number of open files bounded: of ten thousand streams few are written at once."""
+        holding = [appender for appender in self.opened() if appender.log.is_open]
+        over = len(holding) - self._around.open_log_count_max
+        for appender in nsmallest(max(over, 0), holding, key=lambda one: one.used_at):
+            appender.rest()
 
     async def _claim_again(self) -> None:
         """Claim what lies here after coordination was rebuilt: nobody may ever touch it again.

@@ -20,6 +20,8 @@ class Surroundings:
     commit_clock: CommitClock
     disk: DiskUse
     chunk_size_max: int
+    open_log_count_max: int
+    """Streams that keep their file handles while nothing is written."""
     upkeep: UpkeepBounds
     tracking: TrackingBounds
 

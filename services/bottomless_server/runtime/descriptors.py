@@ -26,6 +26,12 @@ def raise_descriptor_limit() -> int:
     return wanted
 
 
+def open_log_count_max(wanted: int) -> int:
+    """How many logs, of two files each, may stay open: at most `wanted`."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(min(wanted, soft // 16), 1)
+
+
 def connection_count_max(descriptor_count: int) -> int:
     """How many connections a process with so many descriptors may have."""
     return max(descriptor_count - _KEPT_BACK, descriptor_count // 2)

@@ -5,7 +5,6 @@ left behind is removed; one that a live process answers on is an error.
 """
 
 import asyncio
-import functools
 import hashlib
 import math
 import os
@@ -22,8 +21,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from bottomless_server.runtime.connections import Connections, HttpBounds
+from bottomless_server.runtime.incoming import incoming
 from bottomless_server.runtime.parts import CannotStart
-from bottomless_server.runtime.protocol import BoundedProtocol
 
 SOCKET_PATH_SIZE_MAX: Final = 107
 """Bytes of a unix socket's address, without the NUL at its end."""
@@ -127,7 +126,7 @@ class Listener:
     ) -> None:
         self._bound = bound
         self.connections = Connections(bounds or HttpBounds())
-        protocol = functools.partial(BoundedProtocol, self.connections)
+        protocol = incoming(self.connections)
         self._server = _Server(
             self.connections,
             uvicorn.Config(

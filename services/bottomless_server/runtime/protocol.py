@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from bottomless.errors import Overloaded, StoreError
-from bottomless.model.limits import MIB
+from bottomless.model.limits import KIB, MIB
 from bottomless_server.runtime.connections import Connections
 from bottomless_server.runtime.declined_upgrade import body_parser, framing_of
 from bottomless_server.runtime.refusals import (
@@ -36,6 +36,8 @@ CUT_SECONDS: Final = 2.0
 LINGER_SECONDS: Final = 5.0
 LINGER_BYTES: Final = 16 * MIB
 """As much as any body may have, so that who sends it whole before it reads is answered."""
+HELD_SIZE_MAX: Final = 256 * KIB
+"""Of a body that the application has not taken; then nothing is read until it does."""
 _REFUSED_COUNT_MAX: Final = 100
 """Connections beyond the bound that are told so; more are dropped without a word."""
 _PIPELINE_COUNT_MAX: Final = 100
@@ -101,7 +103,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._let_bodies_go()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
+        """`data` is read only before this returns."""
         if self._reading is Reading.REST:
             self._drop(len(data))
             return
@@ -116,7 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._fed > 2 * self._bounds.head_bytes_max and self._reading is not Reading.NOTHING:
             self._refuse(headers_too_large())
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
         while data:
             try:
                 self.parser.feed_data(data)
@@ -169,7 +172,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._watched.body_bytes > self._bounds.body_bytes_max:
             self._refusal = Overloaded("too many bodies are on their way", retry_after_seconds=1)
             raise httptools.HttpParserError
-        super().on_body(body)
+        # Not uvicorn's own way, which copies every byte into a bytearray and out of it again.
+        cycle = self.cycle
+        cycle.body = cycle.body + body if cycle.body else body  # type: ignore[assignment]
+        if len(cycle.body) >= HELD_SIZE_MAX:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         if self._declined:

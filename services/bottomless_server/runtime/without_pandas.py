@@ -15,7 +15,7 @@ class _Absent(MetaPathFinder):
     """Finds one module to be absent; of others it knows nothing."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is not loaded here", name=fullname)

@@ -10,6 +10,7 @@ from typing import Final
 from bottomless.errors import Code, Corrupt, Fault, InvalidRequest
 from bottomless.formats.batch import (
     HEADER_SIZE,
+    Codec,
     FrameHeader,
     decode_frame_header,
     decode_message,
@@ -27,6 +28,15 @@ from bottomless_server.ingest.core.faults import batch_too_large, column_fault
 _CRC: Final = struct.Struct("<I")
 _FRAME_COUNT_MAX: Final = CHUNK_BATCH_COUNT_MAX // 2
 """Bounds the Python work on one body; real writers send a handful."""
+
+
+def is_plain(body: bytes) -> bool:
+    """Whether it seems to be one frame without a codec: what reading it costs, its size says."""
+    try:
+        header = decode_frame_header(body)
+    except Corrupt:
+        return False
+    return header.codec is Codec.NONE and header.frame_size == len(body)
 
 
 def read_frames(body: bytes, frame_size_max: int) -> tuple[Frame, ...]:
