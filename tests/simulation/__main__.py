@@ -21,17 +21,19 @@ from simulation.run import simulate  # noqa: E402
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev sim")
     parser.add_argument("seeds", help="a seed, or FROM..TO")
+    parser.add_argument("--storm-seconds", type=float, default=25.0, help="of trouble, virtual")
     given = parser.parse_args()
+    storm: float = given.storm_seconds
     first, _, last = given.seeds.partition("..")
     if not last:
-        outcome = simulate(int(first), echo=print)
+        outcome = simulate(int(first), storm_seconds=storm, echo=print)
         print(f"seed {first}: {outcome.failure or 'holds'}; story {outcome.digest}")
         return int(outcome.failure is not None)
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
     for seed in range(int(first), int(last) + 1):
-        outcome = simulate(seed)
+        outcome = simulate(seed, storm_seconds=storm)
         gc.collect()
         counts.update(outcome.counts)
         if outcome.failure is not None:
