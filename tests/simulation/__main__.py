@@ -3,14 +3,19 @@
 A run that fails prints what it found and how to replay it, and the exit code is 1.
 """
 
+import os
+import sys
+
 from simulation import clockwork
 
+if os.environ.get("PYTHONHASHSEED") != "0":
+    # Sets of strings go by their hashes, which are drawn anew for each process.
+    again = [sys.executable, "-m", "simulation", *sys.argv[1:]]
+    os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
 clockwork.install()
 
 import argparse  # noqa: E402
 import gc  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import Counter  # noqa: E402
