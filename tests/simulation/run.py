@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy.random  # Imported late by others, where it would take from the seed.
 import structlog
 
-from bottomless.coordination.base import Changes
 from simulation.clients import PlainWriter, Reader, StrictProducer, Town, Trimmer
 from simulation.clockwork import Clockwork, running
 from simulation.expected import Broken, Expected
@@ -106,8 +104,10 @@ class Simulation:
             for kind in (StrictProducer, StrictProducer, PlainWriter):
                 who = f"{name}-w{len(works)}"
                 works.append(kind(self.town, stream, who, self.chance(who)).run())
-            for number in range(2):
-                works.append(Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run())
+            works += [
+                Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run()
+                for number in range(2)
+            ]
             works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
         return works
 
@@ -291,6 +291,3 @@ def _tell_log(story: Story, directory: str, level: str, event: Any) -> str:
         if "bug" in event["event"]:
             story.count("bugs")
     raise structlog.DropEvent
-
-
-__all__ = ["Changes", "Outcome", "simulate"]
