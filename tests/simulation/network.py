@@ -315,11 +315,10 @@ class _Session(NamedTuple):
         *,
         headers: Sequence[tuple[str, str]],
         data: AsyncIterator[bytes] | None,
-        allow_redirects: bool,
-        timeout: aiohttp.ClientTimeout,
+        **_: Any,
     ) -> AsyncIterator["_Answer"]:
         url = httpx.URL(target)
-        path, _, after = url.raw_path.partition(b"?")
+        path, __, after = url.raw_path.partition(b"?")
         try:
             body = b"" if data is None else b"".join([part async for part in data])
         except ClientGone as error:

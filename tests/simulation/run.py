@@ -53,6 +53,7 @@ class Simulation:
     story: Story
     ground: Ground
     storm_seconds: float
+    quiet_seconds: float
     programs: list[Program] = field(init=False)
     town: Town = field(init=False)
     trouble: Trouble = field(init=False)
@@ -91,7 +92,7 @@ class Simulation:
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.town.closing = True
-        await asyncio.wait({troubling, deleting}, timeout=QUIET_SECONDS)
+        await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
         await self._read_all()
         watching.cancel()
@@ -150,11 +151,11 @@ class Simulation:
                 and coordination is not None
             ),
             f"{stream.name} to be gone",
-            self.storm_seconds + QUIET_SECONDS,
+            self.storm_seconds + self.quiet_seconds,
         )
 
     async def _all_done(self, clients: "list[asyncio.Task[None]]") -> None:
-        _, waiting = await asyncio.wait(clients, timeout=QUIET_SECONDS)
+        _, waiting = await asyncio.wait(clients, timeout=self.quiet_seconds)
         if waiting:
             raise Broken(f"{len(waiting)} clients never finished after the troubles")
 
@@ -182,7 +183,7 @@ class Simulation:
             before = set(stream.seen)
             stream.seen = {o: v for o, v in stream.seen.items() if o < manifest.floor}
             while not await reader.page(limit=1000):
-                if self.loop.time() - began > QUIET_SECONDS:
+                if self.loop.time() - began > self.quiet_seconds:
                     raise Broken(f"{stream.name} cannot be read after the troubles")
                 await asyncio.sleep(0.05)
             floor = self.watches[stream.name]._manifest.floor
@@ -234,6 +235,7 @@ def simulate(
     seed: int,
     *,
     storm_seconds: float = STORM_SECONDS,
+    quiet_seconds: float = QUIET_SECONDS,
     echo: Callable[[str], object] | None = None,
 ) -> Outcome:
     """Run one seed to its end, or to what did not hold."""
@@ -251,7 +253,7 @@ def simulate(
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
-        simulation = Simulation(seed, loop, story, ground, storm_seconds)
+        simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds)
         try:
             loop.run_until_complete(simulation.run())
         except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found
