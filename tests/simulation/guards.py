@@ -6,28 +6,19 @@ simulation is blind. Each names seeds of which at least one has to fail.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from support.power_loss import PowerLossDisk
 
-from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.tracking import Tracking
-from bottomless_server.ingest.owner import Claim, NodeLease
 from bottomless_server.ingest.upkeep import Upkeep
-from bottomless_server.manifest.core.keeper import Keeper
-from bottomless_server.uploader.core.owner_seen import OwnerSeen
 
 
 class Replaced(NamedTuple):
     owner: Any
     name: str
     value: object
-
-
-def _always(*_: Any, **__: Any) -> bool:
-    return True
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -51,18 +42,6 @@ def _unsynced_data_dir(disk: PowerLossDisk, path: Path) -> None:
 
 
 _fsync_dir: Final = PowerLossDisk.fsync_dir
-_claim: Final = ownership.claim
-
-
-def _claim_dirty(record: Any, mine: Any, *rest: Any, **named: Any) -> Any:
-    if record.home != mine:
-        record = replace(record, dirty=False, reserved_next=record.reserved_next)
-    return _claim(record, mine, *rest, **named)
-
-
-def _everything_held(keeper: Keeper) -> Any:
-    """Whatever is here, in order, with or without holes."""
-    return tuple(fragment for _, fragment in sorted(keeper._held.items()))
 
 
 def _mark_everything(upkeep: Upkeep) -> None:
@@ -73,25 +52,15 @@ def _mark_everything(upkeep: Upkeep) -> None:
 GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
     "a sync before the answer": (
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)],
-        [],
+        [1],
     ),
-    "a sync of a segment's name": ([Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], []),
+    "a sync of a segment's name": ([Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1]),
     "a sync of the data directory's name": (
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [],
+        [5],
     ),
-    "producers": ([Replaced(Tracking, "take_chunk", _nothing)], []),
-    "the dirty mark": ([Replaced(ownership, "claim", _claim_dirty)], []),
-    "the lease": (
-        [
-            Replaced(NodeLease, "is_live", _always),
-            Replaced(Claim, "confirm", _nothing),
-        ],
-        [],
-    ),
-    "the epoch that the uploader follows": ([Replaced(OwnerSeen, "takes", _always)], []),
-    "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], []),
-    "contiguity": ([Replaced(Keeper, "_run", _everything_held)], []),
+    "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1]),
+    "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1]),
 }
 
 

@@ -50,3 +50,12 @@ def test_a_seed_tells_the_same_story_in_any_process() -> None:
 
     (digest,) = re.findall(r"story (\w{16})$", alone[1], re.MULTILINE)
     assert f"seed 3 holds, story {digest}" in after_another[1]
+
+
+@pytest.mark.timeout(600)
+def test_each_guard_that_is_taken_away_is_missed() -> None:
+    """The data directory's name was not synced once: that is how the simulation found it."""
+    code, told = simulated("guards", "--storm-seconds", STORM)
+
+    assert code == 0, told
+    assert told.count("fails: ") >= 4, told
