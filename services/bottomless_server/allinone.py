@@ -25,6 +25,7 @@ from bottomless.coordination.base import Coordination, CoordinationUnavailable
 from bottomless.coordination.embedded import EmbeddedValkey
 from bottomless.drives.base import Drive
 from bottomless_server.ingest import app as ingest
+from bottomless_server.ingest.file_calls import RealFileCalls, make_dir_durable
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
@@ -117,6 +118,7 @@ def locked(data_dir: Path) -> Iterator[None]:
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_dir_durable(RealFileCalls(), data_dir)
         lock = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         reason = error.strerror

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support.fault_coordination import FaultCoordination
+from support.fault_drive import FaultDrive
 from support.moto_server import running_moto
 from support.s3 import BUCKET, CREDENTIALS, S3Server
 from support.valkey import another_client, running_valkey
+from support.wire import Wire
 
 from bottomless.coordination.base import Changes, Coordination
 from bottomless.coordination.embedded import EmbeddedValkey
@@ -22,6 +25,7 @@ from bottomless.drives.s3 import S3Drive
 from bottomless.drives.s3_client import MIB, S3Options
 
 DRIVES: dict[str, Callable[[pytest.FixtureRequest], Drive]] = {
+    "faults-that-do-not-come": lambda _: FaultDrive(MemoryDrive(), Wire()),
     "local": lambda request: LocalDrive(request.getfixturevalue("tmp_path") / "store"),
     "memory": lambda _: MemoryDrive(),
     # Pages of two, so that every listing has several.
@@ -83,16 +87,24 @@ class Shared:
     """Let a lease's time pass."""
 
 
-def _memory(_: pytest.FixtureRequest, __: ExitStack) -> Shared:
+def _memory(
+    _: pytest.FixtureRequest,
+    __: ExitStack,
+    made: Callable[[Callable[[], int]], MemoryCoordination] = MemoryCoordination,
+) -> Shared:
     now = [1_700_000_000_000]
 
     def expire(redis_key: str) -> None:
         now[0] += 60_000
 
-    coordination = MemoryCoordination(lambda: now[0])
+    coordination = made(lambda: now[0])
     return Shared(
         coordination, lambda key, value: coordination.write(Changes({key: value})), expire
     )
+
+
+def _faulty(request: pytest.FixtureRequest, stack: ExitStack) -> Shared:
+    return _memory(request, stack, lambda clock: FaultCoordination(clock, Wire()))
 
 
 def _redis(request: pytest.FixtureRequest, stack: ExitStack) -> Shared:
@@ -110,7 +122,11 @@ def _done(answer: object) -> None:
     assert answer
 
 
-COORDINATIONS = {"memory": _memory, "redis": _redis}
+COORDINATIONS: dict[str, Callable[[pytest.FixtureRequest, ExitStack], Shared]] = {
+    "faults-that-do-not-come": _faulty,
+    "memory": _memory,
+    "redis": _redis,
+}
 
 
 @pytest.fixture(params=sorted(COORDINATIONS))

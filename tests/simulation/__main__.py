@@ -3,35 +3,55 @@
 A run that fails prints what it found and how to replay it, and the exit code is 1.
 """
 
+import os
+import sys
+
 from simulation import clockwork
 
+if os.environ.get("PYTHONHASHSEED") != "0":
+    # Sets of strings go by their hashes, which are drawn anew for each process.
+    again = [sys.executable, "-m", "simulation", *sys.argv[1:]]
+    os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})
 clockwork.install()
 
 import argparse  # noqa: E402
 import gc  # noqa: E402
-import os  # noqa: E402
-import sys  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import Counter  # noqa: E402
 
-from simulation.run import simulate  # noqa: E402
+from simulation.guards import GUARDS, without  # noqa: E402
+from simulation.run import STORM_SECONDS, simulate  # noqa: E402
+
+TWIN_QUIET_SECONDS = 30.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev sim")
-    parser.add_argument("seeds", help="a seed, or FROM..TO")
+    parser.add_argument("seeds", help="a seed, FROM..TO, or `guards`: each guard taken away")
+    parser.add_argument(
+        "--storm-seconds", type=float, default=STORM_SECONDS, help="of trouble, virtual"
+    )
     given = parser.parse_args()
+    storm: float = given.storm_seconds
+    if given.seeds == "guards":
+        return remove_guards(storm)
     first, _, last = given.seeds.partition("..")
-    if not last:
-        outcome = simulate(int(first), echo=print)
-        print(f"seed {first}: {outcome.failure or 'holds'}; story {outcome.digest}")
-        return int(outcome.failure is not None)
+    return run_many(int(first), int(last), storm) if last else replay(int(first), storm)
+
+
+def replay(seed: int, storm_seconds: float) -> int:
+    outcome = simulate(seed, storm_seconds=storm_seconds, echo=print)
+    print(f"seed {seed}: {outcome.failure or 'holds'}; story {outcome.digest}")
+    return int(outcome.failure is not None)
+
+
+def run_many(first: int, last: int, storm_seconds: float) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
-    for seed in range(int(first), int(last) + 1):
-        outcome = simulate(seed)
+    for seed in range(first, last + 1):
+        outcome = simulate(seed, storm_seconds=storm_seconds)
         gc.collect()
         counts.update(outcome.counts)
         if outcome.failure is not None:
@@ -39,10 +59,32 @@ def main() -> int:
             print(f"seed {seed} FAILED: {outcome.failure}")
             print(*outcome.lines[-5:], f"replay: ./dev sim {seed}", sep="\n")
         else:
-            print(f"seed {seed} holds, story {outcome.digest}, {time.monotonic() - began:.0f} s")
+            took = time.monotonic() - began
+            print(f"seed {seed} holds, story {outcome.digest}, {took:.0f} s")
         sys.stdout.flush()
-    print(f"{int(last) - int(first) + 1} seeds, {len(failed)} failed: {failed}; {dict(counts)}")
+    print(f"{last - first + 1} seeds, {len(failed)} failed: {failed}; {dict(counts)}")
     return int(bool(failed))
+
+
+def remove_guards(storm_seconds: float) -> int:
+    """Whether every guard is missed by one of its seeds when it is away."""
+    unseen = 0
+    for guard, (_, seeds) in GUARDS.items():
+        failure = None
+        for seed in seeds:
+            with without(guard):
+                outcome = simulate(
+                    seed, storm_seconds=storm_seconds, quiet_seconds=TWIN_QUIET_SECONDS
+                )
+            gc.collect()
+            failure = outcome.failure
+            if failure is not None:
+                print(f"without {guard}: seed {seed} fails: {failure}")
+                break
+        unseen += failure is None
+        if failure is None:
+            print(f"without {guard}: NOT SEEN")
+    return int(unseen > 0)
 
 
 def forget(_: object) -> None:

@@ -9,7 +9,6 @@ Each simulated process has a wall clock of its own, which its context says.
 
 import os
 import random
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -55,19 +54,23 @@ def install() -> None:
     """
     if "bottomless" in sys.modules:
         raise RuntimeError("clocks are to be replaced before the product is imported")
-    time.time = _either(time.time, lambda work: work.wall_ns() / 1e9)
-    time.time_ns = _either(time.time_ns, Clockwork.wall_ns)
-    for name in ("monotonic", "perf_counter"):
-        setattr(time, name, _either(getattr(time, name), lambda work: work.elapsed()))
-    for name in ("monotonic_ns", "perf_counter_ns"):
-        nanoseconds = lambda work: int(work.elapsed() * 1e9)  # noqa: E731
-        setattr(time, name, _either(getattr(time, name), nanoseconds))
+    ours: dict[str, Callable[[Clockwork], float]] = {
+        "time": lambda work: work.wall_ns() / 1e9,
+        "time_ns": Clockwork.wall_ns,
+        "monotonic": lambda work: work.elapsed(),
+        "monotonic_ns": lambda work: int(work.elapsed() * 1e9),
+        "perf_counter": lambda work: work.elapsed(),
+        "perf_counter_ns": lambda work: int(work.elapsed() * 1e9),
+    }
+    for name, read in ours.items():
+        setattr(time, name, _either(getattr(time, name), read))
     os.urandom = _urandom
     random._urandom = _urandom  # type: ignore[attr-defined]
-    assert secrets.token_bytes.__module__ == "secrets"
 
 
-def _either(real: Callable[[], object], ours: Callable[[Clockwork], object]) -> Callable[[], object]:
+def _either(
+    real: Callable[[], object], ours: Callable[[Clockwork], object]
+) -> Callable[[], object]:
     return lambda: ours(_running[-1]) if _running else real()
 
 

@@ -10,6 +10,7 @@ Calls in worker threads run here, one at a time, at moments that are made up fro
 import asyncio
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
@@ -80,6 +81,7 @@ class _Numbered:
 
     made_count = 0
     """In this run."""
+    _number: int
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         made = super().__new__(cls)
@@ -87,7 +89,7 @@ class _Numbered:
         return made
 
     def __hash__(self) -> int:
-        return self._number  # type: ignore[attr-defined,no-any-return]
+        return self._number
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -102,6 +104,10 @@ class _NumberedFuture(_Numbered, asyncio.Future[Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
+    _ready: "deque[asyncio.Handle]"
+    _scheduled: "list[Any]"
+    _stopping: bool
+
     def __init__(self, chance: random.Random) -> None:
         super().__init__()
         _Numbered.made_count = 0
@@ -119,10 +125,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def create_future(self) -> "asyncio.Future[Any]":
-        return _NumberedFuture(loop=self)
+        made: asyncio.Future[Any] = _NumberedFuture(loop=self)
+        return made
 
     def run_in_executor(  # type: ignore[override]
-        self, executor: object, func: Callable[..., _T], *args: Any
+        self, _: object, func: Callable[..., _T], *args: Any
     ) -> "asyncio.Future[_T]":
         """A call in a thread: begun later unless it is cancelled before, heard of later still."""
         future: asyncio.Future[_T] = self.create_future()
@@ -154,7 +161,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if not self._ready:
             return
         handle = self._choose()
-        process = handle._context.get(PROCESS)
+        process = _process_of(handle)
         if process is not None and process.alive and process.steps_left is not None:
             process.steps_left -= 1
             if process.steps_left < 0:
@@ -175,7 +182,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready.extend(handles)
 
     def _take_due(self) -> None:
-        timers: list[asyncio.TimerHandle] = self._scheduled
+        timers = self._scheduled
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
         if not self._ready and not self._stopping:
@@ -191,9 +198,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """The oldest of a process that chance chose among those that have something to do."""
         ready = self._ready
         if len(ready) > 1:
-            process = ready[self._chance.randrange(len(ready))]._context.get(PROCESS)
+            process = _process_of(ready[self._chance.randrange(len(ready))])
             for number, handle in enumerate(ready):
-                if handle._context.get(PROCESS) is process:
+                if _process_of(handle) is process:
                     del ready[number]
                     return handle
         return ready.popleft()
@@ -210,15 +217,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
+def _process_of(handle: Any) -> Process | None:
+    context: Context = handle._context
+    return context.get(PROCESS)
+
+
 def _make_task(
     loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None
 ) -> "asyncio.Task[Any]":
-    task = _NumberedTask(work, loop=loop, context=context)
-    process = task.get_context().get(PROCESS) if hasattr(task, "get_context") else None
-    if process is None and context is not None:
-        process = context.get(PROCESS)
-    elif context is None:
-        process = PROCESS.get()
+    task: asyncio.Task[Any] = _NumberedTask(work, loop=loop, context=context)
+    process = PROCESS.get() if context is None else context.get(PROCESS)
     if process is not None:
         process.keep(task)
     return task

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
-from starlette.types import ASGIApp, Message, Receive, Scope
+from starlette.types import ASGIApp, Message, Scope
 from support.wire import Mishap, Weather
 
 from bottomless.errors import Outcome
@@ -315,16 +315,16 @@ class _Session(NamedTuple):
         *,
         headers: Sequence[tuple[str, str]],
         data: AsyncIterator[bytes] | None,
-        **_: object,
+        **_: Any,
     ) -> AsyncIterator["_Answer"]:
         url = httpx.URL(target)
-        path, _, query = url.raw_path.partition(b"?")
+        path, __, after = url.raw_path.partition(b"?")
         try:
             body = b"" if data is None else b"".join([part async for part in data])
         except ClientGone as error:
             raise aiohttp.ClientPayloadError from error
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        sent = Request(method, path.decode(), query, raw, body)
+        sent = Request(method, path.decode(), after, raw, body)
         try:
             reply = await self.network.ask(self.source, self.url, sent, self.answer_seconds)
         except NoConnection as error:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import numpy.random  # Imported late by others, where it would take from the seed.
 import structlog
 
-from bottomless.coordination.base import Changes
 from simulation.clients import PlainWriter, Reader, StrictProducer, Town, Trimmer
 from simulation.clockwork import Clockwork, running
 from simulation.expected import Broken, Expected
@@ -55,6 +53,7 @@ class Simulation:
     story: Story
     ground: Ground
     storm_seconds: float
+    quiet_seconds: float
     programs: list[Program] = field(init=False)
     town: Town = field(init=False)
     trouble: Trouble = field(init=False)
@@ -93,7 +92,7 @@ class Simulation:
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.town.closing = True
-        await asyncio.wait({troubling, deleting}, timeout=QUIET_SECONDS)
+        await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
         await self._read_all()
         watching.cancel()
@@ -106,8 +105,10 @@ class Simulation:
             for kind in (StrictProducer, StrictProducer, PlainWriter):
                 who = f"{name}-w{len(works)}"
                 works.append(kind(self.town, stream, who, self.chance(who)).run())
-            for number in range(2):
-                works.append(Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run())
+            works += [
+                Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run()
+                for number in range(2)
+            ]
             works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
         return works
 
@@ -150,11 +151,11 @@ class Simulation:
                 and coordination is not None
             ),
             f"{stream.name} to be gone",
-            self.storm_seconds + QUIET_SECONDS,
+            self.storm_seconds + self.quiet_seconds,
         )
 
     async def _all_done(self, clients: "list[asyncio.Task[None]]") -> None:
-        _, waiting = await asyncio.wait(clients, timeout=QUIET_SECONDS)
+        _, waiting = await asyncio.wait(clients, timeout=self.quiet_seconds)
         if waiting:
             raise Broken(f"{len(waiting)} clients never finished after the troubles")
 
@@ -182,7 +183,7 @@ class Simulation:
             before = set(stream.seen)
             stream.seen = {o: v for o, v in stream.seen.items() if o < manifest.floor}
             while not await reader.page(limit=1000):
-                if self.loop.time() - began > QUIET_SECONDS:
+                if self.loop.time() - began > self.quiet_seconds:
                     raise Broken(f"{stream.name} cannot be read after the troubles")
                 await asyncio.sleep(0.05)
             floor = self.watches[stream.name]._manifest.floor
@@ -234,6 +235,7 @@ def simulate(
     seed: int,
     *,
     storm_seconds: float = STORM_SECONDS,
+    quiet_seconds: float = QUIET_SECONDS,
     echo: Callable[[str], object] | None = None,
 ) -> Outcome:
     """Run one seed to its end, or to what did not hold."""
@@ -251,7 +253,7 @@ def simulate(
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
-        simulation = Simulation(seed, loop, story, ground, storm_seconds)
+        simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds)
         try:
             loop.run_until_complete(simulation.run())
         except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found
@@ -291,6 +293,3 @@ def _tell_log(story: Story, directory: str, level: str, event: Any) -> str:
         if "bug" in event["event"]:
             story.count("bugs")
     raise structlog.DropEvent
-
-
-__all__ = ["Changes", "Outcome", "simulate"]

@@ -82,9 +82,7 @@ class FaultCoordination(MemoryCoordination):
         await self._change("settle", lambda: MemoryCoordination.settle(self, dues))
 
     async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
-        return await self._read(
-            "due", lambda: MemoryCoordination.due_at(self, redis_key, members)
-        )
+        return await self._read("due", lambda: MemoryCoordination.due_at(self, redis_key, members))
 
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         return await self._read(
@@ -92,9 +90,7 @@ class FaultCoordination(MemoryCoordination):
         )
 
     async def member_count(self, redis_key: str) -> int:
-        return await self._read(
-            "members", lambda: MemoryCoordination.member_count(self, redis_key)
-        )
+        return await self._read("members", lambda: MemoryCoordination.member_count(self, redis_key))
 
     async def check(self) -> None:
         await self._read("check", lambda: MemoryCoordination.check(self))

@@ -33,13 +33,13 @@ class Passage(NamedTuple):
 class Weather(Protocol):
     """Decides what befalls a request; `route` says whose and which, like `drive.put`."""
 
-    def passage(self, route: str) -> Passage: ...
+    def passage(self, route: str, /) -> Passage: ...
 
 
 class Calm:
     """Nothing is ever lost, and nothing takes time."""
 
-    def passage(self, route: str) -> Passage:
+    def passage(self, _: str) -> Passage:
         return _NOTHING
 
 

@@ -5,14 +5,19 @@ order of these calls (synced before answered, published before freed), so tests 
 them, and make them fail one at a time.
 """
 
+import errno
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Protocol
 
 IOV_COUNT_MAX: Final = 512
 """Parts of one gathered write; Linux takes 1024."""
+_NOT_OURS: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EOPNOTSUPP}
+)
+"""What a directory above ours may answer to a look or a sync."""
 
 
 class FileCalls(Protocol):
@@ -147,16 +152,30 @@ def make_dir_durable(files: FileCalls, path: Path) -> None:
     """Make a directory, and those above it that are missing, durable with their names.
 
     The name is synced also where the directory is there: whoever made it may have died before
-    its sync. A directory above that must not be looked into is not one that we made.
+    its sync. A directory above that must not be looked into, or of a file system that does not
+    sync directories, is not one that we made.
 
     After a crash there are none of them, or some from the top on, all of them empty.
+
+    Raises:
+        OSError
     """
-    with suppress(PermissionError):
-        if path.parent != path and path.name not in files.names(path.parent):
-            make_dir_durable(files, path.parent)
+    above = path.parent
+    with _tolerated():
+        if above != path and path.name not in files.names(above):
+            make_dir_durable(files, above)
     files.make_dir(path)
-    with suppress(PermissionError):
-        files.fsync_dir(path.parent)
+    with _tolerated():
+        files.fsync_dir(above)
+
+
+@contextmanager
+def _tolerated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NOT_OURS:
+            raise
 
 
 def replace_file(files: FileCalls, path: Path, data: bytes) -> None:

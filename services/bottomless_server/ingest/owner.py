@@ -300,13 +300,14 @@ class Owner:
             raise coordination_unavailable() from error
 
     async def left_producers(self, record: StreamRecord) -> bytes | None:
-        """What the last owner knew of producers when it left a stream that is claimed and clean.
+        """What the last owner knew of producers when it left a stream of which nothing lies here.
+
+        Also of one that is dirty: this node may have died between the mark and its first write,
+        and then knows nothing else. Whoever takes it compares the offset at which it was left.
 
         Raises:
             Unavailable: `coordination-unavailable`, outcome none.
         """
-        if record.dirty:
-            return None
         try:
             return await self.streams.load_producers(record.stream_id)
         except Unavailable as error:

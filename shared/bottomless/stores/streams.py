@@ -5,7 +5,7 @@ bottomless:name:{tenant}:{name}    stream id
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
 bottomless:nodes                   where ingest nodes are: ingest_nodes.py
-bottomless:producers:{stream_id}   what is known of a clean stream's producers
+bottomless:producers:{stream_id}   what the last owner knew of producers when it left
 bottomless:deletes                 object keys, by the time from which they may go
 
 Indexes, each changed in the transaction that changes what it speaks of:
@@ -40,7 +40,7 @@ def stream_key(stream_id: StreamId) -> str:
 
 
 def producers_key(stream_id: StreamId) -> str:
-    """Written whenever a stream becomes clean, and good for as long as it is."""
+    """Written whenever a stream becomes clean, and good until its next owner has written."""
     return f"bottomless:producers:{stream_id}"
 
 

@@ -13,7 +13,7 @@ from bottomless.stores.streams import node_key
 from bottomless_server.ingest import owner as owner_module
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.owner import Claim, NodeLease
-from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, problem
+from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, no_space, problem
 
 COMMITS = "/internal/v1/commits"
 
@@ -68,6 +68,25 @@ async def test_the_next_owner_knows_them_also_after_a_crash_before_its_first_app
     await after.start()
 
     assert (await numbered(after, 0, "a")).json()["duplicates"] == 1
+    await after.aclose()
+    await other.aclose()
+
+
+async def test_the_next_owner_knows_them_after_a_crash_between_its_dirty_mark_and_its_first_write(
+    tmp_path: Path,
+) -> None:
+    """Found by the simulation: `PYTHONHASHSEED=1` and seed 6."""
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    await numbered(house, 0, "a")
+    other = await moved(house, tmp_path)
+    other.files.faults["create"].append(no_space())
+    assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
+    assert (await other.record()).dirty
+    after = other.after_crash()
+    await after.start()
+
+    assert (await numbered(after, 0, "a")).json()["duplicates"] == 1
+    assert (await numbered(after, 1, "b")).json()["first_offset"] == 1
     await after.aclose()
     await other.aclose()
 

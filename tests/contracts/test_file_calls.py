@@ -1,0 +1,216 @@
+"""What ingest relies on of its files, on the real ones and on a disk in memory that forgets."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.power_loss import PowerLossDisk
+
+from bottomless_server.ingest.file_calls import (
+    FileCalls,
+    RealFileCalls,
+    make_dir_durable,
+    read_exactly,
+    read_file,
+    replace_file,
+    write_all,
+)
+
+KINDS: dict[str, Callable[[Path], FileCalls]] = {
+    "real": lambda _: RealFileCalls(),
+    "forgetful": PowerLossDisk,
+}
+
+
+@pytest.fixture(params=sorted(KINDS))
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileCalls:
+    return KINDS[request.param](tmp_path)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> PowerLossDisk:
+    return PowerLossDisk(tmp_path)
+
+
+def write_file(files: FileCalls, path: Path, data: bytes, *, sync: bool = True) -> None:
+    fd = files.open(path, create=True)
+    write_all(files, fd, [data], 0)
+    if sync:
+        files.fdatasync(fd)
+    files.close(fd)
+
+
+def after_power_losses(disk: PowerLossDisk, path: Path, make: Callable[[], None]) -> set[bytes]:
+    """What is in a file after losses of power with many kinds of luck; b"-" where it is not."""
+    found = set()
+    for seed in range(40):
+        disk.make_dir(path.parent)
+        disk.fsync_dir(path.parent.parent)
+        make()
+        disk.lose_power(random.Random(seed))
+        there = path.name in disk.names(path.parent)
+        found.add(read_file(disk, path, 100) if there else b"-")
+        for name in disk.names(path.parent):
+            disk.unlink(path.parent / name)
+        disk.fsync_dir(path.parent)
+    return found
+
+
+def test_what_was_written_is_read_and_a_gap_is_zeros(files: FileCalls, tmp_path: Path) -> None:
+    fd = files.open(tmp_path / "a", create=True)
+
+    assert files.pwritev(fd, [b"one", memoryview(b"xtwo")[1:]], 0) == 6
+    files.pwritev(fd, [b"end"], 8)
+
+    assert read_exactly(files, fd, 100, 0) == b"onetwo\0\0end"
+    assert files.pread(fd, 3, 3) == b"two"
+    assert files.pread(fd, 3, 50) == b""
+    files.truncate(fd, 4)
+    assert (files.size(fd), files.pread(fd, 9, 0)) == (4, b"onet")
+    files.truncate(fd, 6)
+    assert files.pread(fd, 9, 0) == b"onet\0\0"
+    files.close(fd)
+
+
+def test_names_come_and_go(files: FileCalls, tmp_path: Path) -> None:
+    write_file(files, tmp_path / "a", b"a")
+    files.rename(tmp_path / "a", tmp_path / "b")
+    write_file(files, tmp_path / "c", b"c")
+    files.rename(tmp_path / "c", tmp_path / "b")
+    files.make_dir(tmp_path / "deep" / "er")
+    files.make_dir(tmp_path / "deep" / "er")
+
+    assert sorted(files.names(tmp_path)) == ["b", "deep"]
+    assert read_file(files, tmp_path / "b", 10) == b"c"
+    assert files.names(tmp_path / "nothing") == []
+    files.unlink(tmp_path / "b")
+    files.rename(tmp_path / "deep" / "er", tmp_path / "moved")
+    files.remove_dir(tmp_path / "deep")
+    assert files.names(tmp_path) == ["moved"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda files, path: files.open(path / "nothing"), FileNotFoundError),
+        (lambda files, path: files.open(path / "no" / "way", create=True), FileNotFoundError),
+        (lambda files, path: files.open(path / "a", create=True), FileExistsError),
+        (lambda files, path: files.unlink(path / "nothing"), FileNotFoundError),
+        (lambda files, path: files.rename(path / "nothing", path / "b"), FileNotFoundError),
+        (lambda files, path: files.remove_dir(path / "full"), OSError),
+        (lambda files, path: files.fsync_dir(path / "nothing"), FileNotFoundError),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    files: FileCalls,
+    tmp_path: Path,
+    call: Callable[[FileCalls, Path], object],
+    error: type[OSError],
+) -> None:
+    write_file(files, tmp_path / "a", b"a")
+    files.make_dir(tmp_path / "full")
+    write_file(files, tmp_path / "full" / "b", b"b")
+
+    with pytest.raises(error):
+        call(files, tmp_path)
+
+
+def test_an_open_file_outlives_its_name(files: FileCalls, tmp_path: Path) -> None:
+    write_file(files, tmp_path / "a", b"still here")
+    fd = files.open(tmp_path / "a")
+
+    files.unlink(tmp_path / "a")
+
+    assert files.pread(fd, 100, 0) == b"still here"
+    files.close(fd)
+
+
+def test_without_a_sync_a_write_may_be_lost_in_any_part(
+    disk: PowerLossDisk, tmp_path: Path
+) -> None:
+    path = tmp_path / "d" / "a"
+
+    def make() -> None:
+        write_file(disk, path, b"kept")
+        disk.fsync_dir(path.parent)
+        fd = disk.open(path)
+        disk.pwritev(fd, [b"one"], 4)
+        disk.pwritev(fd, [b"two"], 7)
+
+    found = after_power_losses(disk, path, make)
+    assert {b"kept", b"keptone", b"keptonetwo", b"kept\0\0\0two"} <= found
+    assert all(one.startswith(b"kept") for one in found)
+
+
+def test_a_synced_file_without_a_synced_name_may_be_gone(
+    disk: PowerLossDisk, tmp_path: Path
+) -> None:
+    path = tmp_path / "d" / "a"
+
+    assert after_power_losses(disk, path, lambda: write_file(disk, path, b"data")) == {
+        b"-",
+        b"data",
+    }
+
+
+def test_what_was_synced_with_its_name_is_there(disk: PowerLossDisk, tmp_path: Path) -> None:
+    path = tmp_path / "d" / "a"
+
+    def make() -> None:
+        write_file(disk, path, b"data")
+        disk.fsync_dir(path.parent)
+
+    assert after_power_losses(disk, path, make) == {b"data"}
+
+
+def test_a_replaced_file_is_the_old_one_or_the_new_one(disk: PowerLossDisk, tmp_path: Path) -> None:
+    path = tmp_path / "d" / "a"
+    replaced: list[bytes] = []
+
+    def make() -> None:
+        replace_file(disk, path, b"old")
+        fresh = path.with_name("a.new")
+        write_file(disk, fresh, b"new one")
+        disk.rename(fresh, path)
+        replaced.append(b"")
+
+    assert after_power_losses(disk, path, make) == {b"old", b"new one"}
+
+
+def test_a_failed_sync_forgets_what_it_did_not_write(disk: PowerLossDisk, tmp_path: Path) -> None:
+    path = tmp_path / "d" / "a"
+
+    def fail(call: str, _: Path) -> None:
+        if call == "fdatasync":
+            raise OSError("not written")
+
+    def make() -> None:
+        write_file(disk, path, b"kept")
+        disk.fsync_dir(path.parent)
+        fd = disk.open(path)
+        disk.pwritev(fd, [b"lost"], 4)
+        disk.before = fail
+        with pytest.raises(OSError, match="not written"):
+            disk.fdatasync(fd)
+        disk.before = lambda _, __: None
+        disk.fdatasync(fd)
+
+    assert after_power_losses(disk, path, make) == {b"kept"}
+
+
+def test_a_directory_made_durable_is_there_with_all_above_it(
+    disk: PowerLossDisk, tmp_path: Path
+) -> None:
+    path = tmp_path / "made" / "by" / "us" / "a"
+
+    def make() -> None:
+        make_dir_durable(disk, path.parent)
+        write_file(disk, path, b"data")
+        disk.fsync_dir(path.parent)
+
+    for seed in range(20):
+        make()
+        disk.lose_power(random.Random(seed))
+        assert read_file(disk, path, 100) == b"data"
+        disk.unlink(path)
