@@ -75,7 +75,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that the median of the rounds must reach."""
+    """Something that the median of the rounds must reach; without a bound, only to be known."""
 
     text: str
     value: Callable[[Sides], Sequence[float] | None]
@@ -89,10 +89,10 @@ class Goal:
         if not values:
             return Verdict(self.text, None, None, self.unit)
         found = Spread.of(values)
+        met: bool | None = None
         if self.at_least is not None:
             met = found.middle >= self.at_least
-        else:
-            assert self.at_most is not None
+        elif self.at_most is not None:
             met = found.middle <= self.at_most
         return Verdict(self.text, found, met, self.unit)
 

@@ -54,7 +54,8 @@ def said(spread: Spread, unit: str) -> str:
 
 
 def judged(verdict: Verdict) -> str:
-    words = {True: "met", False: "NOT met", None: "not measured"}[verdict.met]
+    unknown = "measured" if verdict.found else "not measured"
+    words = {True: "met", False: "NOT met", None: unknown}[verdict.met]
     found = "" if verdict.found is None else f": {said(verdict.found, verdict.unit)}"
     return f"{verdict.goal}: {words}{found}"
 

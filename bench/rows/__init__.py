@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bench.rows import append, clients, latency, objects, replay, scale, streams
+from bench.rows import append, clients, latency, objects, processes, replay, scale, streams
 from bench.turns import Row
 
 ROWS: Final[dict[str, Row]] = {
@@ -15,5 +15,6 @@ ROWS: Final[dict[str, Row]] = {
         *replay.ROWS,
         *objects.ROWS,
         *scale.ROWS,
+        *processes.ROWS,
     )
 }
