@@ -71,6 +71,8 @@ class Verdict:
     found: Spread | None
     met: bool | None
     unit: str = "x"
+    bound: float | None = None
+    at_most: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,16 @@ class Goal:
 
     def judge(self, sides: Sides) -> Verdict:
         values = self.value(sides)
+        bound = self.at_most if self.at_least is None else self.at_least
         if not values:
-            return Verdict(self.text, None, None, self.unit)
+            return Verdict(self.text, None, None, self.unit, bound)
         found = Spread.of(values)
         met: bool | None = None
         if self.at_least is not None:
             met = found.middle >= self.at_least
         elif self.at_most is not None:
             met = found.middle <= self.at_most
-        return Verdict(self.text, found, met, self.unit)
+        return Verdict(self.text, found, met, self.unit, bound, self.at_most is not None)
 
 
 def ratios(sides: Sides, ours: str, theirs: str) -> list[float] | None:
