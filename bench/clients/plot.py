@@ -32,6 +32,8 @@ def goals(rows: dict[str, Any], to: Path) -> None:
             if goal["at_most"]:
                 low, middle, high = 1 / high, 1 / middle, 1 / low
             lines.append((f"{name}: {goal['goal']}", low, middle, high, goal["met"]))
+    if not lines:
+        return
     lines.reverse()
     figure, axes = plt.subplots(figsize=(11, 0.34 * len(lines) + 1.2), layout="constrained")
     for at, (_, low, middle, high, met) in enumerate(lines):
@@ -47,8 +49,11 @@ def goals(rows: dict[str, Any], to: Path) -> None:
 def rates(rows: dict[str, Any], to: Path) -> None:
     """What each side did in a second, in millions, with the CPU of its server."""
     shown = [name for name in RATES if name in rows]
+    if not shown:
+        return
+    height = (len(shown) + 1) // 2
     figure, grid = plt.subplots(
-        (len(shown) + 1) // 2, 2, figsize=(13, 3.1 * ((len(shown) + 1) // 2)), layout="constrained"
+        height, 2, figsize=(13, 3.1 * height), layout="constrained", squeeze=False
     )
     for axes, name in zip(grid.flat, shown, strict=False):
         row = rows[name]

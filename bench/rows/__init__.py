@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from bench.rows import append, clients, latency, objects, processes, replay, scale, streams
+from bench.rows import (
+    append,
+    clients,
+    instructions,
+    latency,
+    objects,
+    processes,
+    replay,
+    scale,
+    streams,
+)
 from bench.turns import Row
 
 ROWS: Final[dict[str, Row]] = {
@@ -16,5 +26,6 @@ ROWS: Final[dict[str, Row]] = {
         *objects.ROWS,
         *scale.ROWS,
         *processes.ROWS,
+        *instructions.ROWS,
     )
 }
