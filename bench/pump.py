@@ -86,7 +86,7 @@ class Load:
             rss_mib=max(rss),
             p50_ms=answer["p50_us"] / 1000,
             p99_ms=answer["p99_us"] / 1000,
-            extra={"received": answer["received"], "requests": answer["requests"]},
+            extra={key: answer[key] for key in ("received", "requests", "refusals")},
         )
 
     def _run(self, requests: Path, seconds: float) -> dict[str, float]:

@@ -84,7 +84,9 @@ def _cells(figures: list[Figure]) -> Iterator[str]:
         for name in ("p50_ms", "p99_ms")
     ]
     yield f"{number(waits[0])} / {number(waits[1])}" if waits[1] else ""
-    more = sorted(set(figures[0].extra) - {"received", "requests"})
+    more = sorted(set(figures[0].extra) - {"received", "requests", "refusals"})
+    if any(figure.extra.get("refusals") for figure in figures):
+        more.append("refusals")
     told = [
         f"{number(_of(figures, lambda figure, key=key: figure.extra[key]).middle)} {key}"
         for key in more
