@@ -9,8 +9,9 @@ import argparse
 import sys
 
 from bench.place import CACHE
-from bench.report import keep, show
+from bench.report import draw, keep, show
 from bench.rows import ROWS
+from bench.tables import publish
 from bench.turns import play
 
 
@@ -25,7 +26,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="of one side in one round")
     parser.add_argument("--list", action="store_true", help="name the rows and end")
     parser.add_argument("--dry", action="store_true", help="keep nothing in bench/results")
+    parser.add_argument(
+        "--publish", action="store_true", help="write docs/performance.md from what is kept"
+    )
     given = parser.parse_args()
+    if given.publish:
+        publish(list(ROWS))
+        draw()
+        return 0
     if given.list:
         for row in ROWS.values():
             print(f"{row.name:<20}{row.title}")
@@ -43,6 +51,8 @@ def main() -> int:
         show(outcome)
         if not given.dry:
             keep(outcome)
+    if not given.dry:
+        draw()
     return 0
 
 

@@ -71,11 +71,13 @@ class Verdict:
     found: Spread | None
     met: bool | None
     unit: str = "x"
+    bound: float | None = None
+    at_most: bool = False
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that the median of the rounds must reach."""
+    """Something that the median of the rounds must reach; without a bound, only to be known."""
 
     text: str
     value: Callable[[Sides], Sequence[float] | None]
@@ -86,15 +88,16 @@ class Goal:
 
     def judge(self, sides: Sides) -> Verdict:
         values = self.value(sides)
+        bound = self.at_most if self.at_least is None else self.at_least
         if not values:
-            return Verdict(self.text, None, None, self.unit)
+            return Verdict(self.text, None, None, self.unit, bound)
         found = Spread.of(values)
+        met: bool | None = None
         if self.at_least is not None:
             met = found.middle >= self.at_least
-        else:
-            assert self.at_most is not None
+        elif self.at_most is not None:
             met = found.middle <= self.at_most
-        return Verdict(self.text, found, met, self.unit)
+        return Verdict(self.text, found, met, self.unit, bound, self.at_most is not None)
 
 
 def ratios(sides: Sides, ours: str, theirs: str) -> list[float] | None:

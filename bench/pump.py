@@ -86,7 +86,7 @@ class Load:
             rss_mib=max(rss),
             p50_ms=answer["p50_us"] / 1000,
             p99_ms=answer["p99_us"] / 1000,
-            extra={"received": answer["received"], "requests": answer["requests"]},
+            extra={key: answer[key] for key in ("received", "requests", "refusals")},
         )
 
     def _run(self, requests: Path, seconds: float) -> dict[str, float]:
@@ -111,7 +111,8 @@ class Load:
 class HttpLoad:
     """A load of HTTP, over connections that are new in each run: servers close idle ones."""
 
-    port: int
+    port: int | tuple[int, ...]
+    """Of several, the connections go to one after the other."""
     tree: Tree
     requests: Sequence[Request]
     connections: int
@@ -121,7 +122,11 @@ class HttpLoad:
     def __call__(self, seconds: float) -> Figure:
         with ExitStack() as stack:
             window = max(request.units for request in self.requests)
-            sockets = [stack.enter_context(connect(self.port)) for _ in range(self.connections)]
+            ports = (self.port,) if isinstance(self.port, int) else self.port
+            sockets = [
+                stack.enter_context(connect(ports[number % len(ports)]))
+                for number in range(self.connections)
+            ]
             load = Load("http", self.requests, sockets, window, tree=self.tree)
             return load.run(seconds if self.again else 0)
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from bench.figures import Figure, Spread, Verdict
+from bench.figures import Spread, Verdict
+from bench.install import peers_python
 from bench.place import RESULTS, ROOT
 from bench.turns import Outcome
 
@@ -54,7 +55,8 @@ def said(spread: Spread, unit: str) -> str:
 
 
 def judged(verdict: Verdict) -> str:
-    words = {True: "met", False: "NOT met", None: "not measured"}[verdict.met]
+    unknown = "measured" if verdict.found else "not measured"
+    words = {True: "met", False: "NOT met", None: unknown}[verdict.met]
     found = "" if verdict.found is None else f": {said(verdict.found, verdict.unit)}"
     return f"{verdict.goal}: {words}{found}"
 
@@ -89,6 +91,8 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
                 "goal": verdict.goal,
                 "met": verdict.met,
                 "unit": verdict.unit,
+                "bound": verdict.bound,
+                "at_most": verdict.at_most,
                 "found": None
                 if verdict.found is None
                 else [verdict.found.low, verdict.found.middle, verdict.found.high],
@@ -102,9 +106,11 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def summary(figures: list[Figure]) -> tuple[Spread, Spread]:
-    """Rates, and CPU seconds per million units."""
-    return (
-        Spread.of([figure.rate for figure in figures]),
-        Spread.of([figure.cpu_per_million for figure in figures]),
-    )
+def draw() -> None:
+    """The plots beside the document.
+
+    Raises:
+        Missing: matplotlib cannot be had.
+    """
+    script = ROOT / "bench" / "clients" / "plot.py"
+    subprocess.run([peers_python(), script, DOCUMENT, RESULTS], check=True)

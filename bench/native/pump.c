@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, LATENCY_MAX = 1 << 22 };
+enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, LATENCY_MAX = 1 << 22, REFUSALS_MAX = 10000 };
 #define DRAIN_NS 30000000000ll
 
 typedef struct {
@@ -61,7 +61,7 @@ typedef struct {
 
 static Request *requests;
 static size_t request_count, connection_count;
-static uint64_t answered, answered_in_time, received, replied, until_units, window_units = 1;
+static uint64_t refusals, answered, answered_in_time, received, replied, until_units, window_units = 1;
 static uint32_t *latencies;
 static size_t latency_count;
 static int64_t started, deadline, last_reply;
@@ -133,13 +133,24 @@ static void take_replies(Connection *c, uint64_t count) {
     }
 }
 
+/* The server is too busy: as a client would, send the one request of this connection anew. */
+static void send_again(Connection *c) {
+    if (c->count != 1 || refusals++ > REFUSALS_MAX) fail("refused too often");
+    c->outstanding -= requests[c->waiting[c->first].request].units;
+    c->count = 0;
+    c->next -= connection_count;
+    last_reply = now();
+    usleep(10000);
+}
+
 /* Each of these looks at the reply collected so far, and says how many bytes of it are its head
  * (0: more must come); what else belongs to it goes into skip. */
 
 static uint32_t http_reply(Connection *c) {
     char *end = memmem(c->head, c->have, "\r\n\r\n", 4);
     if (!end) return 0;
-    if (c->head[9] != '2') {
+    int refused = !memcmp(c->head + 9, "503", 3) || !memcmp(c->head + 9, "429", 3);
+    if (c->head[9] != '2' && !refused) {
         fprintf(stderr, "pump: answered %.*s%.*s\n", (int)c->have, c->head, (int)(rest_size < 500 ? rest_size : 500), rest);
         exit(1);
     }
@@ -147,7 +158,8 @@ static uint32_t http_reply(Connection *c) {
     char *length = strcasestr(c->head, "\r\ncontent-length:");
     if (length) c->skip = strtoull(length + 17, NULL, 10);
     else if (memcmp(c->head + 9, "204", 3)) fail("a reply of unknown length");
-    take_replies(c, 1);
+    if (refused) send_again(c);
+    else take_replies(c, 1);
     return end + 4 - c->head;
 }
 
@@ -348,9 +360,9 @@ int main(int argc, char **argv) {
     getrusage(RUSAGE_SELF, &used);
     qsort(latencies, latency_count, sizeof *latencies, by_number);
     printf("{\"seconds\": %.6f, \"units\": %lu, \"units_all\": %lu, \"replies\": %lu, \"received\": %lu, "
-           "\"cpu\": %.3f, \"p50_us\": %u, \"p99_us\": %u, \"max_us\": %u, \"requests\": %zu}\n",
+           "\"cpu\": %.3f, \"p50_us\": %u, \"p99_us\": %u, \"max_us\": %u, \"requests\": %zu, \"refusals\": %lu}\n",
            span, answered_in_time, answered, replied, received,
            used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6,
-           quantile(0.5), quantile(0.99), quantile(1), latency_count);
+           quantile(0.5), quantile(0.99), quantile(1), latency_count, refusals);
     return 0;
 }

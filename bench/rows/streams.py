@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import aiohttp
@@ -72,9 +73,9 @@ def _idle(stage: Stage) -> None:
             for number in range(IDLE_STREAMS)
         ]
         run = HttpLoad(ours.port, ours.tree, requests, OPENING, again=False)(0)
-        return _figure(run.seconds, spent)
+        return _figure(run.seconds, spent, run.extra)
 
-    def _figure(seconds: float, spent: float) -> Figure:
+    def _figure(seconds: float, spent: float, more: Mapping[str, float] | None = None) -> Figure:
         ours.tree.settle(10)
         rss = ours.tree.rss_mib()
         return Figure(
@@ -83,6 +84,7 @@ def _idle(stage: Stage) -> None:
             cpu_seconds=ours.tree.cpu_seconds() - spent,
             rss_mib=rss,
             extra={
+                **(more or {}),
                 "KiB a stream": (rss - before[0]) * 1024 / IDLE_STREAMS,
                 "file handles": ours.tree.handles(),
                 "file handles before": before[1],

