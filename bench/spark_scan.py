@@ -77,6 +77,8 @@ def cpu_seconds(pid: int) -> float:
 def local_spark(directory: Path) -> Iterator[SparkSession]:
     builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
     builder = builder.config("spark.local.dir", str(directory))
+    # Parquet at its best: the default for times is older than 64-bit ones, and slower.
+    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     spark = configure(builder.config("spark.driver.memory", "2g"), master="local[2]").getOrCreate()
     register(spark)
     try:
@@ -111,7 +113,7 @@ def scan(frame: DataFrame) -> None:
 
 def take_turns(spark: SparkSession, sides: Mapping[str, Callable[[], None]], rounds: int) -> Rounds:
     """Let the sides take turns, each round in another order; two rounds before are for warmth."""
-    gateway = spark.sparkContext._gateway
+    gateway = spark.sparkContext._gateway  # noqa: SLF001  # nothing else knows the process
     assert gateway is not None
     pid = gateway.proc.pid
     found: Rounds = {name: [] for name in sides}

@@ -16,6 +16,7 @@ from support.spark_session import Streams, milliseconds, rows_of, spark
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.read import sum_counts
+from bottomless.spark.store import Counts
 
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
@@ -96,6 +97,35 @@ def test_the_mode_decides_who_reads(
     assert counts.record_count == count == 5600
     assert (counts.object_reads > 0) == (mode == "direct")
     assert (counts.page_reads > 0) == (mode == "reader")
+
+
+def test_a_range_skips_fragments_and_chunks_that_it_does_not_lie_in(
+    streams: Streams, stored: str, tmp_path: Path
+) -> None:
+    def cost(name: str, **options: str | int) -> Counts:
+        directory = tmp_path / name
+        directory.mkdir()
+        frame = streams.load(stored, metricsDir=str(directory), rangeBytes=1, **options)
+        frame.count()
+        return sum_counts(directory)
+
+    stream_id = streams.client.offsets(stored).stream_id
+    fragments = [
+        len(list(streams.client.fragments(stored, **bounds, stream_id=stream_id)))
+        for bounds in (
+            {"first_offset": 0, "next_offset": 5600},
+            {"first_offset": 1500, "next_offset": 1510},
+        )
+    ]
+    everything = cost("everything")
+    some = cost("some", startingOffsets=1500, endingOffsets=1510)
+    bounds_only = cost("offsets", columns="offset,timestamp")
+    # Of each fragment its index, and each of the eight chunks by itself.
+    assert everything.object_reads == fragments[0] + 8
+    assert (some.object_reads, some.record_count, fragments[1]) == (2, 10, 1)
+    assert some.object_bytes < everything.object_bytes / 4
+    assert (bounds_only.object_reads, bounds_only.record_count) == (fragments[0], 5600)
+    assert bounds_only.object_bytes < everything.object_bytes / 50
 
 
 def test_small_partitions_hold_the_same_rows(streams: Streams, stored: str) -> None:

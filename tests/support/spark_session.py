@@ -14,6 +14,15 @@ from bottomless.client import BottomlessClient
 from bottomless.spark import configure, register
 from support.server import AllInOne
 
+QUICK = {
+    # Of a session that lives for seconds: what a compiler and a collector for long runs
+    # would gain comes too late.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -21,8 +30,10 @@ def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         # Py4J and PySpark leave sockets and pipes of the JVM's start to the collector.
         warnings.simplefilter("ignore", ResourceWarning)
-        builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
-        session = configure(builder, master="local[2]").getOrCreate()
+        builder = configure(SparkSession.builder, master="local[2]")
+        for name, value in QUICK.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
         register(session)
     yield session
     with warnings.catch_warnings():
