@@ -96,7 +96,7 @@ def fill(client: BottomlessClient, name: str, size: int, total: int) -> int:
     request_count = -(-total // REQUEST_SIZE)
     for _ in range(request_count):
         data = random.integers(0, 256, count * size, dtype=np.uint8)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
         values = pa.Array.from_buffers(pa.binary(), count, buffers)
         client.append_arrow(name, pa.table({"value": values}))
     client.wait_until_stored(name, timeout_seconds=180)

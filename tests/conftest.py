@@ -15,6 +15,8 @@ __all__ = ["server", "spark"]
 
 ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""
+OWN_DRIVERS = ("tests/spark/test_spark_kills.py",)
+"""Where they start drivers of their own instead."""
 EACH_APART = ("tests/journeys/test_kill.py",)
 """Long tests that share nothing with the others of their file."""
 
@@ -25,7 +27,7 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith(ONE_SESSION):
+        if path.startswith(ONE_SESSION) and path not in OWN_DRIVERS:
             return "spark"
         return nodeid if path in EACH_APART else path
 

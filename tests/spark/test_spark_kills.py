@@ -129,8 +129,10 @@ class House:
 
     def found(self, name: str) -> list[bytes]:
         """The values of a stream in its order, as plain reads show them."""
-        pages = self.client.arrow_pages(name, 0)
-        return [value for page in pages for value in page.table.column("value").to_pylist()]
+        found: list[bytes] = []
+        for page in self.client.arrow_pages(name, "first"):
+            found += page.table.column("value").to_pylist()  # type: ignore[arg-type]  # never null
+        return found
 
     def committed_batches(self) -> set[str]:
         """Those of the query that Spark knows to be done."""
