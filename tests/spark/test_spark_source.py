@@ -1,6 +1,9 @@
 """The data source against running services: every row of a stream, once, as plain reads show it."""
 
 import itertools
+import os
+import random
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource
 from support.server import AllInOne
-from support.spark_session import Streams, milliseconds, rows_of, spark
+from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of, spark
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.read import sum_counts
@@ -26,6 +29,8 @@ TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
 SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
 
 __all__ = ["spark"]
+
+SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "2013"))
 
 _numbers = itertools.count()
 
@@ -197,6 +202,43 @@ def test_every_column_comes_on_request(streams: Streams) -> None:
         assert (bytes(third.value), third.content) == (b"\x00\x01\x02\xff", 0)
         assert (third.key, third.headers, third.event_time, third.filter_value) == (None,) * 4
         streams.client.wait_until_stored(name, timeout_seconds=30)
+
+
+def test_random_records_come_through_spark_as_plain_reads_show_them(streams: Streams) -> None:
+    """Half of them in object storage, half in the tail, in appends of any size."""
+    print(f"BOTTOMLESS_TEST_SEED={SEED}")
+    choice = random.Random(SEED)
+    name = a_name()
+    streams.client.create_stream(name, SMALL)
+    for number in range(12):
+        streams.client.append(name, [a_random_record(choice) for _ in range(choice.randint(1, 40))])
+        if number == 5:
+            streams.client.wait_until_stored(name, timeout_seconds=30)
+    wanted = streams.plain_rows(name)
+    first = choice.randrange(len(wanted) // 4)
+    end = choice.randint(len(wanted) * 3 // 4, len(wanted))
+    frame = streams.load(
+        name,
+        columns=ALL_COLUMNS,
+        startingOffsets=first,
+        endingOffsets=end,
+        targetPartitionBytes=choice.choice([500, 5_000, 1_000_000]),
+    )
+    assert frame.toArrow().sort_by("offset").to_pylist() == wanted[first:end]
+
+
+def a_random_record(choice: random.Random) -> dict[str, object]:
+    """Any value, also an empty one; each of the rest may be there, be empty, or not be."""
+    record: dict[str, object] = {
+        "value_base64": b64encode(choice.randbytes(choice.choice([0, 1, 30, 3000]))).decode()
+    }
+    others: dict[str, object] = {
+        "key": choice.choice(["", "k", "schlüssel"]),
+        "headers": choice.choice([{}, {"type": ""}, {"type": "order", "v": "1"}]),
+        "filter_value": choice.choice(["", "emea"]),
+        "event_time": choice.randrange(10**12),
+    }
+    return record | {name: value for name, value in others.items() if choice.random() < 0.5}
 
 
 def test_one_frame_serves_filters_and_counts_after_each_other(

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
-from support.spark_session import Streams, spark
+from support.spark_session import ALL_COLUMNS, Streams, spark
 from support.waiting import until
 
 from bottomless.client import BottomlessClient
@@ -279,7 +279,6 @@ records = st.fixed_dictionaries(
     },
 )
 appends = st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4)
-ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
 
 
 @given(
@@ -324,7 +323,7 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
             streams.client.wait_until_stored(name, timeout_seconds=30)
         streams.client.append(name, batch)
     end = sum(map(len, appended))
-    rows = plain_rows(streams, name)
+    rows = streams.plain_rows(name)
     assert [row["offset"] for row in rows] == list(range(end))
     if "filterValues" in options:
         values = {"emea"} if options["filterValues"] == "emea" else {"", "apac"}
@@ -378,9 +377,9 @@ def test_positions_mean_what_they_say(streams: Streams) -> None:
     stream_id = streams.client.create_stream(name, SMALL)["stream_id"]
     for _ in range(2):
         streams.produce(name, 10)
-        last = plain_rows(streams, name)[-1]["timestamp"].timestamp()
+        last = streams.plain_rows(name)[-1]["timestamp"].timestamp()
         until(lambda: time.time() > last + 0.002, what="the next millisecond")  # noqa: B023
-    second = plain_rows(streams, name)[10]["timestamp"]
+    second = streams.plain_rows(name)[10]["timestamp"]
     in_ms = round(second.timestamp() * 1000)
 
     def offsets(**options: str | int) -> range:
@@ -414,15 +413,6 @@ def test_positions_mean_what_they_say(streams: Streams) -> None:
         offsets(startingOffsets=3)
     streams.produce(name, 5)
     assert offsets(startingOffsets=3, failOnDataLoss="false") == range(20, 25)
-
-
-def plain_rows(streams: Streams, name: str) -> list[dict[str, Any]]:
-    """All columns of every record as plain reads show them, null where one is not stored."""
-    rows: list[dict[str, Any]] = []
-    for page in streams.client.arrow_pages(name, 0):
-        rows += page.table.to_pylist()
-    nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
-    return [nothing | row for row in rows]
 
 
 def batch_rows(options: dict[str, object]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from bottomless.client import BottomlessClient
 from bottomless.spark import configure, register
 from support.server import AllInOne
+
+ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
 
 QUICK = {
     # Of a session that lives for seconds: what a compiler and a collector for long runs
@@ -104,3 +106,11 @@ class Streams(NamedTuple):
                 (row["offset"], round(row["timestamp"].timestamp() * 1000), row["value"])
                 for row in columns.to_pylist()
             ]
+
+    def plain_rows(self, name: str) -> list[dict[str, Any]]:
+        """All columns of every record as plain reads show them, null where one is not stored."""
+        rows: list[dict[str, Any]] = []
+        for page in self.client.arrow_pages(name, 0):
+            rows += page.table.to_pylist()
+        nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
+        return [nothing | row for row in rows]
