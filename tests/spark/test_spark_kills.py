@@ -34,6 +34,11 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 CLUSTER = "local-cluster[2,1,1024]"
 """A master, two workers and an executor on each, all of them processes on the loopback address."""
 CONFIG = {"fragment": {"target_bytes": 1024 * 1024, "max_age_ms": 500}}
+SETTINGS = {
+    # What is trimmed goes at once, unless somebody holds it.
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
+}
 ROW_COUNT, REQUEST_COUNT = 10_000, 10
 VALUE_SIZE = 100
 
@@ -141,7 +146,10 @@ class House:
 
 @contextmanager
 def a_house(directory: Path) -> Iterator[House]:
-    with four_processes(directory) as services, BottomlessClient(services.url) as client:
+    with (
+        four_processes(directory, SETTINGS) as services,
+        BottomlessClient(services.url) as client,
+    ):
         (directory / "driver").mkdir()
         yield House(services, client, directory / "driver")
 

@@ -34,6 +34,9 @@ WORKERS = {
     "wrong": {**CREDENTIALS, "AWS_SECRET_ACCESS_KEY": "not-this-one"},
 }
 
+pytestmark = pytest.mark.timeout(600)
+"""The first test starts Spark, which takes seconds, or minutes on a machine with much to do."""
+
 _numbers = itertools.count()
 
 

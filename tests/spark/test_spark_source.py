@@ -32,6 +32,9 @@ __all__ = ["spark"]
 
 SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "2013"))
 
+pytestmark = pytest.mark.timeout(600)
+"""The first test starts Spark, which takes seconds, or minutes on a machine with much to do."""
+
 _numbers = itertools.count()
 
 

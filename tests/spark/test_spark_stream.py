@@ -44,6 +44,10 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
 }
 
+BUSY_SECONDS = 300
+"""For what takes a second, on a machine with ten times as much to do as it can."""
+pytestmark = pytest.mark.timeout(2 * BUSY_SECONDS)
+
 _numbers = itertools.count()
 
 
@@ -91,7 +95,7 @@ class Query:
         """Read what is there; the batches of this run."""
         before = len(self.batches)
         query = self.start(available_now=True, **options)
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(BUSY_SECONDS)
         return self.batches[before:]
 
     def _note(self, frame: DataFrame, batch_id: int) -> None:
@@ -167,10 +171,10 @@ def test_a_query_that_was_stopped_goes_on_where_it_was(
     streams.spark.streams.addListener(listener)
     running = query.start(available_now=False)
     try:
-        until(lambda: len(query.committed) == 20, 60, "the first records")
+        until(lambda: len(query.committed) == 20, BUSY_SECONDS, "the first records")
         streams.produce(query.name, 30)
-        until(lambda: len(query.committed) == 50, 60, "the records that came later")
-        until(lambda: any(one.end_offset == 50 for one in seen), 30, "its progress")
+        until(lambda: len(query.committed) == 50, BUSY_SECONDS, "the records that came later")
+        until(lambda: any(one.end_offset == 50 for one in seen), BUSY_SECONDS, "its progress")
     finally:
         running.stop()
         streams.spark.streams.removeListener(listener)
@@ -228,9 +232,9 @@ def test_an_idle_query_asks_seldom(streams: Streams, a_query: Callable[..., Quer
     with running_fault_proxy(streams.server.url) as proxy:
         running = query.start(available_now=False, url=proxy.endpoint)
         try:
-            until(lambda: len(query.committed) == 5, 60, "the first records")
+            until(lambda: len(query.committed) == 5, BUSY_SECONDS, "the first records")
             asked, began = proxy.request_count, time.monotonic()
-            until(lambda: proxy.request_count >= asked + 6, 60, "six more requests")
+            until(lambda: proxy.request_count >= asked + 6, BUSY_SECONDS, "six more requests")
             # Spark itself asks the source some 80 times a second.
             assert time.monotonic() - began > 6 * 0.25 - 0.5
         finally:
