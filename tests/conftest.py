@@ -7,11 +7,11 @@ import pytest
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
-from support.spark_session import spark
+from support.spark_session import spark, spark_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["server", "spark"]
+__all__ = ["server", "spark", "spark_server"]
 
 ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""

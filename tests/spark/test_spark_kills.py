@@ -30,7 +30,7 @@ from bottomless.client import BottomlessClient
 
 SECONDS = 240
 """Long enough for a driver on a machine with much else to do."""
-pytestmark = pytest.mark.timeout(2 * SECONDS)
+pytestmark = pytest.mark.timeout(4 * SECONDS)
 CLUSTER = "local-cluster[2,1,1024]"
 """A master, two workers and an executor on each, all of them processes on the loopback address."""
 CONFIG = {"fragment": {"target_bytes": 1024 * 1024, "max_age_ms": 500}}

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource
 from support.server import AllInOne
-from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of, spark
+from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.read import sum_counts
@@ -26,10 +26,6 @@ SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
 """Nothing is, within a test."""
 
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
-
-__all__ = ["spark"]
-
 SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "2013"))
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,17 +34,10 @@ pytestmark = pytest.mark.timeout(600)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    """One server for all tests here; every test has a stream of its own."""
-    with AllInOne(tmp_path_factory.mktemp("spark") / "data", SETTINGS) as server:
-        yield server
-
-
 @pytest.fixture
-def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
-        yield Streams(client, spark, running)
+def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
+    with BottomlessClient(spark_server.url) as client:
+        yield Streams(client, spark, spark_server)
 
 
 @pytest.fixture
@@ -59,7 +48,7 @@ def metrics_dir(tmp_path: Path) -> Path:
 
 
 def a_name() -> str:
-    return f"stream-{next(_numbers)}"
+    return f"batch-{next(_numbers)}"
 
 
 @pytest.fixture(scope="module")

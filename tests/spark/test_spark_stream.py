@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
-from support.spark_session import ALL_COLUMNS, Streams, spark
+from support.spark_session import ALL_COLUMNS, Streams
 from support.waiting import until
 
 from bottomless.client import BottomlessClient
@@ -31,19 +31,9 @@ from bottomless.spark.read import sum_counts
 from bottomless.spark.source import BottomlessSource
 from bottomless.spark.stream import BottomlessStreamReader
 
-__all__ = ["spark"]
-
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
 TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
-SETTINGS = {
-    "BOTTOMLESS_MANIFEST_FANOUT": "4",
-    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
-    # What is trimmed goes at once, unless somebody holds it.
-    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
-    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
-}
-
 BUSY_SECONDS = 300
 """For what takes a second, on a machine with ten times as much to do as it can."""
 pytestmark = pytest.mark.timeout(2 * BUSY_SECONDS)
@@ -51,16 +41,10 @@ pytestmark = pytest.mark.timeout(2 * BUSY_SECONDS)
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("spark-stream") / "data", SETTINGS) as server:
-        yield server
-
-
 @pytest.fixture
-def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
-        yield Streams(client, spark, running)
+def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
+    with BottomlessClient(spark_server.url) as client:
+        yield Streams(client, spark, spark_server)
 
 
 class Batch(NamedTuple):

@@ -7,15 +7,12 @@ from pyspark.sql import SparkSession
 from support.page_run import PageRun
 from support.pages import ROOT
 from support.ports import lasting_ports
-from support.spark_session import spark
-
-__all__ = ["spark"]
 
 PAGE = ROOT / "docs/spark-walk.md"
 SAID = "127.0.0.1:8080"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_the_walk_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
     """In the session that is there: what the page makes of its builder is the same one."""
     (port,) = lasting_ports(1)

@@ -1,4 +1,5 @@
-"""One SparkSession for all tests: starting one takes seconds, and a process can have only one."""
+"""One SparkSession and one server for all tests: each takes seconds to start, and a process can
+have only one session."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -43,6 +44,25 @@ def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         session.stop()
+
+
+SETTINGS = {
+    # Small enough that a handful of fragments makes groups, and local files go within a test.
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
+    # What is trimmed goes at once, unless somebody holds it.
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
+    # A batch of a test can be larger than one append.
+    "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": "262144",
+}
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
+    """One server for all tests with Spark; every test has a stream of its own."""
+    with AllInOne(tmp_path_factory.mktemp("spark") / "data", SETTINGS) as server:
+        yield server
 
 
 @contextmanager
