@@ -7,14 +7,16 @@ import pytest
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
-from support.spark_session import spark
+from support.spark_session import spark, spark_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["server", "spark"]
+__all__ = ["server", "spark", "spark_server"]
 
 ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""
+OWN_DRIVERS = ("tests/spark/test_spark_kills.py",)
+"""Where they start drivers of their own instead."""
 EACH_APART = ("tests/journeys/test_kill.py",)
 """Long tests that share nothing with the others of their file."""
 
@@ -25,7 +27,7 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith(ONE_SESSION):
+        if path.startswith(ONE_SESSION) and path not in OWN_DRIVERS:
             return "spark"
         return nodeid if path in EACH_APART else path
 

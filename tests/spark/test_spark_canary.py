@@ -6,9 +6,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from support.spark_session import spark
-
-__all__ = ["spark"]
 
 SETTING = "spark.sql.python.filterPushdown.enabled"
 

@@ -1,7 +1,6 @@
-"""The data source over S3: the same rows and figures on every way that a worker can take."""
+"""The data source over S3: the same rows on every way that a worker can take."""
 
 import itertools
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,6 @@ import httpx
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sql
 from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
 from support.seaweed import running_seaweed
 from support.server import AllInOne
@@ -35,6 +33,9 @@ WORKERS = {
     "right": CREDENTIALS,
     "wrong": {**CREDENTIALS, "AWS_SECRET_ACCESS_KEY": "not-this-one"},
 }
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test starts Spark, which takes seconds, or minutes on a machine with much to do."""
 
 _numbers = itertools.count()
 
@@ -122,29 +123,15 @@ def ways_in(counts: Counts) -> set[str]:
         ("auto", "wrong", "presigned"),
     ],
 )
-def test_every_way_brings_the_same_rows_and_figures(
+def test_every_way_brings_the_same_rows(
     world: S3Streams, stored: Stored, metrics_dir: Path, mode: str, credentials: str, way: str
 ) -> None:
     with worker_environment(world.streams.spark, WORKERS[credentials]):
-        frame = world.streams.load(stored.name, mode=mode)
+        frame = world.streams.load(stored.name, mode=mode, metricsDir=str(metrics_dir))
         rows = rows_of(frame)
-        counted = world.streams.load(stored.name, mode=mode, metricsDir=str(metrics_dir))
-        figures = counted.agg(
-            sql.count("*"),
-            sql.sum(sql.length("value")),
-            sql.sum(sql.crc32("value")),
-            sql.max("offset"),
-        ).first()
 
     assert [value for _, _, value in rows] == stored.values
     assert rows == world.streams.rows_over_http(stored.name)
-    assert figures is not None
-    assert tuple(figures) == (
-        len(stored.values),
-        sum(map(len, stored.values)),
-        sum(map(zlib.crc32, stored.values)),
-        len(stored.values) - 1,
-    )
     counts = sum_counts(metrics_dir)
     assert counts.record_count == len(stored.values)
     assert ways_in(counts) == {way}

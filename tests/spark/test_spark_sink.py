@@ -13,30 +13,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 from support.server import AllInOne
-from support.spark_session import Streams, milliseconds, spark
+from support.spark_session import Streams, milliseconds
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.sink import BottomlessStreamWriter
 from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.source import BottomlessSource
 
-__all__ = ["spark"]
-
-SETTINGS = {"BOTTOMLESS_INGEST_GROUP_BYTES_MAX": "65536"}
+BUSY_SECONDS = 300
+"""For what takes a second, on a machine with ten times as much to do as it can."""
+pytestmark = pytest.mark.timeout(2 * BUSY_SECONDS)
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("sink") / "data", SETTINGS) as server:
-        yield server
-
-
 @pytest.fixture
-def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
-        yield Streams(client, spark, running)
+def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
+    with BottomlessClient(spark_server.url) as client:
+        yield Streams(client, spark, spark_server)
 
 
 @pytest.fixture
@@ -118,7 +112,7 @@ def test_a_batch_above_the_bound_is_written_in_numbered_parts_each_once(
 ) -> None:
     """Each of three tasks stages more than one append may have."""
     frame = streams.spark.range(0, 6000, 1, 3).select(
-        sql.concat(sql.col("id").cast("string"), sql.lit(" " + "x" * 50)).alias("value")
+        sql.concat(sql.col("id").cast("string"), sql.lit(" " + "x" * 200)).alias("value")
     )
     for _ in range(2):
         write(streams, frame, name, txnAppId="load", txnId="large")
@@ -182,7 +176,7 @@ class Query:
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(BUSY_SECONDS)
         error = query.exception()
         if error is not None:
             raise error

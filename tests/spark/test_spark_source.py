@@ -1,6 +1,9 @@
 """The data source against running services: every row of a stream, once, as plain reads show it."""
 
 import itertools
+import os
+import random
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,34 +15,29 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource
 from support.server import AllInOne
-from support.spark_session import Streams, milliseconds, rows_of, spark
+from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of
 
 from bottomless.client import BottomlessClient
 from bottomless.spark.read import sum_counts
+from bottomless.spark.store import Counts
 
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
 TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
 """Nothing is, within a test."""
 
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
+SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "2013"))
 
-__all__ = ["spark"]
+pytestmark = pytest.mark.timeout(600)
+"""The first test starts Spark, which takes seconds, or minutes on a machine with much to do."""
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    """One server for all tests here; every test has a stream of its own."""
-    with AllInOne(tmp_path_factory.mktemp("spark") / "data", SETTINGS) as server:
-        yield server
-
-
 @pytest.fixture
-def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
-        yield Streams(client, spark, running)
+def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
+    with BottomlessClient(spark_server.url) as client:
+        yield Streams(client, spark, spark_server)
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def metrics_dir(tmp_path: Path) -> Path:
 
 
 def a_name() -> str:
-    return f"stream-{next(_numbers)}"
+    return f"batch-{next(_numbers)}"
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +94,31 @@ def test_the_mode_decides_who_reads(
     assert counts.record_count == count == 5600
     assert (counts.object_reads > 0) == (mode == "direct")
     assert (counts.page_reads > 0) == (mode == "reader")
+
+
+def test_a_range_skips_fragments_and_chunks_that_it_does_not_lie_in(
+    streams: Streams, stored: str, tmp_path: Path
+) -> None:
+    def cost(name: str, **options: str | int) -> Counts:
+        directory = tmp_path / name
+        directory.mkdir()
+        frame = streams.load(stored, metricsDir=str(directory), rangeBytes=1, **options)
+        frame.count()
+        return sum_counts(directory)
+
+    def fragments_in(first: int, end: int) -> int:
+        listed = streams.client.fragments(stored, first_offset=first, next_offset=end)
+        return len(list(listed))
+
+    everything = cost("everything")
+    some = cost("some", startingOffsets=1500, endingOffsets=1510)
+    bounds_only = cost("offsets", columns="offset,timestamp")
+    # Of each fragment its index, and each of the eight chunks by itself.
+    assert everything.object_reads == fragments_in(0, 5600) + 8
+    assert (some.object_reads, some.record_count, fragments_in(1500, 1510)) == (2, 10, 1)
+    assert some.object_bytes < everything.object_bytes / 4
+    assert (bounds_only.object_reads, bounds_only.record_count) == (fragments_in(0, 5600), 5600)
+    assert bounds_only.object_bytes < everything.object_bytes / 50
 
 
 def test_small_partitions_hold_the_same_rows(streams: Streams, stored: str) -> None:
@@ -171,6 +194,43 @@ def test_every_column_comes_on_request(streams: Streams) -> None:
         assert (bytes(third.value), third.content) == (b"\x00\x01\x02\xff", 0)
         assert (third.key, third.headers, third.event_time, third.filter_value) == (None,) * 4
         streams.client.wait_until_stored(name, timeout_seconds=30)
+
+
+def test_random_records_come_through_spark_as_plain_reads_show_them(streams: Streams) -> None:
+    """Half of them in object storage, half in the tail, in appends of any size."""
+    print(f"BOTTOMLESS_TEST_SEED={SEED}")
+    choice = random.Random(SEED)
+    name = a_name()
+    streams.client.create_stream(name, SMALL)
+    for number in range(12):
+        streams.client.append(name, [a_random_record(choice) for _ in range(choice.randint(1, 40))])
+        if number == 5:
+            streams.client.wait_until_stored(name, timeout_seconds=30)
+    wanted = streams.plain_rows(name)
+    first = choice.randrange(len(wanted) // 4)
+    end = choice.randint(len(wanted) * 3 // 4, len(wanted))
+    frame = streams.load(
+        name,
+        columns=ALL_COLUMNS,
+        startingOffsets=first,
+        endingOffsets=end,
+        targetPartitionBytes=choice.choice([500, 5_000, 1_000_000]),
+    )
+    assert frame.toArrow().sort_by("offset").to_pylist() == wanted[first:end]
+
+
+def a_random_record(choice: random.Random) -> dict[str, object]:
+    """Any value, also an empty one; each of the rest may be there, be empty, or not be."""
+    record: dict[str, object] = {
+        "value_base64": b64encode(choice.randbytes(choice.choice([0, 1, 30, 3000]))).decode()
+    }
+    others: dict[str, object] = {
+        "key": choice.choice(["", "k", "schlüssel"]),
+        "headers": choice.choice([{}, {"type": ""}, {"type": "order", "v": "1"}]),
+        "filter_value": choice.choice(["", "emea"]),
+        "event_time": choice.randrange(10**12),
+    }
+    return record | {name: value for name, value in others.items() if choice.random() < 0.5}
 
 
 def test_one_frame_serves_filters_and_counts_after_each_other(

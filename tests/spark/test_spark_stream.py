@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
-from support.spark_session import Streams, spark
+from support.spark_session import ALL_COLUMNS, Streams
 from support.waiting import until
 
 from bottomless.client import BottomlessClient
@@ -31,32 +31,20 @@ from bottomless.spark.read import sum_counts
 from bottomless.spark.source import BottomlessSource
 from bottomless.spark.stream import BottomlessStreamReader
 
-__all__ = ["spark"]
-
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
 TAIL = {"fragment": {"target_bytes": 1024**3, "max_age_ms": 3_600_000}}
-SETTINGS = {
-    "BOTTOMLESS_MANIFEST_FANOUT": "4",
-    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
-    # What is trimmed goes at once, unless somebody holds it.
-    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
-    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
-}
+BUSY_SECONDS = 300
+"""For what takes a second, on a machine with ten times as much to do as it can."""
+pytestmark = pytest.mark.timeout(2 * BUSY_SECONDS)
 
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("spark-stream") / "data", SETTINGS) as server:
-        yield server
-
-
 @pytest.fixture
-def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
-        yield Streams(client, spark, running)
+def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
+    with BottomlessClient(spark_server.url) as client:
+        yield Streams(client, spark, spark_server)
 
 
 class Batch(NamedTuple):
@@ -91,7 +79,7 @@ class Query:
         """Read what is there; the batches of this run."""
         before = len(self.batches)
         query = self.start(available_now=True, **options)
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(BUSY_SECONDS)
         return self.batches[before:]
 
     def _note(self, frame: DataFrame, batch_id: int) -> None:
@@ -167,10 +155,10 @@ def test_a_query_that_was_stopped_goes_on_where_it_was(
     streams.spark.streams.addListener(listener)
     running = query.start(available_now=False)
     try:
-        until(lambda: len(query.committed) == 20, 60, "the first records")
+        until(lambda: len(query.committed) == 20, BUSY_SECONDS, "the first records")
         streams.produce(query.name, 30)
-        until(lambda: len(query.committed) == 50, 60, "the records that came later")
-        until(lambda: any(one.end_offset == 50 for one in seen), 30, "its progress")
+        until(lambda: len(query.committed) == 50, BUSY_SECONDS, "the records that came later")
+        until(lambda: any(one.end_offset == 50 for one in seen), BUSY_SECONDS, "its progress")
     finally:
         running.stop()
         streams.spark.streams.removeListener(listener)
@@ -228,9 +216,9 @@ def test_an_idle_query_asks_seldom(streams: Streams, a_query: Callable[..., Quer
     with running_fault_proxy(streams.server.url) as proxy:
         running = query.start(available_now=False, url=proxy.endpoint)
         try:
-            until(lambda: len(query.committed) == 5, 60, "the first records")
+            until(lambda: len(query.committed) == 5, BUSY_SECONDS, "the first records")
             asked, began = proxy.request_count, time.monotonic()
-            until(lambda: proxy.request_count >= asked + 6, 60, "six more requests")
+            until(lambda: proxy.request_count >= asked + 6, BUSY_SECONDS, "six more requests")
             # Spark itself asks the source some 80 times a second.
             assert time.monotonic() - began > 6 * 0.25 - 0.5
         finally:
@@ -279,7 +267,6 @@ records = st.fixed_dictionaries(
     },
 )
 appends = st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4)
-ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
 
 
 @given(
@@ -324,7 +311,7 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
             streams.client.wait_until_stored(name, timeout_seconds=30)
         streams.client.append(name, batch)
     end = sum(map(len, appended))
-    rows = plain_rows(streams, name)
+    rows = streams.plain_rows(name)
     assert [row["offset"] for row in rows] == list(range(end))
     if "filterValues" in options:
         values = {"emea"} if options["filterValues"] == "emea" else {"", "apac"}
@@ -378,9 +365,9 @@ def test_positions_mean_what_they_say(streams: Streams) -> None:
     stream_id = streams.client.create_stream(name, SMALL)["stream_id"]
     for _ in range(2):
         streams.produce(name, 10)
-        last = plain_rows(streams, name)[-1]["timestamp"].timestamp()
+        last = streams.plain_rows(name)[-1]["timestamp"].timestamp()
         until(lambda: time.time() > last + 0.002, what="the next millisecond")  # noqa: B023
-    second = plain_rows(streams, name)[10]["timestamp"]
+    second = streams.plain_rows(name)[10]["timestamp"]
     in_ms = round(second.timestamp() * 1000)
 
     def offsets(**options: str | int) -> range:
@@ -414,15 +401,6 @@ def test_positions_mean_what_they_say(streams: Streams) -> None:
         offsets(startingOffsets=3)
     streams.produce(name, 5)
     assert offsets(startingOffsets=3, failOnDataLoss="false") == range(20, 25)
-
-
-def plain_rows(streams: Streams, name: str) -> list[dict[str, Any]]:
-    """All columns of every record as plain reads show them, null where one is not stored."""
-    rows: list[dict[str, Any]] = []
-    for page in streams.client.arrow_pages(name, 0):
-        rows += page.table.to_pylist()
-    nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
-    return [nothing | row for row in rows]
 
 
 def batch_rows(options: dict[str, object]) -> list[dict[str, Any]]:

@@ -1,10 +1,11 @@
-"""One SparkSession for all tests: starting one takes seconds, and a process can have only one."""
+"""One SparkSession and one server for all tests: each takes seconds to start, and a process can
+have only one session."""
 
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,19 @@ from bottomless.client import BottomlessClient
 from bottomless.spark import configure, register
 from support.server import AllInOne
 
+ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
+
+QUICK = {
+    # Of a session that lives for seconds: what a compiler and a collector for long runs
+    # would gain comes too late.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
@@ -21,13 +35,34 @@ def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         # Py4J and PySpark leave sockets and pipes of the JVM's start to the collector.
         warnings.simplefilter("ignore", ResourceWarning)
-        builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "2")
-        session = configure(builder, master="local[2]").getOrCreate()
+        builder = configure(SparkSession.builder, master="local[2]")
+        for name, value in QUICK.items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
         register(session)
     yield session
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         session.stop()
+
+
+SETTINGS = {
+    # Small enough that a handful of fragments makes groups, and local files go within a test.
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
+    # What is trimmed goes at once, unless somebody holds it.
+    "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
+    "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "50",
+    # A batch of a test can be larger than one append.
+    "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": "262144",
+}
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
+    """One server for all tests with Spark; every test has a stream of its own."""
+    with AllInOne(tmp_path_factory.mktemp("spark") / "data", SETTINGS) as server:
+        yield server
 
 
 @contextmanager
@@ -49,8 +84,9 @@ def worker_environment(spark: SparkSession, variables: Mapping[str, str]) -> Ite
 
 def rows_of(frame: DataFrame) -> list[tuple[int, int, bytes]]:
     """Offset, time in ms and value of every row."""
-    rows = frame.orderBy("offset").collect()
-    return [(row.offset, milliseconds(row.timestamp), bytes(row.value)) for row in rows]
+    # Sorted here: Spark would read all of it once more to find out how to.
+    rows = frame.select("offset", "timestamp", "value").collect()
+    return sorted((row.offset, milliseconds(row.timestamp), bytes(row.value)) for row in rows)
 
 
 def milliseconds(moment: datetime) -> int:
@@ -90,3 +126,11 @@ class Streams(NamedTuple):
                 (row["offset"], round(row["timestamp"].timestamp() * 1000), row["value"])
                 for row in columns.to_pylist()
             ]
+
+    def plain_rows(self, name: str) -> list[dict[str, Any]]:
+        """All columns of every record as plain reads show them, null where one is not stored."""
+        rows: list[dict[str, Any]] = []
+        for page in self.client.arrow_pages(name, 0):
+            rows += page.table.to_pylist()
+        nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
+        return [nothing | row for row in rows]

@@ -24,7 +24,7 @@ from bottomless.model.chunk import ChunkHeader, ChunkKind, ChunkPlace
 from bottomless.spark.options import OnCorrupt, Reading
 from bottomless.spark.plan import Slice, Stored
 from bottomless.spark.read_ahead import read_ahead
-from bottomless.spark.rows import RowShape
+from bottomless.spark.rows import BATCH_ROW_COUNT_MAX, RowShape
 from bottomless.spark.store import Objects
 
 _log: Final = logging.getLogger(__name__)
@@ -46,8 +46,9 @@ def read_slice(
 ) -> Iterator[Placed]:
     """Every record of the slice, in order, clipped exactly.
 
-    `reading` says how: whole chunks may be checked, and the batches in them are always
-    checked against their own checksums. What comes damaged or cut short is read once more,
+    Where offsets and times are all that is wanted, they come from the index, and no chunk is
+    read. `reading` says how to read chunks: whole chunks are checked, or the batches in them
+    against checksums of their own. What comes damaged or cut short is read once more,
     since that can have happened on the way. Chunks that are damaged again may be left out;
     then `skipped` is told of how many records.
 
@@ -63,6 +64,9 @@ def read_slice(
         if not skips:
             raise
         _skip(piece.first_offset, piece.next_offset, skipped)
+        return
+    if shape.is_in_index and not index.records["reserved"].any():
+        yield from _rows_of_index(index, piece, shape)
         return
     end = index.at_offset(piece.next_offset - 1) + 1
     spans = _spans(index, index.at_offset(piece.first_offset), end, reading.range_size)
@@ -80,6 +84,19 @@ def read_slice(
             else:
                 again = _fetch(objects, rest, span)()
                 yield from _decode(again, rest, span, shape, verify=reading.verify_checksums)
+
+
+def _rows_of_index(index: FragmentIndex, piece: Slice, shape: RowShape) -> Iterator[Placed]:
+    """Offsets and times of a slice: offsets are dense, and all records of a chunk have its time."""
+    offset = piece.first_offset
+    while offset < piece.next_offset:
+        end = min(piece.next_offset, offset + BATCH_ROW_COUNT_MAX)
+        chunks = index.records[index.at_offset(offset) : index.at_offset(end - 1) + 1]
+        bounds = np.append(chunks["first_offset"], np.uint64(end))
+        bounds[0] = offset
+        times = np.repeat(chunks["timestamp"], np.diff(bounds).astype(np.int64))
+        yield Placed(shape.of_index(offset, times), end)
+        offset = end
 
 
 class _Span(NamedTuple):
@@ -183,15 +200,16 @@ def _decode(
         if header.kind is ChunkKind.DATA and header.next_offset > piece.first_offset:
             if verify:
                 verify_body(header, chunk)
-            yield from _rows(header, chunk, piece, shape)
+            yield from _rows(header, chunk, piece, shape, verified=verify)
     check("fragment", expected == span.last.next_offset, "its chunks are not those of its index")
 
 
 def _rows(
-    header: ChunkHeader, chunk: memoryview, piece: Slice, shape: RowShape
+    header: ChunkHeader, chunk: memoryview, piece: Slice, shape: RowShape, *, verified: bool
 ) -> Iterator[Placed]:
     offset = header.first_offset
-    for batch in decode_frames(batches_of(header, chunk)):
+    # Checksums are the dearest part of a scan, so no byte is summed twice.
+    for batch in decode_frames(batches_of(header, chunk), verified=verified):
         start = max(0, piece.first_offset - offset)
         stop = min(batch.num_rows, piece.next_offset - offset)
         if start < stop:

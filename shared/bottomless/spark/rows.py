@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from bottomless.model.limits import MIB
 from bottomless.spark.options import Wanted
@@ -35,6 +36,20 @@ class RowShape:
     def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
         """Fit a batch of a chunk, whose header gives the offset of the first record and the time."""
         return self._chosen(stored, self._fit(stored, first_offset, timestamp))
+
+    @property
+    def is_in_index(self) -> bool:
+        """Whether a fragment's index says all that is wanted, so that no record need be read."""
+        return self._wanted is None and {"offset", "timestamp"}.issuperset(self._schema.names)
+
+    def of_index(self, first_offset: int, timestamps: NDArray[np.int64]) -> pa.RecordBatch:
+        """A row for each of the times in ms, of which `is_in_index` says that no more is wanted."""
+        made = {
+            "offset": lambda: _counting(first_offset, len(timestamps)),
+            "timestamp": lambda: _times(timestamps * 1000),
+        }
+        arrays = [made[name]() for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def of_page(self, page: pa.RecordBatch) -> pa.RecordBatch:
         """Fit a batch that has `offset` and `timestamp` columns, as the reader sends it."""
@@ -72,9 +87,12 @@ def _counting(first: int, count: int) -> "pa.Array[Any]":
 
 
 def _constant_time(timestamp: int, count: int) -> "pa.Array[Any]":
-    microseconds = np.full(count, timestamp * 1000, dtype=np.int64)
+    return _times(np.full(count, timestamp * 1000, dtype=np.int64))
+
+
+def _times(microseconds: NDArray[np.int64]) -> "pa.Array[Any]":
     kind = pa.timestamp("us", tz="UTC")
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(microseconds.data)])
+    return pa.Array.from_buffers(kind, len(microseconds), [None, pa.py_buffer(microseconds.data)])
 
 
 def _cast(array: "pa.Array[Any]", wanted: pa.DataType) -> "pa.Array[Any]":

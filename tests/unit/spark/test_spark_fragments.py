@@ -9,7 +9,7 @@ import pytest
 from bottomless.errors import Code, Corrupt, NotFound
 from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.chunk import seal_chunk
-from bottomless.formats.fragment import pack_fragment
+from bottomless.formats.fragment import FragmentIndex, decode_index, pack_fragment
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.record import Columns
@@ -99,6 +99,49 @@ def test_times_are_those_of_the_chunks(tmp_path: Path, stored: Stored) -> None:
     ]
 
 
+@pytest.mark.parametrize("columns", [["offset"], ["timestamp"], ["timestamp", "offset"]])
+@pytest.mark.parametrize("batch_max", [2, 50_000])
+def test_offsets_and_times_come_from_the_index_and_no_chunk_is_read(
+    tmp_path: Path,
+    stored: Stored,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: list[str],
+    batch_max: int,
+) -> None:
+    monkeypatch.setattr("bottomless.spark.fragments.BATCH_ROW_COUNT_MAX", batch_max)
+    shape = RowShape(pa.schema([SCHEMA.field(name) for name in columns]))
+    counts = Counts()
+    objects = LocalObjects(tmp_path, counts)
+    ranges = [(one, two) for one in range(FIRST_OFFSET, END) for two in range(one + 1, END + 1)]
+    for first, end in ranges:
+        placed = list(read_slice(objects, Slice(stored, first, end), shape))
+        wanted = read(tmp_path, stored, first, end)
+        assert [row for item in placed for row in item.rows.to_pylist()] == [
+            {name: row[name] for name in columns} for row in wanted
+        ]
+        assert placed[-1].next_offset == end
+    index_size = stored.size - stored.index_position
+    assert (counts.object_reads, counts.object_bytes) == (len(ranges), len(ranges) * index_size)
+
+
+def test_an_index_with_marks_of_a_later_version_leads_to_the_chunks(
+    tmp_path: Path, stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk may be a hole there, which has offsets and no records."""
+
+    def marked(data: bytes | memoryview) -> FragmentIndex:
+        index = decode_index(data)
+        records = index.records.copy()
+        records["reserved"][1] = 1
+        return FragmentIndex(index.footer, records)
+
+    monkeypatch.setattr("bottomless.spark.fragments.decode_index", marked)
+    counts = Counts()
+    shape = RowShape(pa.schema([SCHEMA.field("offset")]))
+    list(read_slice(LocalObjects(tmp_path, counts), Slice(stored, FIRST_OFFSET, END), shape))
+    assert counts.object_bytes == stored.size - 128
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 def test_chunks_may_come_in_any_number_of_reads(
     tmp_path: Path, stored: Stored, prefetch: int
@@ -150,6 +193,19 @@ def test_a_fragment_without_a_good_index_can_be_left_out(tmp_path: Path, stored:
     )
     assert list(pieces) == []
     assert skipped == [sum(CHUNKS)]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_damaged_byte_of_a_value_is_found(tmp_path: Path, stored: Stored, verify: bool) -> None:
+    """By the checksum of the whole chunk, or by that of the batch where it is not looked at."""
+    path = tmp_path / KEY
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"104105")] ^= 1
+    path.write_bytes(raw)
+    objects, shape = LocalObjects(tmp_path, Counts()), RowShape(SCHEMA)
+    piece = Slice(stored, FIRST_OFFSET, END)
+    with pytest.raises(Corrupt, match="checksum"):
+        list(read_slice(objects, piece, shape, Reading(verify_checksums=verify)))
 
 
 def test_a_damaged_byte_of_a_chunk_is_found(tmp_path: Path, stored: Stored) -> None:

@@ -1,0 +1,176 @@
+"""A driver of Spark that is killed by a test: `python -m support.spark_driver PLAN.json`.
+
+It takes the steps of its plan one after the other. At some points of them it stops and says
+so in a file, so that a test can kill an executor or the driver right there and not some time
+after; it goes on when the test answers with another file. A point that was reached once is
+passed without a stop, by whatever runs again.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyarrow import feather
+
+STOP_SECONDS: Final = 180
+"""A test that does not answer any more has failed."""
+VALUES: Final = "value binary"
+ROWS: Final = "offset long, timestamp timestamp, value binary"
+WRITTEN_COUNT: Final = 20_000
+
+
+class Plan(NamedTuple):
+    url: str
+    directory: str
+    """Where reached points, answers, results and the checkpoint are."""
+    master: str
+    steps: Sequence[str]
+    settings: Mapping[str, str]
+    """Of the session."""
+    doubling: bool = False
+    """Commit under another producer each time: what the sink would be without its number."""
+
+
+def stop_at(directory: str, point: str) -> None:
+    """Wait for the test's answer, the first time that anybody comes here."""
+    reached = Path(directory, f"{point}.reached")
+    try:
+        claim = os.open(Path(directory, f"{point}.claim"), os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    os.close(claim)
+    draft = reached.with_suffix(".draft")
+    draft.write_text(str(jvm_of_this_worker()))
+    draft.rename(reached)
+    never, deadline = threading.Event(), time.monotonic() + STOP_SECONDS
+    while not Path(directory, f"{point}.go").exists() and time.monotonic() < deadline:
+        never.wait(0.02)
+
+
+def jvm_of_this_worker() -> int:
+    """Workers are forked by a daemon, which the executor has started."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def stopping(directory: str, point: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """For mapInArrow: all batches as they are, with a stop behind the first one of a task."""
+
+    def through(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            stop_at(directory, point)
+
+    return through
+
+
+def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
+    source = {"url": plan.url, "stream": "source"}
+
+    def read() -> None:
+        frame = spark.read.format("bottomless").options(**source, targetPartitionBytes=3_000_000)
+        rows = frame.load().mapInArrow(stopping(plan.directory, "read"), ROWS).toArrow()
+        feather.write_feather(rows.sort_by("offset"), str(Path(plan.directory, "read.rows")))
+
+    def write(name: str) -> Callable[[], None]:
+        def run() -> None:
+            numbers = spark.range(0, WRITTEN_COUNT, 1, 2).selectExpr(
+                "cast(cast(id as string) as binary) as value"
+            )
+            rows = numbers.mapInArrow(stopping(plan.directory, name), VALUES)
+            rows.write.format("bottomless").mode("append").options(
+                url=plan.url, stream=name, txnAppId="kills", txnId="one"
+            ).save()
+
+        return run
+
+    def start_copy() -> Any:
+        frame = spark.readStream.format("bottomless").options(
+            **source, startingOffsets="earliest", maxOffsetsPerTrigger=40_000
+        )
+        values = frame.load().select("value")
+        return (
+            values.mapInArrow(stopping(plan.directory, "copy"), VALUES)
+            .writeStream.format("stopping")
+            .options(url=plan.url, stream="copied", txnAppId="copy")
+            .option("checkpointLocation", str(Path(plan.directory, "checkpoint")))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def copy() -> None:
+        query = start_copy()
+        query.awaitTermination()
+        if query.exception() is not None:
+            raise query.exception()
+
+    def copy_until_commit() -> None:
+        """Leaves the query running: it stops in a commit, until it is killed there."""
+        query = start_copy()
+        never = threading.Event()
+        while not Path(plan.directory, "commit.reached").exists():
+            if not query.isActive:
+                raise query.exception() or RuntimeError("the query did not come to its commit")
+            never.wait(0.02)
+
+    steps = {"read": read, "copy": copy, "copy_until_commit": copy_until_commit}
+    return {**steps, "written": write("written"), "killed": write("killed")}
+
+
+def register_stopping(spark: Any, plan: Plan) -> None:
+    """A sink that stops in the commit of batch 1, when the append is done and Spark does not know."""
+    from bottomless.spark.sink import BottomlessStreamWriter
+    from bottomless.spark.sink_options import parse_sink_options
+    from bottomless.spark.source import BottomlessSource
+
+    class Stopping(BottomlessStreamWriter):
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
+            super().commit(messages, batchId)
+            if batchId == 1:
+                stop_at(plan.directory, "commit")
+
+        def producer_of(self, query_id: str) -> str:
+            known = super().producer_of(query_id)
+            return f"{known}-{uuid.uuid4().hex}" if plan.doubling else known
+
+    class StoppingSource(BottomlessSource):
+        @classmethod
+        def name(cls) -> str:
+            return "stopping"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Stopping:  # noqa: N802
+            options = parse_sink_options(self.options, streaming=True)
+            return Stopping(options, schema, overwrite=overwrite)
+
+    spark.dataSource.register(StoppingSource)
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    from bottomless.spark import configure, register
+
+    given = json.loads(Path(sys.argv[1]).read_text())
+    plan = Plan(**given)
+    builder = configure(SparkSession.builder, master=plan.master)
+    for name, value in plan.settings.items():
+        builder = builder.config(name, value)
+    # Small batches, so that a task stops with most of its rows before it.
+    builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    spark = builder.getOrCreate()
+    register(spark)
+    register_stopping(spark, plan)
+    steps = steps_of(spark, plan)
+    for step in plan.steps:
+        steps[step]()
+        Path(plan.directory, f"{step}.done").touch()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
