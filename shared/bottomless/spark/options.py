@@ -4,12 +4,11 @@ Spark hands options over as text with lower-cased names and pickles them into ev
 task, so none of them may hold a secret.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-import orjson
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.limits import MIB, OFFSET_MAX
@@ -255,8 +254,8 @@ def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
     if not text.lstrip().startswith("["):
         return Wanted(tuple(part.strip() for part in text.split(",")), unfiltered)
     try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
         raise InvalidRequest("the option filterValues is not a JSON list") from error
     if not all(isinstance(value, str) for value in values):
         raise InvalidRequest("the option filterValues is a list of texts")

@@ -3,14 +3,13 @@ driver, and read in the workers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bottomless.client import BottomlessClient, Fragment
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
 from bottomless.spark.leases import Lease, take_lease
@@ -21,6 +20,9 @@ from bottomless.spark.read import Task, read_share
 from bottomless.spark.service import Source
 from bottomless.spark.snapshot import Snapshot
 from bottomless.spark.store import StorePlace
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient, Fragment
 
 
 @dataclass
@@ -34,7 +36,7 @@ class SharePartition(InputPartition):
 
 
 def plan_partitions(
-    client: BottomlessClient, options: Options, snapshot: Snapshot, lease: Lease | None
+    client: "BottomlessClient", options: Options, snapshot: Snapshot, lease: Lease | None
 ) -> list[SharePartition]:
     """Shares of a range that lies within the stream.
 
@@ -80,8 +82,8 @@ def read_partition(
 
 
 def list_fragments(
-    client: BottomlessClient, options: Options, snapshot: Snapshot
-) -> Iterator[Fragment]:
+    client: "BottomlessClient", options: Options, snapshot: Snapshot
+) -> "Iterator[Fragment]":
     return client.fragments(
         options.stream,
         first_offset=snapshot.first_offset,
@@ -113,7 +115,7 @@ def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int
     return min(floor, end)
 
 
-def stored_of(fragment: Fragment) -> Stored:
+def stored_of(fragment: "Fragment") -> Stored:
     return Stored(
         fragment.fragment_id,
         fragment.object_key,
@@ -124,7 +126,7 @@ def stored_of(fragment: Fragment) -> Stored:
     )
 
 
-def _place(fragments: Sequence[Fragment], s3: S3View) -> StorePlace | None:
+def _place(fragments: "Sequence[Fragment]", s3: S3View) -> StorePlace | None:
     """Where the objects lie as workers see it, None where they were not to be told."""
     store: Any = fragments[0].store if fragments else None
     if store is None:

@@ -35,7 +35,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bottomless.client import BottomlessClient
 from bottomless.errors import InvalidRequest, OffsetGone
 from bottomless.spark.options import (
     Limits,
@@ -124,6 +123,8 @@ class BottomlessReader(DataSourceReader):
         options, snapshot = self._options, self._snapshot
         if snapshot.first_offset == snapshot.next_offset:
             return []
+        from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+
         # Held before it is listed: what is listed cannot be deleted from then on.
         lease = lease_range(options, snapshot)
         with BottomlessClient(options.url) as client:

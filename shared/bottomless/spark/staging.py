@@ -4,12 +4,12 @@ Both can be asked again after any failure: a body that is staged twice expires o
 commit is told from its repeat by its number.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-import orjson
 import urllib3
 
 from bottomless.client.credential import Credential
@@ -55,7 +55,7 @@ def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[s
         StoreError: as ingest answers; the same again is right.
     """
     headers = {"Content-Type": STAGED, "Producer-Id": producer_id, "Txn-Number": str(number)}
-    body = orjson.dumps({"staged": [*staged_ids]})
+    body = json.dumps({"staged": [*staged_ids]}).encode()
     answer = _ask(target, "POST", "records", body=body, headers=headers)
     return Committed(int(answer["count"]), not answer["count"])
 
@@ -99,8 +99,8 @@ def _ask(
     except urllib3.exceptions.HTTPError as error:
         raise Unavailable("ingest does not answer", outcome=Outcome.UNKNOWN) from error
     try:
-        members = orjson.loads(answer.data)
-    except orjson.JSONDecodeError:
+        members = json.loads(answer.data)
+    except ValueError:
         members = None
     if answer.status >= 300:
         raise error_from_problem(answer.status, members)
