@@ -115,3 +115,8 @@ def _slowly(data: NDArray[np.uint8], state: int) -> int:
     for byte in data.tolist():
         state = int(table[(state ^ byte) & 0xFF]) ^ state >> 8
     return state
+
+
+def combine(first: int, second: int, second_size: int) -> int:
+    """The checksum of two pieces of data one behind the other, from those of each."""
+    return _moved(first, second_size) ^ second

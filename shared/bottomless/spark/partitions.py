@@ -1,7 +1,7 @@
 """A range of offsets as partitions of Spark: its fragments are asked for and dealt out on the
 driver, and read in the workers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,7 @@ def plan_partitions(
         target_bytes=options.target_partition_bytes,
         min_shares=options.min_partitions,
     )
-    place = _place(fragments, options.s3)
+    place = place_of(fragments[0].store if fragments else None, options.s3)
     return [SharePartition(share, place, snapshot.stream_id, lease) for share in shares]
 
 
@@ -126,9 +126,8 @@ def stored_of(fragment: "Fragment") -> Stored:
     )
 
 
-def _place(fragments: "Sequence[Fragment]", s3: S3View) -> StorePlace | None:
+def place_of(store: Mapping[str, Any] | None, s3: S3View) -> StorePlace | None:
     """Where the objects lie as workers see it, None where they were not to be told."""
-    store: Any = fragments[0].store if fragments else None
     if store is None:
         return None
     if store["kind"] != "s3":

@@ -66,7 +66,9 @@ class _Work:
         self._task = task
         self._share = share
         self._counts = counts
-        self._shape = RowShape(task.schema, task.reading.wanted)
+        self._shape = RowShape(
+            task.schema, task.reading.wanted, bad_json_fails=task.reading.bad_json_fails
+        )
         self._losses = Losses(fail=task.reading.fail_on_data_loss, counts=counts)
         self._ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)
 

@@ -62,13 +62,18 @@ def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[s
 
 def is_known(target: Target, producer_id: str) -> bool:
     """Whether the stream knows a producer."""
+    return last_number(target, producer_id) is not None
+
+
+def last_number(target: Target, producer_id: str) -> int | None:
+    """The last number that the stream has of a producer, None where it does not know it."""
     try:
-        _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
+        known = _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
     except NotFound as error:
         if error.code is Code.PRODUCER_NOT_FOUND:
-            return False
+            return None
         raise
-    return True
+    return int(known["last_seq"] or 0)
 
 
 def producers(target: Target) -> Iterator[str]:
