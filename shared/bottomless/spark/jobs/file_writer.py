@@ -118,7 +118,6 @@ def _write(options: Options, shape: FileShape, piece: FilePiece) -> Written:
             schema,
             compression=shape.compression,
             use_dictionary=[name for name in _DICTIONARY if name in schema.names],
-            write_statistics=[n for n in ("offset", "timestamp") if n in schema.names],
         ) as writer:
             row_count = 0
             for group in _groups(_rows(options, shape.schema, piece.partitions)):

@@ -110,7 +110,7 @@ def import_parquet(
     target = Target(service_url("url", url), parse_stream_name(stream))
     files = _files(Place(path))
     mapped = _mapped(files[0], columns or {}, whole_rows=whole_rows)
-    producer_id = parse_reference(f"{name}.import.{_digest(files, mapped)}")
+    producer_id = parse_reference(f"{name}.import.{_digest(files, mapped, round_size)}")
     if any(one.startswith(f"{name}.import.") and one != producer_id for one in producers(target)):
         raise WrongOffset(
             "this name has imported other files, or in another way, into this stream; "
@@ -193,8 +193,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _digest(files: Sequence[_File], mapped: Mapped) -> str:
-    told = [sorted(mapped.columns.items()), mapped.whole_rows]
+def _digest(files: Sequence[_File], mapped: Mapped, round_size: int) -> str:
+    """Of all that decides which rows a round has."""
+    told: list[Any] = [sorted(mapped.columns.items()), mapped.whole_rows, round_size]
     told += [[one.path, one.size, one.metadata.num_rows] for one in files]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 

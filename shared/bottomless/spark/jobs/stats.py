@@ -132,7 +132,7 @@ def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
     return found
 
 
-def plot(found: Stats, path: str) -> None:
+def draw(found: Stats, path: str) -> None:
     """Draw records over time and over sizes into a file, of the kind that its ending says.
 
     Raises:

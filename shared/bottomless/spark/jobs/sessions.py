@@ -1,0 +1,25 @@
+"""The session of a command: one of its own, here, or the one that spark-submit has begun."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from bottomless.spark.session import configure, register
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has started this process."""
+
+
+@contextmanager
+def own_session() -> Iterator[SparkSession]:
+    """A session that can read and write streams, until the end of the block."""
+    master = None if _SUBMITTED in os.environ else "local[*]"
+    spark = configure(SparkSession.builder.appName("bottomless"), master=master).getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
