@@ -10,13 +10,13 @@ from bottomless.cli.session import TOKEN, chosen, token_of
 from bottomless.spark.commands import COMMANDS, CONNECT
 
 _EXAMPLES: Final = {
-    "verify": ("spark verify orders", "spark verify orders --report /data/reports/orders --json"),
+    "verify": ("spark verify orders", "spark verify orders --report /data/reports/orders -o json"),
     "export": (
         "spark export orders /data/orders",
         "spark export orders /data/delta/orders --format delta --columns offset,value,key",
     ),
     "replay": (
-        "spark replay orders orders-again --name again --from -1d",
+        "spark replay orders orders-again --name again --from 1040",
         "spark replay orders emea --name emea --where \"filter_value = 'emea'\"",
     ),
     "stats": ("spark stats orders", "spark stats orders --plot orders.png"),

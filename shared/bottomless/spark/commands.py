@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -36,6 +37,10 @@ Extra = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Any other option of a read; repeatable."),
 ]
+RoundSize = Annotated[
+    int | None,
+    typer.Option("--round-bytes", min=1, help="Bytes of the stream that are done at once, about."),
+]
 Master = Annotated[
     str | None, typer.Option(help="Where Spark runs; the command goes there by spark-submit.")
 ]
@@ -43,7 +48,17 @@ Submit = Annotated[
     list[str] | None,
     typer.Option(metavar="WORD", help="A word for spark-submit, such as --submit=--verbose."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Write the answer as JSON.")]
+
+
+class Form(StrEnum):
+    """How an answer is shown; as a name only what says most of it."""
+
+    TABLE = "table"
+    JSON = "json"
+    NAME = "name"
+
+
+Output = Annotated[Form, typer.Option("--output", "-o", help="How to show it.")]
 
 
 def verify(
@@ -58,7 +73,7 @@ def verify(
     option: Extra = None,
     master: Master = None,
     submit: Submit = None,
-    as_json: AsJson = False,
+    output_form: Output = Form.TABLE,
 ) -> None:
     """Check every byte in object storage; exit code 1 if something is wrong."""
     options = _options(context, url, stream, start, end, option)
@@ -67,7 +82,7 @@ def verify(
         from bottomless.spark.jobs.verify import verify as job  # noqa: PLC0415
 
         verdict = job(spark, options, report)
-        _show(verdict.members(), as_json=as_json)
+        _show(verdict.members(), output_form, name="sound")
         if not verdict.sound:
             raise typer.Exit(1)
 
@@ -90,10 +105,11 @@ def export(
     ] = None,
     catalog: Annotated[str, typer.Option(help="Of pyiceberg's configuration.")] = "default",
     compression: Annotated[str, typer.Option(help="snappy, zstd, lz4, gzip or none.")] = "snappy",
+    round_size: RoundSize = None,
     option: Extra = None,
     master: Master = None,
     submit: Submit = None,
-    as_json: AsJson = False,
+    output_form: Output = Form.TABLE,
 ) -> None:
     """Add what is new of a stream to Parquet files or a table; go on where that ends."""
     options = _options(context, url, stream, start, end, option)
@@ -103,10 +119,19 @@ def export(
     def run(spark: "SparkSession") -> None:
         from dataclasses import asdict  # noqa: PLC0415
 
+        from bottomless.spark.jobs.export import ROUND_SIZE  # noqa: PLC0415
         from bottomless.spark.jobs.export import export as job  # noqa: PLC0415
 
-        done = job(spark, options, output, form=form, catalog=catalog, compression=compression)
-        _show(asdict(done), as_json=as_json)
+        done = job(
+            spark,
+            options,
+            output,
+            form=form,
+            catalog=catalog,
+            round_size=round_size or ROUND_SIZE,
+            compression=compression,
+        )
+        _show(asdict(done), output_form, name="next_offset")
 
     _run(context, run, master, submit)
 
@@ -129,10 +154,11 @@ def replay(
     records_per_second: Annotated[
         float | None, typer.Option(min=0.01, help="No faster than this.")
     ] = None,
+    round_size: RoundSize = None,
     option: Extra = None,
     master: Master = None,
     submit: Submit = None,
-    as_json: AsJson = False,
+    output_form: Output = Form.TABLE,
 ) -> None:
     """Write the records of a range into another stream, each once."""
     options = _options(context, url, stream, start, end, option)
@@ -141,6 +167,7 @@ def replay(
         from dataclasses import asdict  # noqa: PLC0415
 
         from bottomless.spark.jobs.replay import replay as job  # noqa: PLC0415
+        from bottomless.spark.jobs.rounds import ROUND_SIZE  # noqa: PLC0415
 
         done = job(
             spark,
@@ -151,8 +178,9 @@ def replay(
             where=where,
             select=select,
             records_per_second=records_per_second,
+            round_size=round_size or ROUND_SIZE,
         )
-        _show(asdict(done), as_json=as_json)
+        _show(asdict(done), output_form, name="next_offset")
 
     _run(context, run, master, submit)
 
@@ -169,7 +197,7 @@ def stats(
     option: Extra = None,
     master: Master = None,
     submit: Submit = None,
-    as_json: AsJson = False,
+    output_form: Output = Form.TABLE,
 ) -> None:
     """Count records, bytes, sizes, rates, keys and filter values."""
     options = _options(context, url, stream, start, end, option)
@@ -179,7 +207,7 @@ def stats(
         from bottomless.spark.jobs.stats import draw  # noqa: PLC0415
 
         found = job(spark, options)
-        _show(found.members(), as_json=as_json)
+        _show(found.members(), output_form, name="records")
         if plot is not None:
             draw(found, plot)
 
@@ -199,7 +227,7 @@ def load(
     rows_as_json: Annotated[bool, typer.Option(help="The value is the row as JSON.")] = False,
     master: Master = None,
     submit: Submit = None,
-    as_json: AsJson = False,
+    output_form: Output = Form.TABLE,
 ) -> None:
     """Write the rows of Parquet files into a stream, each once."""
     columns = _pairs("--column", column)
@@ -213,7 +241,7 @@ def load(
         done = import_parquet(
             spark, path, server(), stream, name, columns=columns, whole_rows=rows_as_json
         )
-        _show(asdict(done), as_json=as_json)
+        _show(asdict(done), output_form, name="rows")
 
     _run(context, run, master, submit)
 
@@ -293,16 +321,18 @@ def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def _show(members: Mapping[str, Any], *, as_json: bool) -> None:
+def _show(members: Mapping[str, Any], form: Form, *, name: str) -> None:
     """Write the answer to stdout, which carries nothing else."""
+    match form:
+        case Form.JSON:
+            lines = [json.dumps(members, indent=2)]
+        case Form.NAME:
+            lines = [_text(members[name])]
+        case Form.TABLE:
+            width = max(map(len, members))
+            lines = [f"{each:<{width}}  {_text(value)}" for each, value in members.items()]
     with suppress(BrokenPipeError):
-        if as_json:
-            sys.stdout.write(json.dumps(members) + "\n")
-            return
-        width = max(map(len, members))
-        for name, value in members.items():
-            text = json.dumps(value) if isinstance(value, dict | list) else _text(value)
-            sys.stdout.write(f"{name:<{width}}  {text}\n")
+        sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _text(value: object) -> str:
@@ -313,4 +343,6 @@ def _text(value: object) -> str:
             return "yes" if value else "no"
         case float():
             return f"{value:.6g}"
+        case dict() | list():
+            return json.dumps(value)
     return str(value)

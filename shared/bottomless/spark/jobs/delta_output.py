@@ -67,10 +67,7 @@ class DeltaOutput:
         adds = [_add(file) for file in files if file.rows]
         properties = self._delta.CommitProperties(
             custom_metadata={"bottomless": json.dumps(self._position_of(planned))},
-            app_transactions=[
-                self._delta.Transaction(name, planned.next_offset)
-                for name in (self._application, self._own)
-            ],
+            app_transactions=self._transactions(planned),
         )
         table = self._table()
         try:
@@ -104,6 +101,10 @@ class DeltaOutput:
                 code=Code.STREAM_REPLACED,
             )
         return position
+
+    def _transactions(self, planned: Round) -> list[Any]:
+        names = (self._application, self._own)
+        return [self._delta.Transaction(name, planned.next_offset) for name in names]
 
     def _position_of(self, planned: Round) -> dict[str, Any]:
         return position_of(planned.next_offset, self._subject.name, self._subject.stream_id)
