@@ -1,4 +1,4 @@
-"""The session of a command: one of its own, here, or the one that spark-submit has begun."""
+"""The session of a command: the one that this process has, else one of its own, which ends with it."""
 
 import os
 from collections.abc import Iterator
@@ -16,6 +16,12 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 @contextmanager
 def own_session() -> Iterator[SparkSession]:
     """A session that can read and write streams, until the end of the block."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        register(active)
+        yield active
+        return
+    # With what spark-submit says, where it has begun this process.
     master = None if _SUBMITTED in os.environ else "local[*]"
     spark = configure(SparkSession.builder.appName("bottomless"), master=master).getOrCreate()
     try:
