@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from support.pages import ROOT
@@ -88,10 +89,9 @@ def test_executors_work_with_the_archive_pyarrow_numpy_and_an_s3_client_alone(
         ]
 
 
-def _where(batches):  # type: ignore[no-untyped-def]  # runs where there are no types
+def _where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # By value: the tests are not where it runs.
     import importlib
-
-    import pyarrow as pa
 
     import bottomless
 

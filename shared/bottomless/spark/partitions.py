@@ -2,6 +2,7 @@
 driver, and read in the workers."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
-from bottomless.spark.leases import Lease, take_lease
+from bottomless.spark.leases import Lease, return_lease, take_lease
 from bottomless.spark.losses import Losses
 from bottomless.spark.options import Mode, Options, S3View
 from bottomless.spark.plan import Share, Stored, plan
@@ -103,6 +104,16 @@ def lease_range(options: Options, snapshot: Snapshot) -> Lease | None:
         except OffsetGone as error:
             first = trimmed_to(error, first, end, options)
     return None
+
+
+@contextmanager
+def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
+    """The same for as long as the block runs: a stream has a bound on leases."""
+    lease = lease_range(options, snapshot)
+    try:
+        yield lease
+    finally:
+        return_lease(Source(options.url, options.stream, snapshot.stream_id), lease)
 
 
 def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int:

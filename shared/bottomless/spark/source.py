@@ -14,7 +14,7 @@ On the record's path: after shared/bottomless/spark/read.py; here it is a row, t
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -74,7 +74,8 @@ class BottomlessSource(DataSource):
     def name(cls) -> str:
         return "bottomless"
 
-    def schema(self) -> StructType | str:
+    def schema(self) -> Any:
+        """A StructType, or words of Spark's own for one where the option jsonSchema has some."""
         options = parse_options(self.options)
         self._snapshot = _pin(options)
         return _schema(options)

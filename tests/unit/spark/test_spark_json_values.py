@@ -23,7 +23,7 @@ WANTED = pa.struct(
 
 
 def parsed(values: list[bytes], *, strict: bool = False) -> list[Any]:
-    found = parse_json(pa.array(values, pa.binary()), WANTED, strict=strict)
+    found: Any = parse_json(pa.array(values, pa.binary()), WANTED, strict=strict)
     assert found.type.equals(WANTED)
     rows: list[Any] = found.to_pylist()
     return rows

@@ -39,7 +39,7 @@ from bottomless.spark.leases import Lease
 from bottomless.spark.options import Limits, Options, parse_options
 from bottomless.spark.pages import record_size_at
 from bottomless.spark.partitions import (
-    lease_range,
+    leased,
     list_fragments,
     plan_partitions,
     stored_of,
@@ -150,9 +150,10 @@ class _Run:
         missing = [piece for piece in named if find_file(self._shape, piece) is None]
         if not missing:
             return
-        with BottomlessClient(self._options.url) as client:
-            pieces = [self._planned(client, piece) for piece in missing]
-        done.add(begun, self._write(pieces))
+        whole = Snapshot(self._shape.stream_id, begun.first_offset, begun.next_offset)
+        with leased(self._options, whole) as lease, BottomlessClient(self._options.url) as client:
+            pieces = [self._planned(client, piece, lease) for piece in missing]
+            done.add(begun, self._write(pieces))
 
     def go_on(self, snapshot: Snapshot, round_size: int, done: Exported) -> None:
         """Round by round from the first offset to the last."""
@@ -162,12 +163,12 @@ class _Run:
             first = snapshot.first_offset
             while first < snapshot.next_offset:
                 rest = snapshot._replace(first_offset=first)
-                lease = lease_range(self._options, rest)
-                end = _round_end(client, self._options, rest, round_size)
-                planned, pieces = self._plan(client, rest._replace(next_offset=end), lease)
-                self._output.plan(planned)
-                files = self._write(pieces)
-                self._output.commit(planned, files)
+                with leased(self._options, rest) as lease:
+                    end = _round_end(client, self._options, rest, round_size)
+                    planned, pieces = self._plan(client, rest._replace(next_offset=end), lease)
+                    self._output.plan(planned)
+                    files = self._write(pieces)
+                    self._output.commit(planned, files)
                 done.add(planned, files)
                 first = end
 
@@ -181,11 +182,12 @@ class _Run:
         cuts: tuple[Cut, ...] = tuple((piece.first_offset, piece.next_offset) for piece in pieces)
         return Round(wanted.first_offset, wanted.next_offset, cuts), pieces
 
-    def _planned(self, client: "BottomlessClient", piece: FilePiece) -> FilePiece:
+    def _planned(
+        self, client: "BottomlessClient", piece: FilePiece, lease: Lease | None
+    ) -> FilePiece:
         """The same offsets from the objects that hold them now, however they were cut before."""
         wanted = Snapshot(self._shape.stream_id, piece.first_offset, piece.next_offset)
         whole = replace(self._options, target_partition_bytes=OFFSET_MAX, min_partitions=1)
-        lease = lease_range(self._options, wanted)
         return piece._replace(partitions=tuple(plan_partitions(client, whole, wanted, lease)))
 
     def _write(self, pieces: list[FilePiece]) -> list[Written]:

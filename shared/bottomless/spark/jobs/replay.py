@@ -28,12 +28,12 @@ from bottomless.spark.jobs.rounds import ROUND_SIZE, rounds_done, write_frame
 from bottomless.spark.jobs.watching import watched
 from bottomless.spark.options import COLUMNS, Options, parse_options, service_url
 from bottomless.spark.pages import record_size_at
-from bottomless.spark.partitions import list_fragments
+from bottomless.spark.partitions import leased, list_fragments
 from bottomless.spark.positions import position_of
 from bottomless.spark.service import Source
 from bottomless.spark.session import register
 from bottomless.spark.sink_options import TXN_SIZE_MAX
-from bottomless.spark.snapshot import check_same_stream, take_snapshot
+from bottomless.spark.snapshot import Snapshot, check_same_stream, take_snapshot
 from bottomless.spark.staging import Target, producers
 
 _COPIED: Final = tuple(name for name in COLUMNS if name not in {"offset", "timestamp"})
@@ -119,7 +119,8 @@ def replay(
         frame = _frame(spark, options, plan, first, end)
         frame = frame if where is None else frame.where(where)
         frame = frame.select(*_COPIED) if select is None else frame.selectExpr(*select)
-        with watched(spark, f"replay {chosen.stream} to offset {end} of {plan.next_offset}"):
+        title = f"replay {chosen.stream} to offset {end} of {plan.next_offset}"
+        with leased(chosen, Snapshot(plan.stream_id, first, end)), watched(spark, title):
             done.rows += write_frame(frame, target, producer_id, number)
         done.rounds += 1
         number += 1
@@ -138,7 +139,8 @@ def _begun(target: Target, name: str, digest: str) -> Plan | None:
         try:
             stream_id, first, end, size, found = rest.split(".")
             plan = Plan(parse_stream_id(stream_id), int(first), int(end), int(size), found)
-        except ValueError:
+        except (ValueError, InvalidRequest):
+            # Another producer whose name begins so.
             continue
         if plan.digest != digest:
             raise WrongOffset(
@@ -190,12 +192,15 @@ def _frame(
     kept = {
         name: text
         for name, text in options.items()
-        if not name.lower().startswith(("starting", "ending", "columns"))
+        if not name.lower().startswith(("starting", "ending", "columns", "leaseseconds"))
     }
     stream = {name.lower(): text for name, text in options.items()}["stream"]
     bounds = {
         name: json.dumps(position_of(offset, parse_stream_name(stream), plan.stream_id))
         for name, offset in (("startingOffsets", first), ("endingOffsets", end))
     }
-    read = spark.read.format("bottomless").options(**kept, columns=",".join(COLUMNS), **bounds)
+    # Held by the round: a lease of the read itself would run on.
+    read = spark.read.format("bottomless").options(
+        **kept, columns=",".join(COLUMNS), leaseSeconds="0", **bounds
+    )
     return read.load()

@@ -20,7 +20,7 @@ from bottomless.errors import InvalidRequest
 from bottomless.spark.jobs.tasks import answer_schema, collected, frame_of_work
 from bottomless.spark.jobs.watching import watched
 from bottomless.spark.options import Options, parse_options
-from bottomless.spark.partitions import SharePartition, lease_range, plan_partitions
+from bottomless.spark.partitions import SharePartition, leased, plan_partitions
 from bottomless.spark.snapshot import take_snapshot
 from bottomless.spark.source import schema_of_rows
 
@@ -99,10 +99,17 @@ def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
     found = Stats(chosen.stream, snapshot.first_offset, snapshot.next_offset)
     from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library
 
-    with BottomlessClient(chosen.url) as client:
-        partitions = plan_partitions(client, chosen, snapshot, lease_range(chosen, snapshot))
-    if not partitions:
-        return found
+    with leased(chosen, snapshot) as lease:
+        with BottomlessClient(chosen.url) as client:
+            partitions = plan_partitions(client, chosen, snapshot, lease)
+        if partitions:
+            _gather(spark, chosen, partitions, found)
+    return found
+
+
+def _gather(
+    spark: SparkSession, chosen: Options, partitions: list[SharePartition], found: Stats
+) -> None:
     work = partial(_count, chosen, schema_of_rows(chosen))
     counted = frame_of_work(spark, work, partitions, _PARTIAL)
     # Keys are counted and then forgotten; what is small comes to the driver as it is.
@@ -129,7 +136,6 @@ def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
     for row in rows:
         _add(found, row)
     _settle(found)
-    return found
 
 
 def draw(found: Stats, path: str) -> None:

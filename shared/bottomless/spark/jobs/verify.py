@@ -17,29 +17,27 @@ round that was lost again; once the third is there it is done. From another mach
 same, if it sees the directory.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.model.limits import MIB
 from bottomless.model.offset_spec import parse_timestamp
-from bottomless.spark.jobs import places
 from bottomless.spark.jobs.fragment_check import Checked, Fault, Listed, check_fragment
 from bottomless.spark.jobs.places import Place
-from bottomless.spark.jobs.tasks import answer_schema, run_in_workers
+from bottomless.spark.jobs.tasks import run_in_workers
+from bottomless.spark.jobs.verify_report import REPORT, Book, Verdict
 from bottomless.spark.leases import Lease, renew_lease
 from bottomless.spark.options import Mode, Options, parse_options
-from bottomless.spark.partitions import lease_range, place_of
+from bottomless.spark.partitions import leased, place_of
 from bottomless.spark.plan import Stored
 from bottomless.spark.service import Source
-from bottomless.spark.snapshot import Snapshot, check_same_stream, take_snapshot
+from bottomless.spark.snapshot import Snapshot, take_snapshot
 from bottomless.spark.store import Counts, Objects, StorePlace
 from bottomless.spark.ways import Ways
 
@@ -47,67 +45,6 @@ ROUND_SIZE: Final = 256 * 1024 * MIB
 """Bytes that are verified before the report is added to: what a crash costs at most."""
 ROUND_COUNT: Final = 10_000
 """Fragments of a round, which the driver holds."""
-FAULTS_SHOWN_MAX: Final = 1_000
-
-_FAULT: Final = pa.struct(
-    [
-        ("what", pa.string()),
-        ("offset", pa.int64()),
-        ("position", pa.int64()),
-        ("sentence", pa.string()),
-    ]
-)
-REPORT: Final = answer_schema(
-    {
-        "fragment_id": pa.string(),
-        "first_offset": pa.int64(),
-        "next_offset": pa.int64(),
-        "size": pa.int64(),
-        "chunks": pa.int64(),
-        "records": pa.int64(),
-        "faults": pa.list_(_FAULT),
-    }
-)
-"""A row a fragment; what is wrong between fragments is a row without an id."""
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What a verification found."""
-
-    stream: str
-    stream_id: str
-    first_offset: int
-    next_offset: int
-    """Of the range that is in object storage."""
-    fragments: int = 0
-    chunks: int = 0
-    records: int = 0
-    size: int = 0
-    """Bytes of all objects."""
-    fault_count: int = 0
-    faults: list[dict[str, Any]] = field(default_factory=list)
-    """The first thousand."""
-
-    @property
-    def sound(self) -> bool:
-        return not self.fault_count
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        self.fragments += row["fragment_id"] is not None
-        self.chunks += row["chunks"]
-        self.records += row["records"]
-        self.size += row["size"]
-        self.fault_count += len(row["faults"])
-        left = FAULTS_SHOWN_MAX - len(self.faults)
-        self.faults += [
-            {"fragment_id": row["fragment_id"], **fault} for fault in row["faults"][:left]
-        ]
-
-    def members(self) -> dict[str, Any]:
-        """As `report.json` has it."""
-        names = [name for name in self.__slots__ if name != "faults"]
-        return {"sound": self.sound, **{n: getattr(self, n) for n in names}, "faults": self.faults}
 
 
 def verify(
@@ -129,20 +66,21 @@ def verify(
     chosen = parse_options({**options, "includeTail": "false"})
     if chosen.mode is Mode.READER:
         raise InvalidRequest("objects are verified by who reads them: mode is not reader")
-    book = None if report is None else _Book(Place(report))
+    book = None if report is None else Book(Place(report))
     snapshot = take_snapshot(chosen) if book is None else book.snapshot(chosen)
     verdict = Verdict(chosen.stream, *snapshot)
     for row in () if book is None else book.rows():
         verdict.add(row)
     first = snapshot.first_offset if book is None else book.next_offset
-    lease = lease_range(chosen, snapshot._replace(first_offset=first))
-    for items in _rounds(chosen, snapshot._replace(first_offset=first), round_size):
-        rows = _verify_round(spark, chosen, snapshot, lease, items)
-        for row in rows:
-            verdict.add(row)
-        if book is not None:
-            book.add(rows, first, items.next_offset)
-        first = items.next_offset
+    rest = snapshot._replace(first_offset=first)
+    with leased(chosen, rest) as lease:
+        for items in _rounds(chosen, rest, round_size):
+            rows = _verify_round(spark, chosen, snapshot, lease, items)
+            for row in rows:
+                verdict.add(row)
+            if book is not None:
+                book.add(rows, first, items.next_offset)
+            first = items.next_offset
     if book is not None:
         book.close(verdict)
     return verdict
@@ -320,51 +258,3 @@ def _row(
         "records": checked.record_count,
         "faults": [fault._asdict() for fault in checked.faults],
     }
-
-
-class _Book:
-    """The directory of a report."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._parts = place / "fragments"
-        self.next_offset = 0
-
-    def snapshot(self, options: Options) -> Snapshot:
-        """The range of the run before, or a new one, which is written down first."""
-        if places.read(self._place / "report.json") is not None:
-            raise InvalidRequest("the report is done; name another directory for another one")
-        begun = places.read(self._place / "verify.json")
-        snapshot = take_snapshot(options)
-        if begun is None:
-            members = {"stream": options.stream, **snapshot._asdict()}
-            places.write(self._place / "verify.json", json.dumps(members).encode())
-        else:
-            members = json.loads(begun)
-            if members["stream"] != options.stream:
-                raise InvalidRequest("this report is of another stream")
-            check_same_stream(members["stream_id"], snapshot.stream_id)
-            snapshot = snapshot._replace(
-                first_offset=members["first_offset"], next_offset=members["next_offset"]
-            )
-        ends = [int(name.removesuffix(".parquet").split("-")[1]) for name in self._names()]
-        self.next_offset = max([snapshot.first_offset, *ends])
-        return snapshot
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for name in self._names():
-            files, path = (self._parts / name).open()
-            yield from pq.read_table(path, filesystem=files).to_pylist()
-
-    def add(self, rows: Sequence[Mapping[str, Any]], first: int, end: int) -> None:
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(list(rows), schema=REPORT), sink)
-        name = f"{first:020d}-{end:020d}.parquet"
-        places.write(self._parts / name, sink.getvalue().to_pybytes())
-
-    def close(self, verdict: Verdict) -> None:
-        data = json.dumps(verdict.members(), indent=2).encode()
-        places.write(self._place / "report.json", data)
-
-    def _names(self) -> list[str]:
-        return [name for name in places.names(self._parts) if name.endswith(".parquet")]
