@@ -38,7 +38,7 @@ SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "0")) or random.randran
 COUNT: Final = 9_000
 ROUND: Final = 40_000
 """Bytes of a round: some twenty of them."""
-START_SECONDS: Final = 100
+START_SECONDS: Final = 240
 
 __all__ = ["spark"]
 
@@ -108,7 +108,7 @@ def begun(output: Path, form: str, count: int) -> bool:
     return plans(output, form) > count
 
 
-@pytest.mark.timeout(120 + 120 * KILLS)
+@pytest.mark.timeout(300 + 300 * KILLS)
 @pytest.mark.parametrize("form", ["parquet", "delta"] if KILLS > 1 else ["parquet"])
 def test_a_killed_export_has_each_row_once_in_the_end(
     streams: Streams, name: str, form: str, tmp_path: Path
@@ -199,7 +199,7 @@ def test_of_two_exports_at_once_one_adds_a_round(
     assert len(offsets_in(str(tmp_path / "unguarded"), "delta")) == 2 * COUNT
 
 
-@pytest.mark.timeout(120 + 120 * KILLS)
+@pytest.mark.timeout(300 + 300 * KILLS)
 def test_a_killed_replay_writes_each_record_once_in_the_end(streams: Streams, name: str) -> None:
     print(f"BOTTOMLESS_TEST_SEED={SEED}")
     chance = random.Random(SEED)

@@ -181,9 +181,10 @@ def test_an_export_says_that_what_comes_next_was_trimmed(
 ) -> None:
     for number in range(3):
         streams.client.append_arrow(name, rows(600 * number, 600))
+        # A fragment each: a trim goes by whole ones.
+        streams.client.wait_until_stored(name, timeout_seconds=30)
         if not number:
             export(streams.spark, options(streams, name), str(tmp_path / "out"))
-    streams.client.wait_until_stored(name, timeout_seconds=30)
     streams.client.trim(name, 1200)
     until(lambda: streams.client.offsets(name).first_offset > 600, 30, "the trim")
     floor = streams.client.offsets(name).first_offset

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Refusing:
 if "pyspark.worker" in sys.orig_argv:
     sys.meta_path.insert(0, Refusing())
 '''
-SHELL_SECONDS = 110
+SHELL_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,10 @@ def stored(running: AllInOne) -> str:
     """A stream with fragments and a tail."""
     with BottomlessClient(running.url) as client:
         client.create_stream("orders", {"fragment": {"max_age_ms": 200}})
-        client.append("orders", [{"value": {"n": n}, "key": f"k{n % 7}"} for n in range(500)])
+        client.append("orders", [{"value": f'{{"n":{n}}}', "key": f"k{n % 7}"} for n in range(500)])
         client.wait_until_stored("orders", timeout_seconds=30)
         client.update_stream("orders", {"fragment": {"max_age_ms": 3_600_000}})
-        client.append("orders", [{"value": {"n": n}} for n in range(500, 520)])
+        client.append("orders", [{"value": f'{{"n":{n}}}'} for n in range(500, 520)])
         client.create_stream("copied")
     return "orders"
 
@@ -75,7 +75,9 @@ def test_executors_work_with_the_archive_pyarrow_numpy_and_an_s3_client_alone(
     options = {"url": running.url, "stream": stored}
     with BottomlessClient(running.url) as client, worker_environment(spark, variables):
         streams = Streams(client, spark, running)
-        found = spark.range(1).mapInArrow(_where, "ours string, others string").collect()[0]
+        found = (
+            spark.range(1).mapInArrow(a_look_around(), "ours string, others string").collect()[0]
+        )
         assert found.ours.startswith(str(tmp_path / "bottomless.zip"))
         assert found.others == "httpx, pydantic, orjson, fastcrc, stamina, pandas, typer"
         assert rows_of(streams.load(stored)) == streams.rows_over_http(stored)
@@ -89,22 +91,25 @@ def test_executors_work_with_the_archive_pyarrow_numpy_and_an_s3_client_alone(
         ]
 
 
-def _where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # By value: the tests are not where it runs.
-    import importlib
+def a_look_around() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function that is told to workers as it is: these tests are not where they run."""
 
-    import bottomless
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib
 
-    absent = []
-    for name in ("httpx", "pydantic", "orjson", "fastcrc", "stamina", "pandas", "typer"):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            absent.append(name)
-    for _ in batches:
-        yield pa.RecordBatch.from_pydict(
-            {"ours": [bottomless.__file__], "others": [", ".join(absent)]}
-        )
+        import bottomless
+
+        absent = []
+        for name in ("httpx", "pydantic", "orjson", "fastcrc", "stamina", "pandas", "typer"):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError:
+                absent.append(name)
+        for _ in batches:
+            found = {"ours": [bottomless.__file__], "others": [", ".join(absent)]}
+            yield pa.RecordBatch.from_pydict(found)
+
+    return look
 
 
 def test_what_is_installed_for_spark_has_no_part_of_a_server() -> None:

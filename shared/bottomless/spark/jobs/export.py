@@ -125,9 +125,9 @@ def open_output(
 ) -> Output:
     match form:
         case "parquet":
-            return ParquetOutput(Place(output), subject, schema)
+            return ParquetOutput(Place.named(output), subject, schema)
         case "delta":
-            return DeltaOutput(Place(output), subject, schema)
+            return DeltaOutput(Place.named(output), subject, schema)
         case "iceberg":
             return IcebergOutput(catalog, output, subject, schema)
     raise InvalidRequest(f"an export is one of {', '.join(FORMATS)}")

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from bottomless.errors import Code, InvalidRequest, NotFound, WrongOffset
+from bottomless.errors import Code, InvalidRequest, WrongOffset
 from bottomless.model.names import parse_reference, parse_stream_name
 from bottomless.spark.jobs.places import Place
 from bottomless.spark.jobs.rounds import (
@@ -101,14 +101,14 @@ def import_parquet(
     the row as JSON.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidRequest: the files have no column for the value, or one of another type.
+        InvalidRequest: there is no such file, or the files have no column for the value, or one of another type.
         WrongOffset: this name has imported other files into this stream.
     """
     if len(name) > TXN_SIZE_MAX or "." in name:
         raise InvalidRequest(f"an import's name has at most {TXN_SIZE_MAX} characters, no '.'")
     target = Target(service_url("url", url), parse_stream_name(stream))
-    files = _files(Place(path))
+    place = Place.named(path)
+    files = _files(place)
     mapped = _mapped(files[0], columns or {}, whole_rows=whole_rows)
     producer_id = parse_reference(f"{name}.import.{_digest(files, mapped, round_size)}")
     if any(one.startswith(f"{name}.import.") and one != producer_id for one in producers(target)):
@@ -122,7 +122,7 @@ def import_parquet(
     for number, pieces in enumerate(_rounds(files, round_size)):
         if number < begun:
             continue
-        work = partial(_stage, target, Place(path), mapped)
+        work = partial(_stage, target, place, mapped)
         title = f"import {stream}, round {number + 1}"
         rows = run_in_workers(spark, work, pieces, STAGED, title)
         done.rows += commit_round(target, producer_id, number, rows)
@@ -152,7 +152,7 @@ def _files(place: Place) -> list[_File]:
         and not any(part.startswith(("_", ".")) for part in one.path[len(path) :].split("/"))
     ]
     if not wanted:
-        raise NotFound("there is no such file, and none below a directory of this name")
+        raise InvalidRequest("there is no such file, and none below a directory of this name")
     opened = []
     for one in sorted(wanted, key=lambda each: each.path):
         try:

@@ -19,6 +19,11 @@ class Place(NamedTuple):
 
     text: str
 
+    @classmethod
+    def named(cls, text: str) -> "Place":
+        """What the user calls it: a path is meant from here, and workers are somewhere else."""
+        return cls(text if "://" in text else str(Path(text).absolute()))
+
     def open(self) -> tuple[arrow_fs.FileSystem, str]:
         """The file system, with credentials of the environment, and the path in it.
 
@@ -26,7 +31,7 @@ class Place(NamedTuple):
             InvalidRequest: no file system that is known here.
         """
         if "://" not in self.text:
-            return arrow_fs.LocalFileSystem(), str(Path(self.text).absolute())
+            return arrow_fs.LocalFileSystem(), self.text
         try:
             found, path = arrow_fs.FileSystem.from_uri(self.text)
         except (ValueError, OSError) as error:

@@ -66,7 +66,7 @@ def verify(
     chosen = parse_options({**options, "includeTail": "false"})
     if chosen.mode is Mode.READER:
         raise InvalidRequest("objects are verified by who reads them: mode is not reader")
-    book = None if report is None else Book(Place(report))
+    book = None if report is None else Book(Place.named(report))
     snapshot = take_snapshot(chosen) if book is None else book.snapshot(chosen)
     verdict = Verdict(chosen.stream, *snapshot)
     for row in () if book is None else book.rows():
