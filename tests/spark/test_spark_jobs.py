@@ -1,7 +1,9 @@
 """Jobs against a running service: verify, export, replay, stats and import, over what they are of."""
 
+import io
 import itertools
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -332,3 +334,20 @@ def test_json_values_are_columns_of_a_frame(streams: Streams, name: str) -> None
         streams.load(name, jsonSchema="n BIGINT", onBadJson="fail").collect()
     with pytest.raises(Exception, match="jsonSchema knows"):
         streams.load(name, jsonSchema="n MAP<STRING, INT>").collect()
+
+
+class _Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_how_many_tasks_are_done(
+    streams: Streams, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.client.append_arrow(name, rows(0, 10))
+    screen = _Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", screen)
+        assert stats(streams.spark, options(streams, name)).records == 10
+    assert f"stats {name}" in screen.getvalue()
+    assert streams.spark.sparkContext.getLocalProperty("spark.jobGroup.id") is None

@@ -5,6 +5,7 @@ named: then the same command is handed to it, with this package beside it. Nothi
 imported before a command runs.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from bottomless.errors import StoreError
+from bottomless.errors import InvalidRequest, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,6 +278,8 @@ def _run(
     if connect is not None and context.params.get("url") is None:
         # As the program around this one has it; the job, here or there, finds it so.
         os.environ[URL_VARIABLE] = connect()
+    if importlib.util.find_spec("pyspark") is None:
+        raise InvalidRequest("Spark is not installed: pip install 'bottomless[spark]'")
     if master is not None or submit:
         from bottomless.spark.jobs.submitting import submit_job  # noqa: PLC0415
 

@@ -12,9 +12,9 @@ replaces its like. So after a crash at any step each row is there at most once:
     its plan and some files     the same
     its plan and all files      the round is complete: there is no other mark of that
 
-A reader sees files of a round as they are written. In a directory a plan is put if absent,
-so two exports at once write the same files. A store that Arrow writes to cannot do that:
-there let only one export run.
+A reader sees files of a round as they are written. In a directory a plan is put if absent:
+of two exports at once both may write the files of a plan, which are the same, but only one
+plans the next round. A store that Arrow writes to cannot do that: there let only one run.
 """
 
 import json
