@@ -25,6 +25,7 @@ from bottomless.cli import (
     produce,
     read,
     retention,
+    spark,
     streams,
     tail,
     whoami,
@@ -70,7 +71,7 @@ def create_app() -> typer.Typer:
     whoami.add_to(app)
     doctor.add_to(app)
     bench.add_to(app)
-    for group in (consumers, fragments, manifest, operations, keys, admin):
+    for group in (consumers, fragments, manifest, operations, keys, spark, admin):
         group.add_to(app)
     app.command("version")(_print_version)
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):

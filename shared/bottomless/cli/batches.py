@@ -165,7 +165,7 @@ def tables_of(stream: BinaryIO, limits: Limits, skipped: int = 0) -> Iterator["p
     """The record batches of an Arrow IPC stream behind the first rows, cut to requests."""
     import pyarrow as pa  # noqa: PLC0415
 
-    from bottomless.client.tables import slices_of  # noqa: PLC0415
+    from bottomless.formats.rows import slices_of  # noqa: PLC0415
 
     try:
         with pa.ipc.open_stream(cast("IOBase", stream)) as reader:

@@ -1,27 +1,35 @@
-"""Client: how a program talks to Bottomless over HTTP."""
+"""Client: how a program talks to Bottomless over HTTP.
 
-from bottomless.client.aio import AsyncClient
-from bottomless.client.appends import Appended
-from bottomless.client.blocking import Client
-from bottomless.client.blocking_consumer import Consumer
-from bottomless.client.blocking_producer import Producer
-from bottomless.client.consumer import AsyncConsumer
-from bottomless.client.delivery import (
-    Ack,
-    Acks,
-    AsyncDeliveries,
-    AsyncDelivery,
-    Deliveries,
-    Delivery,
-)
-from bottomless.client.follow import Batch
-from bottomless.client.fragments import Fragment
-from bottomless.client.producer import AsyncProducer
-from bottomless.client.reads import ArrowPage, Offsets, Page
-from bottomless.client.transport import Timeouts
+What is here is loaded when it is first named: Spark's executors need the words of an answer
+and the token, and have no library for more.
+"""
 
-BottomlessClient = Client
-"""Its name before there were two."""
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bottomless.client.aio import AsyncClient
+    from bottomless.client.appends import Appended
+    from bottomless.client.blocking import Client
+    from bottomless.client.blocking_consumer import Consumer
+    from bottomless.client.blocking_producer import Producer
+    from bottomless.client.consumer import AsyncConsumer
+    from bottomless.client.delivery import (
+        Ack,
+        Acks,
+        AsyncDeliveries,
+        AsyncDelivery,
+        Deliveries,
+        Delivery,
+    )
+    from bottomless.client.follow import Batch
+    from bottomless.client.fragments import Fragment
+    from bottomless.client.producer import AsyncProducer
+    from bottomless.client.reads import ArrowPage, Offsets, Page
+    from bottomless.client.transport import Timeouts
+
+    BottomlessClient = Client
+    """Its name before there were two."""
 
 __all__ = [
     "Ack",
@@ -45,3 +53,32 @@ __all__ = [
     "Producer",
     "Timeouts",
 ]
+
+_MODULES: Final = {
+    "Ack": "delivery",
+    "Acks": "delivery",
+    "Appended": "appends",
+    "ArrowPage": "reads",
+    "AsyncClient": "aio",
+    "AsyncConsumer": "consumer",
+    "AsyncDeliveries": "delivery",
+    "AsyncDelivery": "delivery",
+    "AsyncProducer": "producer",
+    "Batch": "follow",
+    "Client": "blocking",
+    "Consumer": "blocking_consumer",
+    "Deliveries": "delivery",
+    "Delivery": "delivery",
+    "Fragment": "fragments",
+    "Offsets": "reads",
+    "Page": "reads",
+    "Producer": "blocking_producer",
+    "Timeouts": "transport",
+}
+
+
+def __getattr__(name: str) -> Any:
+    wanted = "Client" if name == "BottomlessClient" else name
+    if wanted not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[wanted]}"), wanted)

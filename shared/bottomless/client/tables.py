@@ -11,7 +11,7 @@ import pyarrow as pa
 from bottomless.client.encoding import ARROW, Compression, EncodedBody
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.formats.batch import FIELDS, Codec
-from bottomless.formats.rows import build_batch, encode_frames
+from bottomless.formats.rows import build_batch, encode_frames, slices_of
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, BINARY_BODY_SIZE_MAX, MIB
 from bottomless.model.rows import Rows
 
@@ -52,14 +52,6 @@ def arrow_bodies(
                 if compression is not None:
                     body = bytes(pa.Codec(compression).compress(body, asbytes=True))
                 yield EncodedBody(body, ARROW, compression, fitting.num_rows)
-
-
-def slices_of(batch: pa.RecordBatch, *, record_count: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of at most so many records and about so many bytes."""
-    fitting = batch.num_rows * size // max(batch.nbytes, 1)
-    step = max(1, min(record_count, fitting))
-    for start in range(0, batch.num_rows, step):
-        yield batch.slice(start, step)
 
 
 def as_table(rows: Any) -> pa.Table:

@@ -4,20 +4,26 @@ All formats are little-endian, start with a magic and a version, and carry
 CRC-32C (Castagnoli, as in RFC 3720) over each header and each body.
 """
 
-from typing import Final
-
-import fastcrc
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Final
 
 from bottomless.errors import Corrupt
+
+try:
+    from fastcrc.crc32 import iscsi as _crc32c
+except ImportError:
+    # An executor of Spark that was given this package as a file: see crc32c.py.
+    from bottomless.formats.crc32c import iscsi as _crc32c
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 VERSION: Final = 0
 """Of every format, until they are frozen as version 1."""
 
 
-def crc32c(data: Buffer, initial: int | None = None) -> int:
+def crc32c(data: "Buffer", initial: int | None = None) -> int:
     """CRC-32C of any bytes-like object; `initial` continues an earlier result."""
-    return fastcrc.crc32.iscsi(data, initial)
+    return _crc32c(data, initial)
 
 
 def padded(size: int) -> int:

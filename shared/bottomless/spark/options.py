@@ -4,12 +4,11 @@ Spark hands options over as text with lower-cased names and pickles them into ev
 task, so none of them may hold a secret.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
-
-import orjson
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.limits import MIB, OFFSET_MAX
@@ -103,6 +102,8 @@ class Reading:
     prefetch: int = PREFETCH_DEFAULT
     """Ranges of an object that are asked for ahead of the one in hand."""
     range_size: int = RANGE_SIZE_DEFAULT
+    bad_json_fails: bool = False
+    """A value that does not fit the option jsonSchema is an error, and not a row of nulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Options:
     ending: Position | None
     include_tail: bool
     columns: tuple[str, ...]
+    json_schema: str | None
+    """Members of JSON values that become a column, in the words of Spark: `id BIGINT, name STRING`."""
     target_partition_bytes: int
     min_partitions: int
     reading: Reading
@@ -135,6 +138,8 @@ OPTION_NAMES: Final = (
     "endingTimestamp",
     "includeTail",
     "columns",
+    "jsonSchema",
+    "onBadJson",
     "filterValues",
     "matchUnfiltered",
     "targetPartitionBytes",
@@ -182,6 +187,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending=_position("ending", lowered, stream),
         include_tail=_boolean("includeTail", lowered.get("includetail", "true")),
         columns=_columns(lowered.get("columns")),
+        json_schema=_text("jsonSchema", lowered.get("jsonschema")),
         target_partition_bytes=_positive(
             "targetPartitionBytes",
             lowered.get("targetpartitionbytes", str(PARTITION_SIZE_DEFAULT)),
@@ -242,7 +248,17 @@ def _reading(lowered: Mapping[str, str]) -> Reading:
         range_size=_number(
             "rangeBytes", lowered.get("rangebytes", str(RANGE_SIZE_DEFAULT)), 1, RANGE_SIZE_MAX
         ),
+        bad_json_fails=_bad_json_fails(lowered),
     )
+
+
+def _bad_json_fails(lowered: Mapping[str, str]) -> bool:
+    text = lowered.get("onbadjson", "null").lower()
+    if "onbadjson" in lowered and "jsonschema" not in lowered:
+        raise InvalidRequest("the option onBadJson goes with jsonSchema")
+    if text not in {"null", "fail"}:
+        raise InvalidRequest("the option onBadJson is null or fail")
+    return text == "fail"
 
 
 def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
@@ -255,8 +271,8 @@ def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
     if not text.lstrip().startswith("["):
         return Wanted(tuple(part.strip() for part in text.split(",")), unfiltered)
     try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
         raise InvalidRequest("the option filterValues is not a JSON list") from error
     if not all(isinstance(value, str) for value in values):
         raise InvalidRequest("the option filterValues is a list of texts")

@@ -1,19 +1,19 @@
 """A range of offsets as partitions of Spark: its fragments are asked for and dealt out on the
 driver, and read in the workers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from bottomless.client import BottomlessClient, Fragment
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
-from bottomless.spark.leases import Lease, take_lease
+from bottomless.spark.leases import Lease, return_lease, take_lease
 from bottomless.spark.losses import Losses
 from bottomless.spark.options import Mode, Options, S3View
 from bottomless.spark.plan import Share, Stored, plan
@@ -21,6 +21,9 @@ from bottomless.spark.read import Task, read_share
 from bottomless.spark.service import Source
 from bottomless.spark.snapshot import Snapshot
 from bottomless.spark.store import StorePlace
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient, Fragment
 
 
 @dataclass
@@ -34,7 +37,7 @@ class SharePartition(InputPartition):
 
 
 def plan_partitions(
-    client: BottomlessClient, options: Options, snapshot: Snapshot, lease: Lease | None
+    client: "BottomlessClient", options: Options, snapshot: Snapshot, lease: Lease | None
 ) -> list[SharePartition]:
     """Shares of a range that lies within the stream.
 
@@ -59,7 +62,7 @@ def plan_partitions(
         target_bytes=options.target_partition_bytes,
         min_shares=options.min_partitions,
     )
-    place = _place(fragments, options.s3)
+    place = place_of(fragments[0].store if fragments else None, options.s3)
     return [SharePartition(share, place, snapshot.stream_id, lease) for share in shares]
 
 
@@ -80,8 +83,8 @@ def read_partition(
 
 
 def list_fragments(
-    client: BottomlessClient, options: Options, snapshot: Snapshot
-) -> Iterator[Fragment]:
+    client: "BottomlessClient", options: Options, snapshot: Snapshot
+) -> "Iterator[Fragment]":
     return client.fragments(
         options.stream,
         first_offset=snapshot.first_offset,
@@ -103,6 +106,16 @@ def lease_range(options: Options, snapshot: Snapshot) -> Lease | None:
     return None
 
 
+@contextmanager
+def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
+    """The same for as long as the block runs: a stream has a bound on leases."""
+    lease = lease_range(options, snapshot)
+    try:
+        yield lease
+    finally:
+        return_lease(Source(options.url, options.stream, snapshot.stream_id), lease)
+
+
 def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int:
     """The offset to go on from, where some from `first` on are gone."""
     floor = error.facts.get("first_offset")
@@ -113,7 +126,7 @@ def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int
     return min(floor, end)
 
 
-def stored_of(fragment: Fragment) -> Stored:
+def stored_of(fragment: "Fragment") -> Stored:
     return Stored(
         fragment.fragment_id,
         fragment.object_key,
@@ -124,9 +137,8 @@ def stored_of(fragment: Fragment) -> Stored:
     )
 
 
-def _place(fragments: Sequence[Fragment], s3: S3View) -> StorePlace | None:
+def place_of(store: Mapping[str, Any] | None, s3: S3View) -> StorePlace | None:
     """Where the objects lie as workers see it, None where they were not to be told."""
-    store: Any = fragments[0].store if fragments else None
     if store is None:
         return None
     if store["kind"] != "s3":

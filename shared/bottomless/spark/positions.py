@@ -8,11 +8,10 @@ earliest, latest     the bounds of the stream
 {"v":1,"s":{…}}      a position as a streaming checkpoint has it, with the stream's id
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-import orjson
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.names import StreamId, StreamName, parse_stream_id
@@ -97,8 +96,8 @@ def read_position(value: Mapping[str, Any], name: StreamName) -> Pinned:
 
 def _of_json(name: str, text: str, stream: StreamName) -> Position:
     try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
         raise InvalidRequest(f"the option {name} is not JSON") from error
     if "v" in value and isinstance(value.get("s"), dict):
         return read_position(value, stream)

@@ -6,11 +6,11 @@ Spark gives positions as JSON and does not know what they mean; here they become
 that were read and records that are left.
 """
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import orjson
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
     QueryStartedEvent,
@@ -118,7 +118,7 @@ def _to_log(progress: StreamProgress) -> None:
 def _read(position: str | None) -> tuple[str, str, int] | None:
     """Stream, its id and the offset; a position of another source is none."""
     try:
-        value: Any = orjson.loads(position or "null")
+        value: Any = json.loads(position or "null")
         ((stream, one),) = value["s"].items()
         return str(stream), str(one["u"]), int(one["o"])
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -9,13 +9,13 @@ shared/bottomless/spark/source.py.
 """
 
 import gc
+import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-import orjson
 import pyarrow as pa
 
 from bottomless.errors import Code, NotFound, OffsetGone, StoreError, Unavailable
@@ -66,7 +66,9 @@ class _Work:
         self._task = task
         self._share = share
         self._counts = counts
-        self._shape = RowShape(task.schema, task.reading.wanted)
+        self._shape = RowShape(
+            task.schema, task.reading.wanted, bad_json_fails=task.reading.bad_json_fails
+        )
         self._losses = Losses(fail=task.reading.fail_on_data_loss, counts=counts)
         self._ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)
 
@@ -137,14 +139,14 @@ def _leave_counts(metrics_dir: str | None, counts: Counts) -> None:
     # it did read twice. Nobody's answer hangs on them.
     if metrics_dir is not None:
         path = Path(metrics_dir) / f"{uuid.uuid4().hex}.json"
-        path.write_bytes(orjson.dumps(asdict(counts)))
+        path.write_text(json.dumps(asdict(counts)))
 
 
 def sum_counts(metrics_dir: str | Path) -> Counts:
     """What all tasks together read that left their counts in this directory."""
     total = Counts()
     for path in Path(metrics_dir).glob("*.json"):
-        for name, value in orjson.loads(path.read_bytes()).items():
+        for name, value in json.loads(path.read_bytes()).items():
             setattr(total, name, getattr(total, name) + value)
     return total
 

@@ -15,8 +15,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from bottomless.model.limits import MIB
+from bottomless.spark.json_values import parse_json
 from bottomless.spark.options import Wanted
 
+JSON_COLUMN: Final = "json"
+"""What members of JSON values are put into."""
 BATCH_ROW_COUNT_MAX: Final = 50_000
 BATCH_SIZE_MAX: Final = 8 * MIB
 """Bounds what the worker holds and what the JVM has to take at once."""
@@ -27,9 +30,12 @@ BATCH_ROW_COUNT_WANTED: Final = 10_000
 class RowShape:
     """The columns of a DataFrame, and how stored batches are fitted to them."""
 
-    def __init__(self, schema: pa.Schema, wanted: Wanted | None = None) -> None:
+    def __init__(
+        self, schema: pa.Schema, wanted: Wanted | None = None, *, bad_json_fails: bool = False
+    ) -> None:
         """`wanted` says which records are kept by their filter value; None keeps all."""
         self._schema = schema
+        self._bad_json_fails = bad_json_fails
         self._wanted = wanted
         self._values = None if wanted is None else pa.array(wanted.values, pa.string())
 
@@ -75,6 +81,9 @@ class RowShape:
                 arrays.append(_counting(first_offset, batch.num_rows))
             elif field.name == "timestamp" and timestamp is not None:
                 arrays.append(_constant_time(timestamp, batch.num_rows))
+            elif field.name == JSON_COLUMN:
+                values = batch.column("value")
+                arrays.append(parse_json(values, field.type, strict=self._bad_json_fails))
             elif field.name in names:
                 arrays.append(_cast(batch.column(field.name), field.type))
             else:

@@ -1,11 +1,11 @@
 """Ask the reader service from a worker, over HTTP, by the library that comes with botocore."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-import orjson
 import urllib3
 
 from bottomless.client.credential import Credential
@@ -88,6 +88,6 @@ def _pool() -> urllib3.PoolManager:
 
 def _json_or_none(data: bytes) -> object:
     try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
+        return json.loads(data)
+    except ValueError:
         return None

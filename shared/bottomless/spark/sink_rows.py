@@ -19,10 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bottomless.client.tables import slices_of
 from bottomless.errors import Code, InvalidRequest
 from bottomless.formats.batch import FIELDS, schema_of
-from bottomless.formats.rows import encode_frames
+from bottomless.formats.rows import encode_frames, slices_of
 from bottomless.model.limits import MIB
 from bottomless.model.record import Columns, Content
 

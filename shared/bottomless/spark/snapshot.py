@@ -1,14 +1,16 @@
 """Resolve where a read begins and ends against what the stream holds now."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bottomless.client import BottomlessClient, Offsets
 from bottomless.errors import Code, InvalidRequest, OffsetGone, WrongOffset
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.offset_spec import Ago, At, First, Next, Since, Tail
 from bottomless.spark.losses import Losses
 from bottomless.spark.options import Options
 from bottomless.spark.positions import Pinned, Position
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient, Offsets
 
 
 class Snapshot(NamedTuple):
@@ -26,6 +28,8 @@ def take_snapshot(options: Options) -> Snapshot:
         OffsetGone: the stream does not hold an offset that was asked for.
         WrongOffset: `stream-replaced`, another stream has the name.
     """
+    from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+
     starting = First() if options.starting is None else options.starting
     ending = Next() if options.ending is None else options.ending
     with BottomlessClient(options.url) as client:
@@ -43,7 +47,7 @@ def take_snapshot(options: Options) -> Snapshot:
     return Snapshot(offsets.stream_id, first, max(first, end))
 
 
-def check_start(first: int, offsets: Offsets, *, fail_on_data_loss: bool) -> int:
+def check_start(first: int, offsets: "Offsets", *, fail_on_data_loss: bool) -> int:
     """The offset to begin at: never moved silently, since a job would not notice what is missing."""
     if first > offsets.next_offset:
         raise _outside("startingOffsets", offsets)
@@ -55,7 +59,7 @@ def check_start(first: int, offsets: Offsets, *, fail_on_data_loss: bool) -> int
 
 
 def resolve(
-    client: BottomlessClient, name: StreamName, position: Position, offsets: Offsets
+    client: "BottomlessClient", name: StreamName, position: Position, offsets: "Offsets"
 ) -> int:
     """The offset that a position means; numbers come back as they were given."""
     match position:
@@ -94,7 +98,7 @@ def check_same_stream(known: StreamId, found: StreamId) -> None:
         )
 
 
-def _outside(name: str, offsets: Offsets) -> OffsetGone:
+def _outside(name: str, offsets: "Offsets") -> OffsetGone:
     return OffsetGone(
         f"{name} lies outside what the stream holds",
         code=Code.OFFSET_OUT_OF_RANGE,

@@ -14,7 +14,7 @@ On the record's path: after shared/bottomless/spark/read.py; here it is a row, t
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     ByteType,
@@ -35,8 +36,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from bottomless.client import BottomlessClient
 from bottomless.errors import InvalidRequest, OffsetGone
+from bottomless.spark.json_values import check_types
 from bottomless.spark.options import (
     Limits,
     Options,
@@ -45,6 +46,7 @@ from bottomless.spark.options import (
     parse_options,
 )
 from bottomless.spark.partitions import SharePartition, lease_range, plan_partitions, read_partition
+from bottomless.spark.rows import JSON_COLUMN
 from bottomless.spark.sink import BottomlessStreamWriter, BottomlessWriter
 from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.snapshot import Snapshot, take_snapshot
@@ -72,10 +74,11 @@ class BottomlessSource(DataSource):
     def name(cls) -> str:
         return "bottomless"
 
-    def schema(self) -> StructType:
+    def schema(self) -> Any:
+        """A StructType, or words of Spark's own for one where the option jsonSchema has some."""
         options = parse_options(self.options)
         self._snapshot = _pin(options)
-        return StructType([StructField(name, _TYPES[name]) for name in options.columns])
+        return _schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
@@ -96,6 +99,27 @@ class BottomlessSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> BottomlessStreamWriter:  # noqa: N802  # Spark's own
         options = parse_sink_options(self.options, streaming=True)
         return BottomlessStreamWriter(options, schema, overwrite=overwrite)
+
+
+def schema_of_rows(options: Options) -> StructType:
+    """The columns that a read with these options has; needs a session.
+
+    Raises:
+        InvalidRequest: a type cannot be had of JSON.
+    """
+    found = _schema(options)
+    schema = StructType.fromDDL(found) if isinstance(found, str) else found
+    assert isinstance(schema, StructType)
+    _check_schema(schema)
+    return schema
+
+
+def _schema(options: Options) -> StructType | str:
+    if options.json_schema is None:
+        return StructType([StructField(name, _TYPES[name]) for name in options.columns])
+    # In words, since it is Spark that understands those of the option.
+    stored = [f"`{name}` {_TYPES[name].simpleString()}" for name in options.columns]
+    return ", ".join([*stored, f"{JSON_COLUMN} STRUCT<{options.json_schema}>"])
 
 
 def _pin(options: Options) -> Snapshot | None:
@@ -124,6 +148,8 @@ class BottomlessReader(DataSourceReader):
         options, snapshot = self._options, self._snapshot
         if snapshot.first_offset == snapshot.next_offset:
             return []
+        from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+
         # Held before it is listed: what is listed cannot be deleted from then on.
         lease = lease_range(options, snapshot)
         with BottomlessClient(options.url) as client:
@@ -138,6 +164,9 @@ class BottomlessReader(DataSourceReader):
 
 def _check_schema(schema: StructType) -> None:
     for field in schema.fields:
+        if field.name == JSON_COLUMN and isinstance(field.dataType, StructType):
+            check_types(to_arrow_type(field.dataType, timezone="UTC"))
+            continue
         wanted = _TYPES.get(field.name)
         if wanted is None or field.dataType != wanted:
             known = ", ".join(f"{name} {kind.simpleString()}" for name, kind in _TYPES.items())

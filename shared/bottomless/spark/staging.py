@@ -4,12 +4,12 @@ Both can be asked again after any failure: a body that is staged twice expires o
 commit is told from its repeat by its number.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-import orjson
 import urllib3
 
 from bottomless.client.credential import Credential
@@ -55,20 +55,25 @@ def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[s
         StoreError: as ingest answers; the same again is right.
     """
     headers = {"Content-Type": STAGED, "Producer-Id": producer_id, "Txn-Number": str(number)}
-    body = orjson.dumps({"staged": [*staged_ids]})
+    body = json.dumps({"staged": [*staged_ids]}).encode()
     answer = _ask(target, "POST", "records", body=body, headers=headers)
     return Committed(int(answer["count"]), not answer["count"])
 
 
 def is_known(target: Target, producer_id: str) -> bool:
     """Whether the stream knows a producer."""
+    return last_number(target, producer_id) is not None
+
+
+def last_number(target: Target, producer_id: str) -> int | None:
+    """The last number that the stream has of a producer, None where it does not know it."""
     try:
-        _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
+        known = _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
     except NotFound as error:
         if error.code is Code.PRODUCER_NOT_FOUND:
-            return False
+            return None
         raise
-    return True
+    return int(known["last_seq"] or 0)
 
 
 def producers(target: Target) -> Iterator[str]:
@@ -99,8 +104,8 @@ def _ask(
     except urllib3.exceptions.HTTPError as error:
         raise Unavailable("ingest does not answer", outcome=Outcome.UNKNOWN) from error
     try:
-        members = orjson.loads(answer.data)
-    except orjson.JSONDecodeError:
+        members = json.loads(answer.data)
+    except ValueError:
         members = None
     if answer.status >= 300:
         raise error_from_problem(answer.status, members)

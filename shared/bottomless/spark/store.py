@@ -7,13 +7,13 @@ that for presigned URLs.
 """
 
 import os
+import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple, Protocol
-
-import stamina
 
 from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.errors import StoreError
@@ -27,6 +27,9 @@ READ_SECONDS: Final = 30
 """Silence for so long is a lost reply."""
 READ_SECONDS_MAX: Final = 120
 """All attempts of one ranged read: no new one is begun after it."""
+_WAIT_SECONDS: Final = 0.2
+"""After the first attempt; twice as long after each further one."""
+_JITTER_SECONDS: Final = 0.3
 CONNECTION_COUNT_MAX: Final = 16
 """As many as ranges can be under way at once in a worker process."""
 
@@ -93,10 +96,17 @@ class Objects(Protocol):
 
 def patiently(read: Callable[[], bytes]) -> bytes:
     """Read again, after growing waits, while the store fails or asks to come back later."""
-    again = stamina.RetryingCaller(
-        attempts=ATTEMPT_COUNT_MAX, timeout=READ_SECONDS_MAX, wait_initial=0.2, wait_jitter=0.3
-    ).on(_may_pass)
-    return again(read)
+    # By hand: executors have no library for it.
+    end = time.monotonic() + READ_SECONDS_MAX
+    for attempt in range(1, ATTEMPT_COUNT_MAX):
+        try:
+            return read()
+        except StoreError as error:
+            if not error.retryable or time.monotonic() >= end:
+                raise
+        # Apart from each other, so that all workers do not come back at once.
+        time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1) + random.uniform(0, _JITTER_SECONDS))  # noqa: S311
+    return read()
 
 
 def check_ca(ca: str | None) -> None:
@@ -117,10 +127,6 @@ def check_range(content_range: str | None, start: int, length: int, size: int) -
     """
     if content_range is None or not content_range.startswith(f"bytes {start}-") or length > size:
         raise DriveRefused("the object store sends other ranges than it is asked for")
-
-
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, StoreError) and error.retryable
 
 
 class LocalObjects:

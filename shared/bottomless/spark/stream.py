@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -29,7 +29,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from bottomless.client import BottomlessClient, Offsets
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import Next
@@ -50,6 +49,9 @@ from bottomless.spark.positions import Pinned, position_of, read_position
 from bottomless.spark.service import Source
 from bottomless.spark.snapshot import Snapshot, check_same_stream, check_start, resolve
 from bottomless.spark.tip import Tip
+
+if TYPE_CHECKING:
+    from bottomless.client import BottomlessClient, Offsets
 
 _log: Final = logging.getLogger(__name__)
 
@@ -145,8 +147,10 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._opened = None
 
     @property
-    def _client(self) -> BottomlessClient:
+    def _client(self) -> "BottomlessClient":
         if self._opened is None:
+            from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+
             self._opened = BottomlessClient(self._options.url)
         return self._opened
 
@@ -159,7 +163,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _position(self, offset: int, stream_id: StreamId) -> dict[str, Any]:
         return position_of(offset, self._options.stream, stream_id)
 
-    def _check(self, position: Pinned, offsets: Offsets) -> None:
+    def _check(self, position: Pinned, offsets: "Offsets") -> None:
         check_same_stream(position.stream_id, offsets.stream_id)
         if position.offset > offsets.next_offset:
             # What is cached may be older than what Spark knows.
@@ -171,7 +175,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 facts={"offset": position.offset, "next_offset": offsets.next_offset},
             )
 
-    def _past_losses(self, first: int, end: int, offsets: Offsets) -> int:
+    def _past_losses(self, first: int, end: int, offsets: "Offsets") -> int:
         """The first offset from `first` on that is still there, at most `end`."""
         if first >= offsets.first_offset:
             return first

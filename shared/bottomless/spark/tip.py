@@ -7,10 +7,12 @@ until something is.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bottomless.client import Offsets
 from bottomless.model.names import StreamId
+
+if TYPE_CHECKING:
+    from bottomless.client import Offsets
 
 SPACING_SECONDS: Final = 0.25
 """Between the beginnings of two requests."""
@@ -31,24 +33,24 @@ class Tip:
         self._known: Offsets | None = None
 
     @property
-    def known(self) -> Offsets | None:
+    def known(self) -> "Offsets | None":
         """What the last request answered, however long ago."""
         return self._known
 
-    def end(self, offsets: Offsets) -> int:
+    def end(self, offsets: "Offsets") -> int:
         return offsets.next_offset if self._tail else offsets.object_store_next_offset
 
-    def refresh(self) -> Offsets:
+    def refresh(self) -> "Offsets":
         """Ask now."""
         return self._request({})
 
-    def recent(self) -> Offsets:
+    def recent(self) -> "Offsets":
         """As of the last quarter of a second."""
         if self._known is None or self._now() - self._asked_at >= SPACING_SECONDS:
             return self.refresh()
         return self._known
 
-    def beyond(self, offset: int) -> Offsets:
+    def beyond(self, offset: int) -> "Offsets":
         """The bounds now, or when there is something at `offset`, or when waiting took too long."""
         known = self._known
         if known is None or self.end(known) > offset:
@@ -57,9 +59,11 @@ class Tip:
             return known
         return self._request({"wait_ms": WAIT_MS, "after": known.next_offset})
 
-    def _request(self, query: dict[str, int]) -> Offsets:
+    def _request(self, query: dict[str, int]) -> "Offsets":
         self._asked_at = self._now()
         value = self._ask(query)
+        from bottomless.client import Offsets  # noqa: PLC0415  # executors have no library for it
+
         self._known = Offsets(
             StreamId(value["stream_id"]),
             value["first_offset"],

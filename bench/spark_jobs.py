@@ -1,0 +1,146 @@
+"""Spark jobs beside the least that could do the same, on the same stream in one run.
+
+    .venv/bin/python bench/spark_jobs.py [--mebibytes 512] [--record-bytes 1024] [--rounds 3]
+
+verify is compared with a loop that reads the same files and makes one checksum of each, in as
+many processes as Spark has cores; export with `df.write.parquet` of the same columns. Both
+sides take turns in every round, in a session that is warm, and a ratio is of the medians.
+"""
+
+import argparse
+import json
+import multiprocessing
+import platform
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fastcrc
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bottomless.client import BottomlessClient
+from bottomless.spark import configure, register
+from bottomless.spark.jobs import export, verify
+
+CORES = 2
+RANGE_SIZE = 8 * 1024 * 1024
+STREAM = "bench-jobs"
+
+
+def checksum(path: str) -> int:
+    crc = 0
+    with Path(path).open("rb", buffering=0) as file:
+        while data := file.read(RANGE_SIZE):
+            crc = fastcrc.crc32.iscsi(data, crc)
+    return crc
+
+
+def fill(client: BottomlessClient, size: int, record_size: int) -> None:
+    count = max(1, 1024 * 1024 // record_size)
+    pool = secrets.token_bytes(record_size * count)
+    values = [pool[n * record_size : (n + 1) * record_size] for n in range(count)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    client.create_stream(STREAM, {"fragment": {"max_age_ms": 1000}})
+    for _ in range(max(1, size // (record_size * count))):
+        client.append_arrow(STREAM, table)
+    client.wait_until_stored(STREAM, timeout_seconds=300)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, Any]:
+    """Both once to warm up, then in turns."""
+    ours(), theirs()
+    mine, other = [], []
+    for _ in range(rounds):
+        mine.append(timed(ours))
+        other.append(timed(theirs))
+    ratios = sorted(b / a for a, b in zip(mine, other, strict=True))
+    return {
+        "seconds": round(statistics.median(mine), 3),
+        "compared_seconds": round(statistics.median(other), 3),
+        "ratio": round(statistics.median(other) / statistics.median(mine), 3),
+        "ratio_spread": [round(ratios[0], 3), round(ratios[-1], 3)],
+    }
+
+
+def measure(url: str, objects: Path, directory: Path, given: argparse.Namespace) -> None:
+    with BottomlessClient(url) as client:
+        fill(client, given.mebibytes * 1024 * 1024, given.record_bytes)
+        listed = list(client.list_fragments(STREAM, {"locations": "true"}))
+    files = [str(objects / item["object_key"]) for item in listed]
+    size = sum(item["size_bytes"] for item in listed)
+    spark = configure(SparkSession.builder, master=f"local[{CORES}]").getOrCreate()
+    register(spark)
+    options = {"url": url, "stream": STREAM, "mode": "direct", "minPartitions": str(CORES)}
+    place = str(directory / "out")
+
+    def exported() -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        export(spark, options, place)
+
+    def written() -> None:
+        frame = spark.read.format("bottomless").options(**options).load()
+        frame.write.mode("overwrite").parquet(place)
+
+    def verified() -> None:
+        assert verify(spark, options).sound
+
+    with multiprocessing.get_context("spawn").Pool(CORES) as pool:
+        rows = {
+            "verify": alternate(
+                given.rounds, verified, lambda: pool.map(checksum, files, chunksize=1)
+            ),
+            "export": alternate(given.rounds, exported, written),
+        }
+    for name, row in rows.items():
+        row["megabytes_per_second"] = round(size / row["seconds"] / 1e6)
+        row["compared_megabytes_per_second"] = round(size / row["compared_seconds"] / 1e6)
+        print(name, json.dumps(row))
+    facts = {
+        "record_bytes": given.record_bytes,
+        "megabytes": round(size / 1e6),
+        "fragments": len(files),
+        "cores": CORES,
+        "python": platform.python_version(),
+        "goals": {"verify": 0.5, "export": 2.0},
+        "ratios": {name: row["ratio"] for name, row in rows.items()},
+    }
+    print(json.dumps(facts))
+    spark.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mebibytes", type=int, default=512)
+    parser.add_argument("--record-bytes", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as text:
+        directory = Path(text)
+        program = str(Path(sys.executable).parent / "bottomless")
+        command = [program, "serve", "--port", "0", "--data-dir", str(directory / "data")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                url = server.stdout.readline().split()[1]
+                measure(url, directory / "data" / "objects", directory, given)
+            finally:
+                server.terminate()
+                server.wait(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Spark: jobs over whole streams, here or on a cluster. They are bottomless/spark/commands.py."""
+
+import os
+from typing import Final
+
+import typer
+
+from bottomless.cli.examples import examples
+from bottomless.cli.session import TOKEN, chosen, token_of
+from bottomless.spark.commands import COMMANDS, CONNECT
+
+_EXAMPLES: Final = {
+    "verify": ("spark verify orders", "spark verify orders --report /data/reports/orders -o json"),
+    "export": (
+        "spark export orders /data/orders",
+        "spark export orders /data/delta/orders --format delta --columns offset,value,key",
+    ),
+    "replay": (
+        "spark replay orders orders-again --name again --from 1040",
+        "spark replay orders emea --name emea --where \"filter_value = 'emea'\"",
+    ),
+    "stats": ("spark stats orders", "spark stats orders --plot orders.png"),
+    "import": (
+        "spark import /data/orders orders --name first",
+        "spark import trips.parquet trips --name trips --rows-as-json",
+    ),
+}
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(help="Jobs over whole streams, on Spark.", no_args_is_help=True)
+    group.callback()(_root)
+    for name, command in COMMANDS.items():
+        group.command(name, epilog=examples(*_EXAMPLES[name]))(command)
+    app.add_typer(group, name="spark")
+
+
+def _root(context: typer.Context) -> None:
+    """Jobs over whole streams, on Spark."""
+
+    # Asked when a job runs, so that help works whatever is wrong with a profile.
+    def connect() -> str:
+        choice = chosen(context)
+        token = token_of(choice)
+        if token:
+            # Where workers look for it, too: options of Spark are shown in its logs.
+            os.environ[TOKEN] = token
+        return choice.url
+
+    context.meta[CONNECT] = connect

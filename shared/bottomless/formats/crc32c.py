@@ -1,0 +1,122 @@
+"""CRC-32C by numpy, for machines without a compiled library: much slower, the same sums.
+
+Spark's executors may have nothing of ours but a zip file of Python, from which no compiled
+module can be loaded, and checks are not left out for that.
+
+A checksum goes through its bytes one after the other, which Python cannot do quickly. But it
+is linear: data is cut into lanes of the same size, all lanes go forward together, eight
+bytes a step, and what each has found is then moved past those behind it, as if they were
+zeros, and added.
+"""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_POLYNOMIAL: Final = 0x82F63B78
+_ALL: Final = 0xFFFFFFFF
+_LANE_COUNT_MAX: Final = 4096
+_LANE_SIZE: Final = 256
+"""Fewer bytes a lane than this cost more to put together than they save."""
+_PIECE_SIZE: Final = 64 * 1024 * 1024
+"""Bytes at a time, so that what is looked up for all lanes stays small."""
+
+Words = NDArray[np.uint32]
+
+
+def iscsi(data: "Buffer", initial: int | None = None) -> int:
+    """The checksum of `data`, going on from that of what was before it."""
+    state = (initial or 0) ^ _ALL
+    rest: NDArray[np.uint8] = np.frombuffer(memoryview(data), dtype=np.uint8)
+    while len(rest):
+        size = _lanes_size(min(len(rest), _PIECE_SIZE))
+        if not size:
+            return _slowly(rest, state) ^ _ALL
+        state = _moved(state, size) ^ _of_lanes(rest[:size])
+        rest = rest[size:]
+    return state ^ _ALL
+
+
+def _lanes_size(size: int) -> int:
+    """The bytes that are done in lanes: a power of two of them, each of whole words."""
+    if size < 2 * _LANE_SIZE:
+        return 0
+    count = min(_LANE_COUNT_MAX, 1 << (size // _LANE_SIZE).bit_length() - 1)
+    return count * (size // count // 8 * 8)
+
+
+def _of_lanes(data: NDArray[np.uint8]) -> int:
+    """What the register holds after these bytes if it was 0 before."""
+    count = min(_LANE_COUNT_MAX, 1 << (len(data) // _LANE_SIZE).bit_length() - 1)
+    size = len(data) // count
+    # One word of every lane side by side.
+    words = np.ascontiguousarray(data.reshape(count, size).view(np.dtype("<u4")).T)
+    tables = _tables()
+    state = np.zeros(count, dtype=np.uint32)
+    for low, high in zip(words[0::2], words[1::2], strict=True):
+        first = state ^ low
+        state = tables[7][first & 0xFF] ^ tables[6][first >> 8 & 0xFF]
+        state ^= tables[5][first >> 16 & 0xFF] ^ tables[4][first >> 24]
+        state ^= tables[3][high & 0xFF] ^ tables[2][high >> 8 & 0xFF]
+        state ^= tables[1][high >> 16 & 0xFF] ^ tables[0][high >> 24]
+    while len(state) > 1:
+        state = _past(state[0::2], size) ^ state[1::2]
+        size *= 2
+    return int(state[0])
+
+
+def _moved(state: int, size: int) -> int:
+    return int(_past(np.array([state], dtype=np.uint32), size)[0])
+
+
+def _past(states: Words, size: int) -> Words:
+    """Each register after so many zero bytes."""
+    found: Words = np.zeros(len(states), dtype=np.uint32)
+    for bit, image in enumerate(_zeros(size)):
+        found ^= np.where(states >> np.uint32(bit) & np.uint32(1), image, np.uint32(0))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _zeros(size: int) -> Words:
+    """What `size` zero bytes make of each bit of a register."""
+    if size == 0:
+        return np.left_shift(np.uint32(1), np.arange(32, dtype=np.uint32))
+    if size % 2:
+        before = _zeros(size - 1)
+        one: Words = _tables()[0][before & 0xFF] ^ (before >> np.uint32(8))
+        return one
+    half = _zeros(size // 2)
+    doubled: Words = np.zeros(32, dtype=np.uint32)
+    for bit, image in enumerate(half):
+        doubled ^= np.where(half >> np.uint32(bit) & np.uint32(1), image, np.uint32(0))
+    return doubled
+
+
+@lru_cache(maxsize=1)
+def _tables() -> list[Words]:
+    """For each byte, what it leaves in the register; then the same with zero bytes behind it."""
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
+    tables: list[Words] = [table.astype(np.uint32)]
+    for _ in range(7):
+        tables.append(tables[0][tables[-1] & 0xFF] ^ (tables[-1] >> np.uint32(8)))
+    return tables
+
+
+def _slowly(data: NDArray[np.uint8], state: int) -> int:
+    table = _tables()[0]
+    for byte in data.tolist():
+        state = int(table[(state ^ byte) & 0xFF]) ^ state >> 8
+    return state
+
+
+def combine(first: int, second: int, second_size: int) -> int:
+    """The checksum of two pieces of data one behind the other, from those of each."""
+    return _moved(first, second_size) ^ second

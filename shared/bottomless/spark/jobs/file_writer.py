@@ -1,0 +1,165 @@
+"""Write a share of a stream as one Parquet file, in a worker; its records do not enter the JVM."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs as arrow_fs
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
+
+from bottomless.model.limits import MIB
+from bottomless.model.names import StreamId
+from bottomless.spark.jobs import places
+from bottomless.spark.jobs.places import Place
+from bottomless.spark.jobs.tasks import answer_schema
+from bottomless.spark.options import Options
+from bottomless.spark.partitions import SharePartition, read_partition
+
+GROUP_SIZE: Final = 64 * MIB
+"""Bytes of a row group before it is compressed; a task holds one."""
+GROUP_ROW_COUNT: Final = 1_000_000
+MARK: Final = b"bottomless"
+"""Where a file's metadata says which offsets it is of."""
+_DICTIONARY: Final = ("filter_value",)
+"""Columns of few values; trying the others costs more than it brings."""
+
+WRITTEN: Final = answer_schema(
+    {
+        "name": pa.string(),
+        "first_offset": pa.int64(),
+        "next_offset": pa.int64(),
+        "rows": pa.int64(),
+        "size": pa.int64(),
+    }
+)
+
+
+class Written(NamedTuple):
+    """A file that is there whole."""
+
+    name: str
+    first_offset: int
+    next_offset: int
+    rows: int
+    size: int
+
+
+class FilePiece(NamedTuple):
+    """What one task writes: the offsets of one file, as shares to read."""
+
+    name: str
+    first_offset: int
+    next_offset: int
+    partitions: tuple[SharePartition, ...]
+
+
+class FileShape(NamedTuple):
+    """What all files of an output have in common."""
+
+    place: Place
+    stream_id: StreamId
+    schema: StructType
+    stored: pa.Schema
+    """The types in the file, where the output's format knows fewer than Arrow."""
+    compression: str
+
+
+def write_file(options: Options, shape: FileShape, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+    """Write one file; the answer says what is in it.
+
+    After a crash nothing has its name, or the whole file has. A draft in a directory may be
+    left, with a name that starts with a dot; of an object in a store nothing is left but
+    parts that the store drops.
+    """
+    yield pa.RecordBatch.from_pylist([_write(options, shape, piece)._asdict()], schema=WRITTEN)
+
+
+def find_file(shape: FileShape, piece: FilePiece) -> Written | None:
+    """The file if it is there from a run before; its end is written last, so it is whole."""
+    files, path = (shape.place / piece.name).open()
+    info = files.get_file_info(path)
+    if info.type is not arrow_fs.FileType.File:
+        return None
+    with suppress(pa.ArrowInvalid), files.open_input_file(path) as opened:
+        meta = pq.read_metadata(opened)
+        mark = json.loads((meta.metadata or {}).get(MARK, b"null"))
+        if mark == _mark(shape, piece):
+            return _written(piece, meta.num_rows, info.size)
+    return None
+
+
+def _mark(shape: FileShape, piece: FilePiece) -> dict[str, Any]:
+    return {
+        "stream_id": shape.stream_id,
+        "first_offset": piece.first_offset,
+        "next_offset": piece.next_offset,
+    }
+
+
+def _write(options: Options, shape: FileShape, piece: FilePiece) -> Written:
+    target = shape.place / piece.name
+    files, path = target.open()
+    draft = path
+    if target.is_local:
+        places.make_directory(target)
+        draft = str(Path(path).with_name(f".{Path(path).name}.draft"))
+        # Another attempt of this task may be writing, too.
+        draft = f"{draft}.{places.a_name()}"
+    schema = shape.stored.with_metadata({MARK: json.dumps(_mark(shape, piece)).encode()})
+    stream = files.open_output_stream(draft)
+    writing: Any = pq.ParquetWriter
+    try:
+        with writing(
+            stream,
+            schema,
+            compression=shape.compression,
+            use_dictionary=[name for name in _DICTIONARY if name in schema.names],
+        ) as writer:
+            row_count = 0
+            for group in _groups(_rows(options, shape.schema, piece.partitions)):
+                writer.write_table(group.cast(schema), row_group_size=GROUP_ROW_COUNT)
+                row_count += group.num_rows
+        stream.close()
+    except BaseException:
+        # An object becomes visible when it is closed, also half of one.
+        with suppress(Exception):
+            stream.close()
+            files.delete_file(draft)
+        raise
+    if target.is_local:
+        places.settle(Path(draft), Path(path))
+    return _written(piece, row_count, files.get_file_info(path).size)
+
+
+def _written(piece: FilePiece, row_count: int, size: int) -> Written:
+    return Written(piece.name, piece.first_offset, piece.next_offset, row_count, size)
+
+
+def _rows(
+    options: Options, schema: StructType, partitions: Sequence[SharePartition]
+) -> Iterator[pa.RecordBatch]:
+    for partition in partitions:
+        yield from read_partition(options, schema, partition)
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The same rows as row groups."""
+    held: list[pa.RecordBatch] = []
+    size = row_count = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        row_count += batch.num_rows
+        if size >= GROUP_SIZE or row_count >= GROUP_ROW_COUNT:
+            yield pa.Table.from_batches(held)
+            held, size, row_count = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def written_of(rows: Iterable[dict[str, Any]]) -> list[Written]:
+    return [Written(**row) for row in rows]

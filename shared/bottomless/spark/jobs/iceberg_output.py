@@ -1,0 +1,130 @@
+"""An export as an Iceberg table, by the library `pyiceberg`; no JVM is asked.
+
+Workers write Parquet files below the table, and the driver adds all of a round with one
+commit of the catalog (`add_files`). The same commit sets a property of the table to the
+position: rows and position become visible together or not at all.
+
+    files written, no commit    nobody sees them; the next run writes others, and what removes
+                                orphan files removes these
+    commit                      the round is there, and the position is behind it
+
+The library tries a refused commit again by itself, upon whatever is there by then, which would add
+a round twice if the other was an export, too. So it is told not to, and the position is
+looked at before each attempt.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from bottomless.errors import InvalidRequest
+from bottomless.spark.jobs import places
+from bottomless.spark.jobs.file_writer import Written
+from bottomless.spark.jobs.outputs import Cut, Round, Subject, check_columns, moved_on
+from bottomless.spark.jobs.places import Place
+from bottomless.spark.positions import position_of, read_position
+from bottomless.spark.snapshot import check_same_stream
+
+_MISSING: Final = (
+    "an export to Iceberg needs the library pyiceberg: pip install 'bottomless[iceberg]'"
+)
+_ATTEMPT_COUNT_MAX: Final = 10
+"""Of a commit: others may write to the table all the time."""
+
+
+class IcebergOutput:
+    def __init__(self, catalog: str, table: str, subject: Subject, schema: pa.Schema) -> None:
+        """The catalog by the name that pyiceberg's configuration has; the table is made if need be.
+
+        Raises:
+            InvalidRequest: the library is not installed, or no catalog has this name.
+        """
+        try:
+            from pyiceberg.catalog import load_catalog  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise InvalidRequest(_MISSING) from error
+        self._catalog: Any = load_catalog(catalog)
+        self._name = table
+        self._subject = subject
+        self._property = f"bottomless.{subject.name}"
+        # Iceberg has no numbers of one byte.
+        self.stored = pa.schema(
+            [
+                pa.field(field.name, pa.int32() if field.type == pa.int8() else field.type)
+                for field in schema
+            ]
+        )
+        made = self._catalog.create_table_if_not_exists(table, self.stored)
+        self.place = Place(f"{made.location().removeprefix('file://')}/data")
+
+    def begun(self) -> Round | None:
+        table = self._catalog.load_table(self._name)
+        check_columns(_plain(table.schema().as_arrow()), _plain(self.stored))
+        position = self._position(table)
+        return None if position is None else Round(position, position, ())
+
+    def plan(self, planned: Round) -> None:
+        # What is not committed is not there: nothing has to be remembered of it.
+        pass
+
+    def file_name(self, cut: Cut) -> str:
+        return f"part-{cut[0]:020d}-{cut[1]:020d}-{places.a_name()}.parquet"
+
+    def commit(self, planned: Round, files: Sequence[Written]) -> None:
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415  # an extra
+
+        for _ in range(_ATTEMPT_COUNT_MAX):
+            table = self._catalog.load_table(self._name)
+            if self._position(table) not in {None, planned.first_offset}:
+                raise moved_on()
+            try:
+                self._add(table, planned, [file for file in files if file.rows])
+            except CommitFailedException:
+                continue
+            return
+        raise moved_on()
+
+    def _add(self, table: Any, planned: Round, files: Sequence[Written]) -> None:
+        subject = self._subject
+        position = json.dumps(position_of(planned.next_offset, subject.name, subject.stream_id))
+        # Of this copy in memory only.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        with table.transaction() as transaction:
+            if files:
+                transaction.add_files(
+                    [self._uri(file) for file in files], check_duplicate_files=False
+                )
+            transaction.set_properties({self._property: position})
+
+    def _uri(self, file: Written) -> str:
+        text = (self.place / file.name).text
+        return text if "://" in text else f"file://{text}"
+
+    def _position(self, table: Any) -> int | None:
+        text = table.properties.get(self._property)
+        if text is None:
+            return None
+        pinned = read_position(json.loads(text), self._subject.name)
+        check_same_stream(pinned.stream_id, self._subject.stream_id)
+        return pinned.offset
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Arrow has several forms of text and bytes, which Iceberg does not tell apart."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _plain_type(each.type)) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    return kind

@@ -1,0 +1,74 @@
+"""Write rounds into a stream: each is one append with a number, and stored once.
+
+For jobs that write and know by themselves how their work is cut: the same number always
+is of the same records in the same order. Workers stage what they have, as the sink's do
+(bottomless/spark/sink.py), and the driver commits it.
+
+What is there after a crash at each step: staged bodies, which expire; or the round, or the
+first parts of a large one, which the same round completes when it is done again. How far a
+job has come is what the target remembers of its producer, so nothing is kept elsewhere.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ByteType, StructType
+
+from bottomless.spark.jobs.tasks import answer_schema, collected
+from bottomless.spark.sink import NUMBERS_OF_A_BATCH, StagedRows, commit_staged, stage_rows
+from bottomless.spark.sink_rows import check_columns
+from bottomless.spark.staging import Target, last_number
+
+ROUND_SIZE: Final = 256 * 1024 * 1024
+"""Bytes of a round, about. All that is staged for a stream has a bound, some times this one."""
+STAGED: Final = answer_schema({"staged_ids": pa.list_(pa.string()), "record_count": pa.int64()})
+
+
+def rounds_done(target: Target, producer_id: str) -> int:
+    """How many rounds are begun, of which the last may lack a part of itself; 0 for none."""
+    number = last_number(target, producer_id)
+    return 0 if number is None else number // NUMBERS_OF_A_BATCH + 1
+
+
+def write_frame(frame: DataFrame, target: Target, producer_id: str, number: int) -> int:
+    """Write the rows of a frame, in the order of its partitions, as one round; returns how many.
+
+    Raises:
+        InvalidRequest: the frame is not one of records.
+    """
+    check_columns(_without_content(frame.schema))
+    staged = frame.mapInArrow(
+        partial(stage_batches, target), "staged_ids array<string>, record_count bigint"
+    )
+    return commit_round(target, producer_id, number, collected(staged).to_pylist())
+
+
+def stage_batches(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a task does with its rows."""
+    staged = stage_rows(target, batches)
+    if staged.staged_ids:
+        row = {"staged_ids": staged.staged_ids, "record_count": staged.record_count}
+        yield pa.RecordBatch.from_pylist([row], schema=STAGED)
+
+
+def commit_round(
+    target: Target, producer_id: str, number: int, rows: list[dict[str, object]]
+) -> int:
+    """Commit what the tasks of a round have staged; no request where that is nothing."""
+    staged = [StagedRows(**row) for row in rows]  # type: ignore[arg-type]  # as staged above
+    commit_staged(target, producer_id, number * NUMBERS_OF_A_BATCH, staged)
+    return sum(one.record_count for one in staged)
+
+
+def _without_content(schema: StructType) -> StructType:
+    """What the kind of a value is may be handed on from one stream to another."""
+    return StructType(
+        [
+            field
+            for field in schema.fields
+            if field.name != "content" or not isinstance(field.dataType, ByteType)
+        ]
+    )
