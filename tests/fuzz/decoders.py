@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import orjson
 from golden.regenerate import golden
-from unit.formats.examples import CONSUMERS, TIMESTAMP, seal
+from unit.formats.examples import seal
 
 from bottomless.formats import sealed_json
 from bottomless.formats.api_key import (
@@ -33,7 +33,6 @@ from bottomless.formats.chunk import (
 from bottomless.formats.consumers import (
     decode_offset,
     decode_snapshot,
-    encode_offset,
     encode_snapshot,
 )
 from bottomless.formats.fragment import FOOTER_SIZE, decode_fragment_header, decode_index
@@ -57,8 +56,9 @@ from bottomless.formats.stream_record import (
 )
 from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import ChunkKind
-from bottomless.stores.operations import decode_operation, encode_operation, new_operation
-from bottomless_server.ingest.core.staged import Plan, decode_plan, encode_plan
+from bottomless.stores import generation
+from bottomless.stores.operations import decode_operation
+from bottomless_server.ingest.core.staged import decode_plan, encode_plan
 
 
 class Decoder(NamedTuple):
@@ -147,6 +147,12 @@ def sealed_chunk(data: bytes) -> bytes:
     return with_crcs(data, (56, CHUNK_HEADER_SIZE, len(data)), (60, 0, 60))
 
 
+def sealed_first_chunk(data: bytes) -> bytes:
+    """Of several."""
+    size = int.from_bytes(data[8:12], "little")
+    return sealed_chunk(data[:size]) + data[size:]
+
+
 def sealed_node(data: bytes) -> bytes:
     end = NODE_HEADER_SIZE
     return with_crcs(data, (end - 8, end, len(data)), (end - 4, 0, end - 4))
@@ -178,10 +184,6 @@ def unsealed(data: bytes) -> bytes:
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
-OPERATION = encode_operation(
-    new_operation("0" * 32, "verify", TIMESTAMP, tenant="default", arguments={"checksums": True})
-)
-PLAN = encode_plan(Plan("loader-7", 70, TIMESTAMP, (("st_" + "0" * 32, "st_" + "1" * 32), ())))
 DECODERS = {
     "frame": Decoder(of_frames, golden("frame_all_columns"), sealed_frame),
     "zstd frame": Decoder(of_frames, golden("frame_zstd"), sealed_frame),
@@ -202,10 +204,15 @@ DECODERS = {
     "registry": Decoder(of_registry, golden("stream_registry"), sealed_object),
     "record": Decoder(of_record, golden("stream_record"), unsealed),
     "consumers": Decoder(of_consumers, golden("consumers"), sealed_object),
-    "offset": Decoder(decode_offset, encode_offset(CONSUMERS.consumers[0]), unsealed),
+    "offset": Decoder(decode_offset, golden("consumer_offset"), unsealed),
     "key": Decoder(of_key, golden("api_key"), sealed_object),
     "key record": Decoder(of_key_record, golden("api_key_record"), unsealed),
-    "operation": Decoder(decode_operation, OPERATION, unsealed),
-    "plan": Decoder(of_plan, PLAN, sealed_object),
+    "operation": Decoder(decode_operation, golden("operation"), unsealed),
+    "plan": Decoder(of_plan, golden("staged_plan"), sealed_object),
+    "generation": Decoder(generation._decode, golden("generation"), unsealed),
+    "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
+    "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
+    "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
+    "tombstone": Decoder(of_registry, golden("stream_tombstone"), sealed_object),
 }
 """By name; what they refuse they refuse with Corrupt."""

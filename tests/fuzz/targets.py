@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bottomless.errors import Corrupt
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
-from fuzz.decoders import DECODERS, sealed_chunk, sealed_frame, unsealed
+from fuzz.decoders import DECODERS, sealed_first_chunk, sealed_frame, unsealed
 from fuzz.parsers import PARSERS
 
 FOUND = Path(__file__).parent / "found"
@@ -35,9 +35,7 @@ def _tried(
 
 def _sealed_log(data: bytes) -> bytes:
     """A segment whose first chunk has right checksums."""
-    at = SEGMENT_HEADER_SIZE
-    size = int.from_bytes(data[at + 8 : at + 12], "little")
-    return data[:at] + sealed_chunk(data[at : at + size]) + data[at + size :]
+    return data[:SEGMENT_HEADER_SIZE] + sealed_first_chunk(data[SEGMENT_HEADER_SIZE:])
 
 
 _SEALED = {"log": _sealed_log, "frames": sealed_frame}

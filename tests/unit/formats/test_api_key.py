@@ -77,7 +77,7 @@ def test_a_record_that_must_not_be_is_not_read(changes: dict[str, object]) -> No
         decode_key_record(orjson.dumps(value))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":0}', b'{"format":1}'])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":2}'])
 def test_what_is_no_key_is_refused(data: bytes) -> None:
     for decode in (decode_key_object, decode_key_record):
         with pytest.raises(Corrupt):

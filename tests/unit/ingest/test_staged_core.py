@@ -69,7 +69,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 def test_a_plan_has_exactly_this_form() -> None:
     assert encode_plan(PLAN).startswith(
-        b'{"format":0,"producer_id":"load.large","number":7,"created_at":1750000000000,"parts":[["st_'
+        b'{"format":1,"producer_id":"load.large","number":7,"created_at":1750000000000,"parts":[["st_'
     )
 
 
