@@ -66,3 +66,16 @@ def test_every_guard_is_in_its_place_and_has_a_run_that_must_fail() -> None:
     for path, symbol, test, name in guards:
         assert symbol in (ROOT / path).read_text(), f"{symbol} is not in {path}"
         assert is_test(test, name), f"there is no {test}::{name}"
+
+
+def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("### Every queue, cache and wait")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 30
+    assert [row for row in rows if not RUN.search(row)] == []
+    assert [one for one in RUN.findall(section) if not is_test(*one)] == []
+    settings = set(re.findall(r"BOTTOMLESS_\w+", page.partition("\n## Settings")[2]))
+    named = set(re.findall(r"BOTTOMLESS_\w+", section))
+    assert len(named) > 20
+    assert named <= settings, named - settings

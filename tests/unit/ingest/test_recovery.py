@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
-from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
+from bottomless.formats.segment import (
+    CHECKPOINT_SIZE,
+    HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    encode_checkpoint,
+)
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless.model.segment import Checkpoint
@@ -156,6 +161,30 @@ def test_a_bad_chunk_that_the_index_names_is_damage_and_the_others_stay(
         assert (found.next_offset, found.cut_size) == (3, 0), byte
         assert places(found) == places(Recovered(log.segments, 0, 0, 0, None))
         assert path.read_bytes() == data
+
+
+def test_any_flipped_byte_of_a_segment_header_or_checkpoint_is_damage_and_nothing_is_cut(
+    tmp_path: Path,
+) -> None:
+    """M32. Of an index file's header it costs the index, which is made again."""
+    log = written(tmp_path / "log", [100, 200, 300])
+    checkpoint(log)
+    for path, size in (
+        (segment_path(log.directory, 0), HEADER_SIZE),
+        (log.directory / CHECKPOINT_NAME, CHECKPOINT_SIZE),
+    ):
+        good = path.read_bytes()
+        for byte in range(size):
+            flip(path, byte)
+            with pytest.raises(Corrupt):
+                recovered(log.directory)
+            flip(path, byte)
+            assert path.read_bytes() == good, byte
+    index = index_path(log.directory, 0)
+    good = index.read_bytes()
+    for byte in range(0, len(good), 7):
+        flip(index, byte)
+        assert (recovered(log.directory).next_offset, index.read_bytes()) == (3, good), byte
 
 
 def test_a_bad_chunk_of_a_group_that_the_index_names_leaves_the_group_whole(tmp_path: Path) -> None:
