@@ -2,11 +2,14 @@
 
     PYTHONPATH=tests python tests/golden/regenerate.py
 
-writes them anew from the code. Allowed only while formats are version 0, with a line
-in the changelog; a frozen version is never regenerated.
+writes those that are not there yet, and their checksums into `frozen.sha256`. Version 1 is
+frozen: a file that is there is never written anew, whatever the code makes of its example.
 """
 
+import hashlib
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +37,8 @@ from unit.formats.examples import (
 
 from bottomless.formats.api_key import encode_key_object, encode_key_record
 from bottomless.formats.batch import Codec, encode_frame
-from bottomless.formats.consumers import encode_snapshot
+from bottomless.formats.checks import crc32c
+from bottomless.formats.consumers import encode_offset, encode_snapshot
 from bottomless.formats.manifest import encode_node
 from bottomless.formats.segment import (
     encode_checkpoint,
@@ -43,7 +47,7 @@ from bottomless.formats.segment import (
     encode_segment_header,
 )
 from bottomless.formats.stream_record import encode_record, encode_registry
-from bottomless.model.chunk import ChunkKind, ChunkPlace
+from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkKind, ChunkPlace
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
     EntryKind,
@@ -51,8 +55,23 @@ from bottomless.model.manifest import (
     Node,
     fragment_entry,
 )
+from bottomless.model.stream import StreamState
+from bottomless.stores import generation
+from bottomless.stores.operations import Operation, encode_operation, new_operation
+from bottomless.tree.rebalance import group_entry
+from bottomless_server.ingest.core.staged import Plan, encode_plan
 
 FOLDER = Path(__file__).parent
+FROZEN = "frozen.sha256"
+PLAN = Plan("loader-7", 70, TIMESTAMP, (("st_" + "0f" * 16, "st_" + "1" * 32), ("st_" + "2" * 32,)))
+OPERATION: Operation = new_operation(
+    "0f" * 16,
+    "verify",
+    TIMESTAMP,
+    tenant="acme",
+    stream_id=STREAM_ID,
+    arguments={"checksums": True},
+)
 
 
 def a_root() -> Node:
@@ -103,6 +122,38 @@ def a_segment() -> bytes:
     return encode_segment_header(SEGMENT_HEADER) + a_chunk(1040) + later
 
 
+def an_empty_root() -> Node:
+    """Of a stream that was trimmed to its end."""
+    return replace(a_root(), first_offset=1050, entries=np.zeros(0, ENTRY_DTYPE))
+
+
+def a_high_group() -> Node:
+    """A group of groups."""
+    below = a_group()
+    data = encode_node(below)
+    entry = group_entry(below, len(data), crc32c(data))
+    return replace(below, uid=OTHER_UID, height=2, entries=entry)
+
+
+def a_group_of_chunks() -> bytes:
+    """One append of four records in two chunks, of which the first says that it goes on."""
+    entries = [
+        AppendEntry(
+            AppendMode.STRICT,
+            first_record=0,
+            record_count=2,
+            body_crc=0xFACADE,
+            base_sequence=70 + 2 * number,
+            producer_epoch=4,
+            producer_id="loader-7",
+            body_hash=bytes(range(32, 48)),
+        )
+        for number in range(2)
+    ]
+    first = a_chunk(1040, entries=entries[:1], flags=ChunkFlags.MORE_FOLLOWS)
+    return first + a_chunk(1042, entries=entries[1:])
+
+
 EXAMPLES: dict[str, Callable[[], bytes]] = {
     "chunk": lambda: a_chunk(1040),
     "chunk_hole": lambda: a_bare_chunk(ChunkKind.HOLE, 1040, 2, bytes(8)),
@@ -111,6 +162,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "frame_all_columns": lambda: encode_frame(a_full_batch()),
     "frame_zstd": lambda: encode_frame(a_batch([b"abcd" * 50] * 2), Codec.ZSTD),
     "frame_lz4": lambda: encode_frame(a_batch([b"abcd" * 50] * 2), Codec.LZ4),
+    "chunk_group": a_group_of_chunks,
     "segment": a_segment,
     "segment_index": lambda: (
         encode_index_header(SEGMENT_HEADER)
@@ -120,6 +172,13 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "fragment": lambda: b"".join(a_fragment().parts),
     "manifest_root": lambda: encode_node(a_root()),
     "manifest_group": lambda: encode_node(a_group()),
+    "manifest_root_empty": lambda: encode_node(an_empty_root()),
+    "manifest_group_high": lambda: encode_node(a_high_group()),
+    "stream_tombstone": lambda: encode_registry(replace(RECORD, state=StreamState.DELETING)),
+    "generation": lambda: generation._encode(2),
+    "consumer_offset": lambda: encode_offset(CONSUMERS.consumers[1]),
+    "operation": lambda: encode_operation(OPERATION),
+    "staged_plan": lambda: encode_plan(PLAN),
     "stream_record": lambda: encode_record(RECORD),
     "stream_registry": lambda: encode_registry(RECORD),
     "consumers": lambda: encode_snapshot(CONSUMERS),
@@ -145,10 +204,28 @@ def golden(name: str) -> bytes:
     return bytes.fromhex("".join(line.partition("#")[0] for line in lines))
 
 
-def main() -> None:
-    for name, encode in EXAMPLES.items():
-        (FOLDER / f"{name}.hex").write_text(as_text(encode()), "ascii")
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def frozen_faults(folder: Path) -> list[str]:
+    """What is not as it was frozen: files that were changed, are gone, or were never frozen."""
+    lines = [line.split("  ", 1) for line in (folder / FROZEN).read_text().splitlines()]
+    frozen = {name: wanted for wanted, name in lines}
+    found = {path.name: digest(path) for path in folder.glob("*.hex")}
+    return sorted(name for name in frozen.keys() | found if frozen.get(name) != found.get(name))
+
+
+def main() -> int:
+    new = [name for name in EXAMPLES if not (FOLDER / f"{name}.hex").exists()]
+    for name in new:
+        path = FOLDER / f"{name}.hex"
+        path.write_text(as_text(EXAMPLES[name]()), "ascii")
+        with (FOLDER / FROZEN).open("a") as frozen:
+            frozen.write(f"{digest(path)}  {path.name}\n")
+    print(f"{len(new)} examples are new; the others are frozen and were left as they are")
+    return 1 if frozen_faults(FOLDER) else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -24,3 +24,58 @@ def test_every_module_that_a_docstring_names_exists() -> None:
     }
     assert len(named) > 5
     assert [pair for pair in named if not (ROOT / pair[1]).exists()] == []
+
+
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
+RUN = re.compile(r"`((?:[\w-]+/)+\w+\.py)(?:::(\w+))?`")
+PLACE = re.compile(
+    r"^\| [^|]+ \| `([\w/.]+)`: `([\w.]+)` \| [^|]+ \| `([\w/]+\.py)::(\w+)` \|$", re.MULTILINE
+)
+
+
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    named = RUN.findall(GUARANTEES) + [(folder, "") for folder in FOLDER.findall(GUARANTEES)]
+    assert len(named) > 60
+    assert [one for one in named if not is_test(*one)] == []
+
+
+FOLDER = re.compile(r"`((?:contract_http|faults|linearizability|model|unit|journeys)(?:/\w+)*)/?`")
+
+
+def is_test(path: str, name: str) -> bool:
+    for base in ("tests", "."):
+        found = ROOT / base / path
+        if found.exists():
+            return not name or f"def {name}(" in found.read_text()
+    return False
+
+
+def test_every_guarantee_names_a_test() -> None:
+    rows = GUARANTEES.partition("## What holds")[2].partition("\n## ")[0].splitlines()[4:]
+    rows = [row for row in rows if row.startswith("|")]
+    assert len(rows) > 30
+    without = [row for row in rows if not RUN.search(row) and not FOLDER.search(row)]
+    assert without == []
+
+
+def test_every_guard_is_in_its_place_and_has_a_run_that_must_fail() -> None:
+    section = GUARANTEES.partition("## Guards")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
+    guards = PLACE.findall(section)
+    assert len(guards) == len(rows) > 35
+    for path, symbol, test, name in guards:
+        assert symbol in (ROOT / path).read_text(), f"{symbol} is not in {path}"
+        assert is_test(test, name), f"there is no {test}::{name}"
+
+
+def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("### Every queue, cache and wait")[2].partition("\n## ")[0]
+    rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) > 30
+    assert [row for row in rows if not RUN.search(row)] == []
+    assert [one for one in RUN.findall(section) if not is_test(*one)] == []
+    settings = set(re.findall(r"BOTTOMLESS_\w+", page.partition("\n## Settings")[2]))
+    named = set(re.findall(r"BOTTOMLESS_\w+", section))
+    assert len(named) > 20
+    assert named <= settings, named - settings

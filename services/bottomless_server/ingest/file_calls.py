@@ -140,10 +140,11 @@ def read_exactly(files: FileCalls, fd: int, size: int, position: int) -> bytes:
 
 
 def read_file(files: FileCalls, path: Path, size_max: int) -> bytes:
-    """A small file, whole."""
+    """A small file, whole; of a larger one its first `size_max` bytes."""
     fd = files.open(path)
     try:
-        return read_exactly(files, fd, size_max, 0)
+        # A read takes memory for what it is asked for, before it knows how much there is.
+        return read_exactly(files, fd, min(files.size(fd), size_max), 0)
     finally:
         files.close(fd)
 

@@ -7,6 +7,7 @@ from typing import Self
 
 import orjson
 
+from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.model.names import NodeId, parse_uid
 from bottomless_server.ingest.file_calls import FileCalls, read_file, replace_file
@@ -57,7 +58,7 @@ def load_node_id(files: FileCalls, data_dir: Path, fresh: str) -> NodeId:
             return NodeId(
                 parse_uid(orjson.loads(read_file(files, path, _NODE_SIZE_MAX))["node_id"])
             )
-        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        except (orjson.JSONDecodeError, KeyError, TypeError, InvalidRequest) as error:
             raise corrupt("node.json", "it does not name the node") from error
     replace_file(files, path, orjson.dumps({"node_id": parse_uid(fresh)}))
     return NodeId(fresh)

@@ -9,14 +9,14 @@ refused in this order: the request's form, the stream, room for it, its body.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bottomless.errors import Code, NotFound, Outcome, Overloaded, StoreError, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.answers import Expecting, send_answer, wants_minimal
 from bottomless_server.ingest.appender import Appender
@@ -29,7 +29,7 @@ from bottomless_server.ingest.forwarding import Answer, Forwarding, is_forwarded
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
-from bottomless_server.ingest.pulse import Pulse, wait_for
+from bottomless_server.ingest.room import Room
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged import StagedBatches
 from bottomless_server.ingest.staged_commits import StagedCommits
@@ -123,13 +123,16 @@ class Appends:
         self._disk = disk
         self._clocks = clocks
         self._streams: OwnedStreams | None = None
-        self._admission = Admission(
-            settings.ingest_stream_queue_bytes_max, settings.ingest_queue_bytes_max
+        self.room = Room(
+            Admission(settings.ingest_stream_queue_bytes_max, settings.ingest_queue_bytes_max),
+            clocks.monotonic,
+            settings.ingest_queue_wait_ms / 1000,
         )
-        self._room = Pulse()
         self._decoding = asyncio.Semaphore(_DECODINGS_MAX)
         self.counts = AppendCounts()
-        self._commits = StagedCommits(staged, clocks, settings.ingest_group_bytes_max, self.room)
+        self._commits = StagedCommits(
+            staged, clocks, settings.ingest_group_bytes_max, self.room.hold
+        )
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._draining = False
@@ -140,7 +143,7 @@ class Appends:
 
     @property
     def queue_size(self) -> int:
-        return self._admission.total
+        return self.room.admission.total
 
     def open(self, streams: OwnedStreams) -> None:
         """Take appends from now on."""
@@ -240,25 +243,12 @@ class Appends:
                 appended = await self._append(appender, form, scope, receive)
             return appender.stream_id, appender.log.next_offset, appended
 
-    @asynccontextmanager
-    async def room(self, stream_id: StreamId, size: int) -> AsyncIterator[None]:
-        """Room for so many bytes of a stream.
-
-        Raises:
-            Overloaded: there was none within the deadline.
-        """
-        await self._take_room(stream_id, size)
-        try:
-            yield
-        finally:
-            self._give_room_back(stream_id, size)
-
     async def _commit(
         self, appender: Appender, form: Form, scope: Scope, receive: Receive
     ) -> Appended:
         """The room of the body goes back before that of the batches is taken."""
-        async with self.room(appender.stream_id, form.size_to_hold):
-            body = await read_body(scope, receive, form.body_size_max)
+        async with self.room.body(appender.stream_id, form.size_to_hold) as room:
+            body = await read_body(scope, room.noting(receive), form.body_size_max)
             if form.encoding is not None:
                 async with self._decoding:
                     body = await asyncio.to_thread(
@@ -273,43 +263,19 @@ class Appends:
     async def _append(
         self, appender: Appender, form: Form, scope: Scope, receive: Receive
     ) -> Appended:
-        """Hold room for a body from before it is read until it is stored."""
-        stream_id = appender.stream_id
-        held: int | None = form.size_to_hold
-        await self._take_room(stream_id, form.size_to_hold)
-        try:
-            body = await read_body(scope, receive, form.body_size_max)
+        """Hold room for a body from its first byte until its records are stored."""
+        async with self.room.body(appender.stream_id, form.size_to_hold) as room:
+            body = await read_body(scope, room.noting(receive), form.body_size_max)
             if form.encoding is not None:
                 # The room for what was sent goes first: both together may be more than there is.
                 async with self._decoding:
                     body = await asyncio.to_thread(
                         decode_body, body, form.encoding, form.decoded_size_max
                     )
-                    self._give_room_back(stream_id, form.size_to_hold)
-                    held = None
-                    await self._take_room(stream_id, len(body))
-                    held = len(body)
+                    room.give_back()
+                    await room.take(len(body))
             size_max = self._settings.ingest_chunk_size_max
             append = await read_append(scope, form, body, size_max)
             appended = await appender.append(append)
             self.counts.note(appended, len(body))
             return appended
-        finally:
-            if held is not None:
-                self._give_room_back(stream_id, held)
-
-    async def _take_room(self, stream_id: StreamId, size: int) -> None:
-        """Raises:
-        Overloaded: there was no room within the deadline.
-        """
-        deadline = self._clocks.monotonic() + self._settings.ingest_queue_wait_ms / 1000
-        freed = self._room.next()
-        while not self._admission.take(stream_id, size):
-            left = deadline - self._clocks.monotonic()
-            if left <= 0 or not await wait_for(freed, left):
-                raise Overloaded("too many appends are waiting", retry_after_seconds=1)
-            freed = self._room.next()
-
-    def _give_room_back(self, stream_id: StreamId, size: int) -> None:
-        self._admission.give_back(stream_id, size)
-        self._room.fire()

@@ -52,8 +52,8 @@ class StagedRoute:
             appender = await self._appends.find(name)
             self._appends.require_disk()
             stream_id = appender.stream_id
-            async with self._appends.room(stream_id, size):
-                body = await read_body(scope, request.receive, BINARY_BODY_SIZE_MAX)
+            async with self._appends.room.body(stream_id, size) as room:
+                body = await read_body(scope, room.noting(request.receive), BINARY_BODY_SIZE_MAX)
                 frames = await asyncio.to_thread(read_frames, body, self._appends.frame_size_max)
                 try:
                     batch = await self._staged.stage(

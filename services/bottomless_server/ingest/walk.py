@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 _MAGIC: Final = MAGIC.to_bytes(4, "little")
 _SEARCH_SIZE: Final = 256 * 1024 * 1024
 """Bytes behind a bad chunk that are searched for a good one: more than any round has."""
+_WINDOW_SIZE: Final = 1024 * 1024
+"""Bytes of them that are in memory at a time."""
 
 
 class Place(NamedTuple):
@@ -51,7 +53,7 @@ def walk(
     expected, group = start, list[ChunkPlace]()
     while expected.position < size:
         try:
-            place, more_follows = _read_chunk(files, fd, expected)
+            place, more_follows = _read_chunk(files, fd, size, expected)
         except Corrupt as error:
             known = indexed(expected)
             if known is not None and known.position + known.size <= size:
@@ -72,11 +74,8 @@ def walk(
         raise corrupt("log", "a group below the synced position is not whole")
 
 
-def _read_chunk(files: FileCalls, fd: int, expected: Place) -> tuple[ChunkPlace, bool]:
-    raw = read_exactly(files, fd, HEADER_SIZE, expected.position)
-    header = decode_header(raw)
-    body = read_exactly(files, fd, header.total_size - HEADER_SIZE, expected.position + HEADER_SIZE)
-    verify_body(header, raw + body)
+def _read_chunk(files: FileCalls, fd: int, size: int, expected: Place) -> tuple[ChunkPlace, bool]:
+    header = _whole_chunk(files, fd, size, expected.position)
     follows = (
         header.first_offset == expected.offset
         and header.timestamp >= expected.timestamp
@@ -95,6 +94,18 @@ def _read_chunk(files: FileCalls, fd: int, expected: Place) -> tuple[ChunkPlace,
     return place, ChunkFlags.MORE_FOLLOWS in header.flags
 
 
+def _whole_chunk(files: FileCalls, fd: int, size: int, position: int) -> ChunkHeader:
+    """The header of the chunk at `position` in a file of `size` bytes; its body is verified."""
+    raw = read_exactly(files, fd, HEADER_SIZE, position)
+    header = decode_header(raw)
+    # Before it is read: a header whose body was torn off still says how large that was.
+    if position + header.total_size > size:
+        raise corrupt("chunk", "it is cut short")
+    body = read_exactly(files, fd, header.total_size - HEADER_SIZE, position + HEADER_SIZE)
+    verify_body(header, raw + body)
+    return header
+
+
 def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
     """Whether a whole chunk behind the bad one was written after it was synced.
 
@@ -102,32 +113,38 @@ def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
     if a round ends before it: at the bad chunk, where its header can still be read, or
     at another good chunk.
     """
-    data = read_exactly(files, fd, min(size - bad.position, _SEARCH_SIZE), bad.position)
+    end = min(size, bad.position + _SEARCH_SIZE)
     try:
-        header = decode_header(data[:HEADER_SIZE])
+        header = decode_header(read_exactly(files, fd, HEADER_SIZE, bad.position))
         # Not inside it: a record may hold anything, a chunk too.
         ended, behind = ChunkFlags.MORE_FOLLOWS not in header.flags, header.total_size
     except Corrupt:
         ended, behind = False, 8
-    position = data.find(_MAGIC, behind)
-    while position >= 0:
-        good = _good_chunk(data, position, bad.offset)
-        if good is None:
-            position = data.find(_MAGIC, position + 1)
+    next_position = bad.position + behind
+    for position in _magics(files, fd, next_position, end):
+        if position < next_position:
+            continue
+        try:
+            good = _whole_chunk(files, fd, end, position)
+        except Corrupt:
+            continue
+        # Not only above: a chunk without records takes no offset.
+        if good.first_offset < bad.offset:
             continue
         if ended:
             return True
         ended = ChunkFlags.MORE_FOLLOWS not in good.flags
-        position = data.find(_MAGIC, position + good.total_size)
+        next_position = position + good.total_size
     return False
 
 
-def _good_chunk(data: bytes, position: int, above: int) -> ChunkHeader | None:
-    view = memoryview(data)
-    try:
-        header = decode_header(view, position)
-        verify_body(header, view[position : position + header.total_size])
-    except Corrupt:
-        return None
-    # Not only above: a chunk without records takes no offset.
-    return header if header.first_offset >= above else None
+def _magics(files: FileCalls, fd: int, start: int, end: int) -> Iterator[int]:
+    """Where a chunk may begin between two positions of a file."""
+    while start < end:
+        # The windows overlap, so that a magic on their border is seen.
+        data = read_exactly(files, fd, min(_WINDOW_SIZE + len(_MAGIC) - 1, end - start), start)
+        found = data.find(_MAGIC)
+        while found >= 0:
+            yield start + found
+            found = data.find(_MAGIC, found + 1)
+        start += _WINDOW_SIZE

@@ -38,6 +38,7 @@ from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
 from bottomless_server.manifest.verify import register_verify
+from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peers
 
 log = structlog.get_logger(__name__)
@@ -95,6 +96,9 @@ class ManifestService:
             Unavailable, Corrupt, CannotStart: the start must not go on.
         """
         self._root_key.check()
+        if self._context.settings.root_key_file is not None and not self._context.settings.identity:
+            # Else whoever set it would believe that somebody is asked for it.
+            raise CannotStart("BOTTOMLESS_ROOT_KEY_FILE is set, and BOTTOMLESS_IDENTITY is not")
         await self._context.coordination.check()
         await probe(self._context.drive)
         await self._regression.look()

@@ -64,7 +64,7 @@ class CommonSettings(IdentitySettings):
     http_head_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0
     """How long a client may take for the head of a request, and to begin its first one (408)."""
     http_body_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    """How long a client may take for a body: room is held for it meanwhile (408)."""
+    """How long a client may take for a body (408)."""
     http_body_stall_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0
     """How long nothing of a body may come (408)."""
     http_idle_seconds: Annotated[float, Field(gt=0, le=3600)] = 75.0

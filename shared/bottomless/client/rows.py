@@ -1,7 +1,10 @@
 """One record as a program says it, checked as the server would, so that no batch is refused for it. Pure."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from datetime import datetime
+from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -79,9 +82,19 @@ def json_row_of(
     """
     try:
         text = orjson.dumps(value)
-    except orjson.JSONEncodeError as error:
+        if b"null" in text:
+            # orjson says null for NaN and infinity: another value than was given.
+            json.dumps(value, allow_nan=False, default=_plain)
+    except (orjson.JSONEncodeError, ValueError) as error:
         raise _fault("value", "it cannot be said in JSON") from error
     return _row(text, _JSON, key, headers, event_time, filter_value)
+
+
+def _plain(value: Any) -> Any:
+    """What orjson can say and the standard library cannot, as far as it may hold a number."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return value.value if isinstance(value, Enum) else None
 
 
 def _row(

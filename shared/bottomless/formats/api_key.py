@@ -18,7 +18,7 @@ from bottomless.model.api_key import (
     ApiKey,
     KeyRecord,
     KeySecret,
-    check_key_record,
+    is_consistent,
     parse_key_id,
 )
 from bottomless.model.limits import TIMESTAMP_MAX
@@ -54,7 +54,7 @@ class KeyObject(NamedTuple):
 
 def encode_key_record(record: KeyRecord) -> bytes:
     """The value of an API key in coordination."""
-    check_key_record(record)
+    assert is_consistent(record)
     numbers = {name: getattr(record, name) for name in _RECORD_MEMBERS}
     return orjson.dumps({"format": VERSION, **_as_json(record.key), **numbers})
 
@@ -69,13 +69,15 @@ def decode_key_record(data: bytes) -> KeyRecord:
     known = {*_KEY_MEMBERS, *_RECORD_MEMBERS}
     check(_VALUE, members.keys() == known, "its members are not those of its version")
     check(_VALUE, type(members["durable"]) is bool, "whether it is durable is not said")
-    return KeyRecord(
+    record = KeyRecord(
         key=_key(_VALUE, members),
         generation=_number(_VALUE, members["generation"]),
         version=_number(_VALUE, members["version"]),
         reserved=_number(_VALUE, members["reserved"]),
         durable=members["durable"],
     )
+    check(_VALUE, is_consistent(record), "no writer can have written it")
+    return record
 
 
 def encode_key_object(stored: KeyObject) -> bytes:

@@ -17,8 +17,8 @@ except ImportError:
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-VERSION: Final = 0
-"""Of every format, until they are frozen as version 1."""
+VERSION: Final = 1
+"""Of every format. Frozen: what is written under it never changes. See docs/decisions/0015."""
 
 
 def crc32c(data: "Buffer", initial: int | None = None) -> int:

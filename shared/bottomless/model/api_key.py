@@ -90,11 +90,11 @@ class KeyRecord:
     it is being created, or it is revoked."""
 
 
-def check_key_record(record: KeyRecord) -> None:
-    """Assert what holds of every record."""
-    assert 0 <= record.version <= record.reserved
-    assert record.durable or record.version == 0 or record.key.revoked_at is not None
-    assert (record.key.revoked_at is None) == bool(record.key.secrets)
+def is_consistent(record: KeyRecord) -> bool:
+    """What holds of every record."""
+    explained = record.durable or record.version == 0 or record.key.revoked_at is not None
+    live = (record.key.revoked_at is None) == bool(record.key.secrets)
+    return 0 <= record.version <= record.reserved and explained and live
 
 
 def rotated(key: ApiKey, sha256: str, overlap_ms: int, now: int) -> ApiKey:

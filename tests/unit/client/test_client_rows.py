@@ -1,6 +1,9 @@
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
+from uuid import UUID
 
+import orjson
 import pytest
 
 from bottomless.client.accumulator import Extra
@@ -74,8 +77,33 @@ def test_a_value_that_is_too_large_has_the_code_of_the_server() -> None:
     assert caught.value.code is Code.RECORD_TOO_LARGE
 
 
+@dataclass
+class Pair:
+    one: Any
+    two: Any
+
+
+def test_null_and_what_orjson_knows_can_be_said() -> None:
+    value = {"a": None, "b": Pair(None, date(2026, 11, 21)), "c": UUID(int=1)}
+    assert orjson.loads(json_row_of(value).value) == {
+        "a": None,
+        "b": {"one": None, "two": "2026-11-21"},
+        "c": str(UUID(int=1)),
+    }
+
+
 @pytest.mark.parametrize(
-    "value", [float, object(), 2**70, "\ud800"], ids=["type", "object", "integer", "surrogate"]
+    "value",
+    [
+        float,
+        object(),
+        2**70,
+        "\ud800",
+        float("nan"),
+        [None, {"a": (1, float("-inf"))}],
+        Pair(1, [float("nan")]),
+    ],
+    ids=["type", "object", "integer", "surrogate", "nan", "infinity", "nan in a dataclass"],
 )
 def test_what_json_cannot_say_is_refused(value: object) -> None:
     with pytest.raises(InvalidRequest):

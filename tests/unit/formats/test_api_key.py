@@ -69,7 +69,15 @@ def test_a_key_that_cannot_be_is_refused(changes: dict[str, object]) -> None:
         decode_key_record(orjson.dumps(value))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":0}', b'{"format":1}'])
+@pytest.mark.parametrize("changes", [{"version": 4}, {"durable": False}])
+def test_a_record_that_must_not_be_is_not_read(changes: dict[str, object]) -> None:
+    """Found by fuzzing: it was read, and whoever then changed it could not write it."""
+    value = {**orjson.loads(encode_key_record(API_KEY_RECORD)), **changes}
+    with pytest.raises(Corrupt):
+        decode_key_record(orjson.dumps(value))
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format":1}', b'{"format":2}'])
 def test_what_is_no_key_is_refused(data: bytes) -> None:
     for decode in (decode_key_object, decode_key_record):
         with pytest.raises(Corrupt):

@@ -149,7 +149,7 @@ def test_an_impossible_header_is_not_written(header: FrameHeader) -> None:
     ("position", "value", "why"),
     [
         (0, b"B", "magic"),
-        (4, b"\x01", "version 1 is not known, only 0"),
+        (4, b"\x02", "version 2 is not known, only 1"),
         (5, b"\x00", "codec 0"),
         (5, b"\x04", "codec 4"),
         (6, b"\x41", "columns 0x41"),

@@ -34,5 +34,5 @@ def test_a_false_fact_is_corruption_with_its_reason() -> None:
 
 
 def test_an_unknown_version_is_named() -> None:
-    with pytest.raises(Corrupt, match="version 7 is not known, only 0"):
+    with pytest.raises(Corrupt, match="version 7 is not known, only 1"):
         check_magic("chunk", magic("BLch"), magic("BLch"), 7)

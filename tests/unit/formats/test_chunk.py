@@ -54,7 +54,7 @@ HEADER = ChunkHeader(
 )
 HEADER_BYTES = bytes.fromhex(
     "42 4c 63 68"  # magic: BLch
-    "00"  # version: 0
+    "01"  # version: 1
     "01"  # kind: DATA
     "01 00"  # flags: MORE_FOLLOWS
     "38 01 00 00"  # total_size: 312
@@ -67,7 +67,7 @@ HEADER_BYTES = bytes.fromhex(
     "d8 00 00 00"  # batches_size: 216
     "20 00 00 00"  # trailer_size: 32
     "eb 20 28 20"  # body_crc
-    "7d 10 b7 91"  # header_crc
+    "85 cd fd 0f"  # header_crc
 )
 
 FULL_ENTRY_BYTES = bytes.fromhex(
@@ -148,7 +148,7 @@ def test_an_impossible_header_is_neither_written_nor_read(changed: dict[str, Any
     ("position", "value", "why"),
     [
         (0, 0x43, "magic"),
-        (4, 1, "version 1 is not known, only 0"),
+        (4, 2, "version 2 is not known, only 1"),
         (5, 0, "kind 0"),
         (5, 4, "kind 4"),
         (6, 3, "flags 0x3"),

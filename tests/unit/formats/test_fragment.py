@@ -70,8 +70,8 @@ FOOTER_BYTES = bytes.fromhex(
     "08 07 06 05"  # data_crc
     "00 00 00 00 00 00 00 00 00 00 00 00"  # reserved
     "00 00 00 00 00 00 00 00 00 00 00"  # reserved
-    "00"  # version: 0
-    "8e 5e 02 07"  # footer_crc
+    "01"  # version: 1
+    "8d dd 69 f5"  # footer_crc
     "72 66 4c 42"  # magic: rfLB
 )
 

@@ -1,103 +1,28 @@
 """Whatever bytes a decoder is given, it reads them or says Corrupt: nothing else, and cheaply.
 
-The golden files are damaged by edits of any kind. Half of them then get right checksums, as
-a hostile writer would give them, so that what lies behind the checksums is met as well.
+The golden files are damaged by edits of any kind, and half of them then sealed anew.
 """
 
 import os
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import pytest
+from fuzz.decoders import DECODERS
 from golden.regenerate import EXAMPLES, golden
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.edited_bytes import EDITS, Edit, edited
 
 from bottomless.errors import Corrupt
-from bottomless.formats import sealed_json
-from bottomless.formats.api_key import decode_key_object, decode_key_record
-from bottomless.formats.batch import HEADER_SIZE as FRAME_HEADER_SIZE
-from bottomless.formats.batch import decode_frames
-from bottomless.formats.checks import crc32c
-from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
-from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
-from bottomless.formats.consumers import decode_offset, decode_snapshot, encode_offset
-from bottomless.formats.fragment import FOOTER_SIZE, decode_fragment_header, decode_index
-from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
-from bottomless.formats.manifest import HEADER_SIZE as NODE_HEADER_SIZE
-from bottomless.formats.manifest import decode_node
-from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
-from bottomless.formats.segment import (
-    INDEX_RECORD_SIZE,
-    decode_checkpoint,
-    decode_index_header,
-    decode_index_record,
-    decode_segment_header,
-)
-from bottomless.formats.stream_record import decode_record, decode_registry
-from bottomless.formats.tracking import decode_tracking
-from bottomless.model.chunk import ChunkKind
-from bottomless.stores.operations import decode_operation, encode_operation, new_operation
-from unit.formats.examples import CONSUMERS, TIMESTAMP, seal
 
 COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "60"))
 """Of each decoder; a long run by hand takes thousands."""
 MEMORY_MAX = 4 * 1024 * 1024
 """What a decoder may take for some hundred bytes, whatever sizes they name."""
-
-
-def of_chunks(data: bytes) -> None:
-    for header, chunk in split_chunks(data):
-        if header.kind is ChunkKind.DATA:
-            decode_frames(batches_of(header, chunk))
-            decode_trailer(trailer_of(header, chunk))
-        if header.kind is ChunkKind.TRACKING:
-            decode_tracking(trailer_of(header, chunk))
-
-
-def with_crcs(data: bytes, *places: tuple[int, int, int]) -> bytes:
-    """Right checksums at positions, each of a range; those that do not fit are left out."""
-    raw = bytearray(data)
-    for position, start, end in places:
-        if len(raw) >= position + 4:
-            raw[position : position + 4] = crc32c(bytes(raw[start:end])).to_bytes(4, "little")
-    return bytes(raw)
-
-
-def sealed_frame(data: bytes) -> bytes:
-    end = FRAME_HEADER_SIZE + int.from_bytes(data[12:16], "little")
-    return with_crcs(data, (20, FRAME_HEADER_SIZE, min(end, len(data))), (28, 0, 28))
-
-
-def sealed_chunk(data: bytes) -> bytes:
-    return with_crcs(data, (56, CHUNK_HEADER_SIZE, len(data)), (60, 0, 60))
-
-
-def sealed_node(data: bytes) -> bytes:
-    end = NODE_HEADER_SIZE
-    return with_crcs(data, (end - 8, end, len(data)), (end - 4, 0, end - 4))
-
-
-def sealed_index(data: bytes) -> bytes:
-    """Index and footer."""
-    footer = len(data) - FOOTER_SIZE
-    if footer < 0:
-        return data
-    return with_crcs(data, (footer + 24, 0, footer), (footer + 56, footer, footer + 56))
-
-
-def sealed_object(data: bytes) -> bytes:
-    try:
-        members = orjson.loads(data)
-        members.pop("crc32c", None)
-        members.pop("format", None)
-        return sealed_json.seal(members)
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError, AttributeError, TypeError):
-        return data
 
 
 json_values = st.recursive(
@@ -111,56 +36,6 @@ json_values = st.recursive(
     ),
     max_leaves=5,
 )
-
-
-class Decoder(NamedTuple):
-    decode: Callable[[bytes], object]
-    good: bytes
-    sealed: Callable[[bytes], bytes]
-
-
-def unsealed(data: bytes) -> bytes:
-    """Of what has no checksum."""
-    return data
-
-
-INDEX = golden("segment_index")
-INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
-"""Of the fragment in the golden file, which has two chunks."""
-OPERATION = encode_operation(
-    new_operation("0" * 32, "verify", TIMESTAMP, tenant="default", arguments={"checksums": True})
-)
-DECODERS = {
-    "frame": Decoder(
-        lambda data: decode_frames(memoryview(data)), golden("frame_all_columns"), sealed_frame
-    ),
-    "zstd frame": Decoder(
-        lambda data: decode_frames(memoryview(data)), golden("frame_zstd"), sealed_frame
-    ),
-    "lz4 frame": Decoder(
-        lambda data: decode_frames(memoryview(data)), golden("frame_lz4"), sealed_frame
-    ),
-    "chunk": Decoder(of_chunks, golden("chunk"), sealed_chunk),
-    "tracking chunk": Decoder(of_chunks, golden("chunk_tracking"), sealed_chunk),
-    "hole": Decoder(of_chunks, golden("chunk_hole"), sealed_chunk),
-    "segment": Decoder(decode_segment_header, golden("segment")[:SEGMENT_HEADER_SIZE], seal),
-    "index": Decoder(decode_index_header, INDEX[:SEGMENT_HEADER_SIZE], seal),
-    "index record": Decoder(decode_index_record, INDEX[SEGMENT_HEADER_SIZE:][:48], seal),
-    "checkpoint": Decoder(decode_checkpoint, golden("checkpoint"), seal),
-    "fragment header": Decoder(
-        decode_fragment_header, golden("fragment")[:FRAGMENT_HEADER_SIZE], seal
-    ),
-    "fragment index": Decoder(decode_index, golden("fragment")[-INDEX_SIZE:], sealed_index),
-    "root": Decoder(decode_node, golden("manifest_root"), sealed_node),
-    "group": Decoder(decode_node, golden("manifest_group"), sealed_node),
-    "registry": Decoder(decode_registry, golden("stream_registry"), sealed_object),
-    "record": Decoder(decode_record, golden("stream_record"), unsealed),
-    "consumers": Decoder(decode_snapshot, golden("consumers"), sealed_object),
-    "offset": Decoder(decode_offset, encode_offset(CONSUMERS.consumers[0]), unsealed),
-    "key": Decoder(decode_key_object, golden("api_key"), sealed_object),
-    "key record": Decoder(decode_key_record, golden("api_key_record"), unsealed),
-    "operation": Decoder(decode_operation, OPERATION, unsealed),
-}
 
 
 def test_every_golden_file_has_its_decoder_here() -> None:
@@ -195,7 +70,7 @@ def test_bytes_of_any_kind_are_read_or_refused(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["registry", "record", "consumers", "offset", "key", "key record", "operation"]
+    "name", ["registry", "record", "consumers", "offset", "key", "key record", "operation", "plan"]
 )
 @settings(max_examples=COUNT)
 @given(value=json_values, number=st.integers(0, 30))

@@ -1,12 +1,36 @@
-"""The golden files: today's code writes exactly these bytes, and reads them back."""
+"""The golden files: today's code writes exactly these bytes, and reads them back.
+
+They are frozen: whoever changes one, or what its example makes, changes what others have on
+their disks and in their buckets.
+"""
+
+import shutil
+from pathlib import Path
 
 import pytest
-from golden.regenerate import EXAMPLES, FOLDER, a_group, a_root, as_text, golden
+from fuzz.decoders import DECODERS
+from golden import regenerate
+from golden.regenerate import (
+    EXAMPLES,
+    FOLDER,
+    FROZEN,
+    OPERATION,
+    PLAN,
+    a_group,
+    a_high_group,
+    a_root,
+    an_empty_root,
+    as_text,
+    frozen_faults,
+    golden,
+)
 
+from bottomless.errors import Corrupt
 from bottomless.formats.api_key import decode_key_object, decode_key_record
 from bottomless.formats.batch import decode_frames
+from bottomless.formats.checks import VERSION
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
-from bottomless.formats.consumers import decode_snapshot
+from bottomless.formats.consumers import decode_offset, decode_snapshot
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
 from bottomless.formats.fragment import decode_fragment_header, decode_index
 from bottomless.formats.manifest import decode_node
@@ -19,8 +43,12 @@ from bottomless.formats.segment import (
 )
 from bottomless.formats.stream_record import decode_record, decode_registry
 from bottomless.formats.tracking import decode_tracking
-from bottomless.model.chunk import ChunkKind, ChunkPlace
+from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
 from bottomless.model.manifest import Node
+from bottomless.model.stream import StreamState
+from bottomless.stores import generation
+from bottomless.stores.operations import decode_operation
+from bottomless_server.ingest.core.staged import decode_plan
 from unit.formats.examples import (
     API_KEY_OBJECT,
     API_KEY_RECORD,
@@ -48,6 +76,56 @@ def test_the_code_writes_exactly_these_bytes(name: str) -> None:
 
 def test_every_golden_file_has_its_example() -> None:
     assert {path.stem for path in FOLDER.glob("*.hex")} == set(EXAMPLES)
+
+
+def test_the_golden_files_are_as_they_were_frozen() -> None:
+    assert frozen_faults(FOLDER) == []
+
+
+def test_a_golden_file_that_was_changed_by_a_byte_is_noticed(tmp_path: Path) -> None:
+    """Must fail: a file changed, one gone, one more. And no bytes but the frozen ones are as good."""
+    copy = tmp_path / "golden"
+    shutil.copytree(FOLDER, copy)
+    assert frozen_faults(copy) == []
+    changed = (copy / "chunk.hex").read_text().replace("42 4c 63 68 01", "42 4c 63 68 02", 1)
+    (copy / "chunk.hex").write_text(changed)
+    (copy / "segment.hex").unlink()
+    (copy / "another.hex").write_text("00")
+    assert frozen_faults(copy) == ["another.hex", "chunk.hex", "segment.hex"]
+
+
+def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "golden"
+    shutil.copytree(FOLDER, copy)
+    monkeypatch.setattr(regenerate, "FOLDER", copy)
+    monkeypatch.setitem(EXAMPLES, "chunk", lambda: b"something else")
+    assert regenerate.main() == 0
+    assert frozen_faults(copy) == []
+    assert (copy / FROZEN).read_text() == (FOLDER / FROZEN).read_text()
+
+
+NEXT_VERSION = VERSION + 1
+VERSIONED = sorted(
+    name
+    for name, decoder in DECODERS.items()
+    if name not in {"index record", "offset", "operation", "generation"}
+)
+
+
+@pytest.mark.parametrize("version", [0, NEXT_VERSION])
+@pytest.mark.parametrize("name", VERSIONED)
+def test_another_version_is_refused_by_its_number(name: str, version: int) -> None:
+    decoder = DECODERS[name]
+    if decoder.good.startswith(b"{"):
+        data = decoder.good.replace(b'{"format":1', b'{"format":%d' % version, 1)
+    else:
+        place = -9 if name == "fragment index" else 4
+        raw = bytearray(decoder.good)
+        assert raw[place] == VERSION
+        raw[place] = version
+        data = decoder.sealed(bytes(raw))
+    with pytest.raises(Corrupt, match=f"version {version} is not known, only {VERSION}"):
+        decoder.decode(data)
 
 
 def test_the_chunk_is_read() -> None:
@@ -105,7 +183,13 @@ def test_the_fragment_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "node"), [("manifest_root", a_root()), ("manifest_group", a_group())]
+    ("name", "node"),
+    [
+        ("manifest_root", a_root()),
+        ("manifest_root_empty", an_empty_root()),
+        ("manifest_group", a_group()),
+        ("manifest_group_high", a_high_group()),
+    ],
 )
 def test_the_nodes_are_read(name: str, node: Node) -> None:
     found = decode_node(golden(name))
@@ -126,3 +210,25 @@ def test_the_consumers_snapshot_is_read() -> None:
 def test_an_api_key_is_read() -> None:
     assert decode_key_object(golden("api_key")) == API_KEY_OBJECT
     assert decode_key_record(golden("api_key_record")) == API_KEY_RECORD
+
+
+def test_a_tombstone_is_read() -> None:
+    assert decode_registry(golden("stream_tombstone")).state is StreamState.DELETING
+
+
+def test_what_stands_in_coordination_beside_records_is_read() -> None:
+    assert decode_offset(golden("consumer_offset")) == CONSUMERS.consumers[1]
+    assert decode_operation(golden("operation")) == OPERATION
+    assert generation._decode(golden("generation")) == 2
+
+
+def test_the_plan_of_a_commit_is_read() -> None:
+    assert decode_plan(golden("staged_plan")) == PLAN
+
+
+def test_an_append_of_two_chunks_is_read() -> None:
+    chunks = list(split_chunks(golden("chunk_group")))
+    assert [header.flags for header, _ in chunks] == [ChunkFlags.MORE_FOLLOWS, ChunkFlags.NONE]
+    entries = [entry for each in chunks for entry in decode_trailer(trailer_of(*each))]
+    assert [entry.base_sequence for entry in entries] == [70, 72]
+    assert entries[1] == entries[0]._replace(base_sequence=72)

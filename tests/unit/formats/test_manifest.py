@@ -80,8 +80,8 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     raw = bytearray(encode_node(empty_root()))
-    raw[4] = 1
-    with pytest.raises(Corrupt, match="version 1 is not known, only 0"):
+    raw[4] = 2
+    with pytest.raises(Corrupt, match="version 2 is not known, only 1"):
         decode_node(seal(bytes(raw)))
 
 

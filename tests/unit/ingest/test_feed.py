@@ -252,5 +252,5 @@ async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path
     assert problem(refused) == (503, "overloaded")
     assert refused.headers["retry-after"] == "1"
     assert (await house.append("after")).status_code == 200
-    assert house.service._appends._admission.total == 0
+    assert house.service._appends.room.admission.total == 0
     await house.aclose()

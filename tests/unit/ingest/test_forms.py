@@ -182,7 +182,7 @@ async def test_a_bomb_is_refused_by_its_first_byte_too_many(
     answer = await house.append_raw(bomb, **headers)
     assert problem(answer) == (413, "decompressed-too-large")
     assert answer.json()["limit_bytes"] == size
-    assert house.service._appends._admission.total == 0
+    assert house.service._appends.room.admission.total == 0
 
 
 async def test_room_is_held_for_what_a_body_unpacks_to(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ async def test_room_is_held_for_what_a_body_unpacks_to(tmp_path: Path) -> None:
     house = await (await House(tmp_path / "ingest", **bounds).declare()).start()
     body = orjson.dumps({"records": [{"value": "v" * 60_000}] * 10})
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
-    admission = house.service._appends._admission
+    admission = house.service._appends.room.admission
     assert admission.take(STREAM, 650_000)
     assert (await house.append("small")).status_code == 200
 

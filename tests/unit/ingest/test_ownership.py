@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bottomless.coordination.base import CoordinationUnavailable
-from bottomless.errors import Code, Fenced, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
@@ -20,6 +20,8 @@ from bottomless_server.ingest.core.ownership import (
     leave_clean,
     reserve,
 )
+from bottomless_server.ingest.file_calls import RealFileCalls
+from bottomless_server.ingest.node import load_node_id
 from unit.ingest.house import INTERNAL, NAME, STREAM, House, eventually, problem
 
 MINE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
@@ -443,6 +445,14 @@ async def test_a_node_keeps_its_id(house: House) -> None:
 
     assert (after.data_dir / "node.json").read_bytes() == node
     await after.aclose()
+
+
+@pytest.mark.parametrize("held", ["", "[]", "{}", '{"node_id":7}', '{"node_id":"x"}'])
+def test_a_node_that_cannot_read_its_id_does_not_make_up_another(tmp_path: Path, held: str) -> None:
+    (tmp_path / "node.json").write_text(held)
+    with pytest.raises(Corrupt):
+        load_node_id(RealFileCalls(), tmp_path, "0" * 32)
+    assert (tmp_path / "node.json").read_text() == held
 
 
 async def test_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(house: House) -> None:

@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
-from bottomless.formats.segment import HEADER_SIZE, INDEX_RECORD_SIZE, encode_checkpoint
+from bottomless.formats.segment import (
+    CHECKPOINT_SIZE,
+    HEADER_SIZE,
+    INDEX_RECORD_SIZE,
+    encode_checkpoint,
+)
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless.model.segment import Checkpoint
@@ -158,6 +163,30 @@ def test_a_bad_chunk_that_the_index_names_is_damage_and_the_others_stay(
         assert path.read_bytes() == data
 
 
+def test_any_flipped_byte_of_a_segment_header_or_checkpoint_is_damage_and_nothing_is_cut(
+    tmp_path: Path,
+) -> None:
+    """M32. Of an index file's header it costs the index, which is made again."""
+    log = written(tmp_path / "log", [100, 200, 300])
+    checkpoint(log)
+    for path, size in (
+        (segment_path(log.directory, 0), HEADER_SIZE),
+        (log.directory / CHECKPOINT_NAME, CHECKPOINT_SIZE),
+    ):
+        good = path.read_bytes()
+        for byte in range(size):
+            flip(path, byte)
+            with pytest.raises(Corrupt):
+                recovered(log.directory)
+            flip(path, byte)
+            assert path.read_bytes() == good, byte
+    index = index_path(log.directory, 0)
+    good = index.read_bytes()
+    for byte in range(0, len(good), 7):
+        flip(index, byte)
+        assert (recovered(log.directory).next_offset, index.read_bytes()) == (3, good), byte
+
+
 def test_a_bad_chunk_of_a_group_that_the_index_names_leaves_the_group_whole(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [100, 20_000], RollBounds(10**9, 10**9, 10**6))
     chunks = len(log.segments[0].index)
@@ -295,18 +324,62 @@ def test_an_index_is_made_again_from_the_chunks(tmp_path: Path, harm: str) -> No
     assert path.read_bytes() == good
 
 
+class CountingReads(RealFileCalls):
+    """Notes how much each read asks for: that much memory is taken, whatever the file holds."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        self.asked.append(size)
+        return super().pread(fd, size, position)
+
+
 def test_chunks_below_the_checkpoint_are_not_read_again(tmp_path: Path) -> None:
     log = written(tmp_path / "log", [50_000] * 3, RollBounds(10**9, 10**9, 10**6))
     checkpoint(log)
-    read: list[int] = []
+    files = CountingReads()
 
-    class Counting(RealFileCalls):
-        def pread(self, fd: int, size: int, position: int) -> bytes:
-            read.append(size)
-            return super().pread(fd, min(size, 10**6), position)
+    assert recover(files, log.directory, STREAM, 0).next_offset == 48
+    assert max(files.asked) < 2_000
 
-    assert recover(Counting(), log.directory, STREAM, 0).next_offset == 48
-    assert max(size for size in read if size < 10**6) < 1_000
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_no_read_asks_for_more_than_its_file_holds(tmp_path: Path, indexed: bool) -> None:
+    """An index was read with 2 GiB once; and of a torn round the header says what was to come."""
+    log = written(tmp_path / "log", [100, 8_000], RollBounds(10**9, 10**9, 10**6))
+    path = segment_path(log.directory, 0)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-6_000])
+    if not indexed:
+        index_path(log.directory, 0).unlink()
+    files = CountingReads()
+
+    assert recover(files, log.directory, STREAM, 0).next_offset == 1
+    assert max(files.asked) < size - 6_000
+
+
+def test_the_search_for_a_later_round_has_little_in_memory(tmp_path: Path) -> None:
+    """However much lies behind the damage; and it meets a chunk on the border of two windows."""
+    roll = RollBounds(10**9, 10**9, 10**6)
+    log = written(tmp_path / "log", [100] + [1_000_000] * 6 + [100], roll)
+    index_path(log.directory, 0).unlink()
+    whole = segment_path(log.directory, 0).read_bytes()
+    flip(segment_path(log.directory, 0), log.segments[0].index.place(0).position + 20)
+    files = CountingReads()
+    with pytest.raises(Corrupt, match="damage at offset 0"):
+        recover(files, log.directory, STREAM, 0)
+    assert max(files.asked) < len(whole) / 4
+
+    # The damage hides all but the last chunk, which begins two bytes before a border.
+    start, last = HEADER_SIZE, log.segments[0].index.place(len(log.segments[0].index) - 1)
+    border = start + 8 + 1024 * 1024
+    torn = whole[:start] + bytes(border - 2 - start) + whole[last.position :]
+    segment_path(log.directory, 0).write_bytes(torn)
+    assert recovered(log.directory).next_offset == 0, "one round alone proves no later one"
+    segment_path(log.directory, 0).write_bytes(torn + whole[last.position :])
+    with pytest.raises(Corrupt, match="damage at offset 0"):
+        recovered(log.directory)
 
 
 def test_what_is_offered_was_synced_with_its_directory(tmp_path: Path) -> None:

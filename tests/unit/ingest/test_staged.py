@@ -15,6 +15,7 @@ from bottomless.client.tables import frames_body
 from bottomless.formats.batch import Codec
 from bottomless.model.limits import KIB
 from bottomless.model.rows import Rows
+from bottomless_server.ingest import staged_commits
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.staged import StagedBatches
 from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually, no_space, pointers, problem
@@ -238,6 +239,14 @@ async def test_a_full_disk_stages_nothing_and_leaves_nothing(house: House) -> No
     assert refused.json()["outcome"] == "none"
     assert files(house) == []
     assert staged_of(house).size == 0
+
+
+async def test_commits_at_once_have_a_bound(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = await stage(house, "a")
+    monkeypatch.setattr(staged_commits, "_TURN_COUNT_MAX", 0)
+    assert problem(await commit(house, staged)) == (503, "overloaded")
+    monkeypatch.undo()
+    assert (await commit(house, staged)).status_code == 200
 
 
 async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(house: House) -> None:

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
+from bottomless.formats.sealed_json import seal
 from bottomless_server.ingest.core.staged import (
     Plan,
     StagedBatch,
@@ -68,7 +69,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 def test_a_plan_has_exactly_this_form() -> None:
     assert encode_plan(PLAN).startswith(
-        b'{"format":0,"producer_id":"load.large","number":7,"created_at":1750000000000,"parts":[["st_'
+        b'{"format":1,"producer_id":"load.large","number":7,"created_at":1750000000000,"parts":[["st_'
     )
 
 
@@ -83,3 +84,24 @@ def test_a_damaged_plan_is_never_followed(position: int, flip: int) -> None:
 def test_the_file_of_a_plan_shows_no_name_of_a_producer() -> None:
     assert plan_name("a") != plan_name("b")
     assert plan_name("../../a").count("/") == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producer_id": None},
+        {"number": 1.0},
+        {"number": 2**63},
+        {"number": True},
+        {"created_at": -1},
+        {"parts": {}},
+        {"parts": [{}]},
+        {"parts": ["st_"]},
+        {"parts": [[ID, None]]},
+        {"parts": [["../" + ID]]},
+    ],
+)
+def test_a_plan_that_nobody_can_have_written_is_corrupt(changes: dict[str, object]) -> None:
+    """Found by fuzzing: numbers and ids of any type were taken for what they are not."""
+    with pytest.raises(Corrupt):
+        decode_plan(seal({**PLAN._asdict(), **changes}))

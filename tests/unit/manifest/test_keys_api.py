@@ -317,10 +317,20 @@ async def test_keys_that_ended_go_by_themselves() -> None:
 # The root key
 
 
+async def test_a_root_key_that_nobody_would_ask_for_is_refused_at_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "root-key"
+    file.write_text(hash_secret("any"))
+    with pytest.raises(CannotStart, match="BOTTOMLESS_IDENTITY is not"):
+        async with running(root_key_file=file):
+            pass
+
+
 async def test_the_root_key_is_good_without_any_store(tmp_path: Path) -> None:
     file = tmp_path / "root-key"
     file.write_text(SECRET + "\n")
-    async with running(root_key_file=file, manifest_generation_check_ms=10) as rooted:
+    async with running(
+        identity=True, root_key_file=file, manifest_generation_check_ms=10
+    ) as rooted:
         assert await rooted.good(ROOT)
         described = (await rooted.checked("root")).json()
         assert (described["tenant"], described["scopes"]) == ("default", ["*"])
@@ -342,7 +352,7 @@ async def test_the_root_key_is_good_without_any_store(tmp_path: Path) -> None:
 async def test_another_root_key_takes_effect_without_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "root-key"
     file.write_text(SECRET)
-    async with running(root_key_file=file) as rooted:
+    async with running(identity=True, root_key_file=file) as rooted:
         file.write_text(SECRET[::-1])
         assert not await rooted.good(ROOT)
         assert await rooted.good(f"sk_root_{SECRET[::-1]}")
@@ -353,7 +363,7 @@ async def test_another_root_key_takes_effect_without_a_restart(tmp_path: Path) -
 async def test_the_root_key_is_listed_nowhere_and_cannot_be_revoked(tmp_path: Path) -> None:
     file = tmp_path / "root-key"
     file.write_text(SECRET)
-    async with running(root_key_file=file) as rooted:
+    async with running(identity=True, root_key_file=file) as rooted:
         assert (await rooted.public.get("/v1/keys")).json()["items"] == []
         problem_of(await rooted.public.delete("/v1/keys/root"), 404, "key-not-found")
         assert await rooted.good(ROOT)

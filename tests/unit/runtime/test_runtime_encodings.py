@@ -1,8 +1,11 @@
 """Compressed bodies: undone whole, or refused early."""
 
 import gzip
+import random
+import resource
 import tracemalloc
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -66,3 +69,24 @@ def test_a_bomb_costs_what_the_bound_costs(encoding: str) -> None:
     finally:
         tracemalloc.stop()
     assert pool.bytes_allocated() < 64 * MIB
+
+
+@pytest.mark.parametrize("encoding", ["zstd", "lz4"])
+def test_damaged_bodies_leave_nothing_in_memory(encoding: str) -> None:
+    """Found by fuzzing: each of them kept up to a MiB for ever, outside of every account."""
+    whole = packed(random.Random(1).randbytes(MIB - 100_000), encoding)
+    body = whole[:-8] + b"\xff" * 16
+
+    def refuse_some(count: int) -> None:
+        for _ in range(count):
+            assert refused(body, encoding, 2 * MIB).code is Code.BAD_HEADER
+        pa.default_memory_pool().release_unused()
+
+    refuse_some(50)
+    before = resident()
+    refuse_some(300)
+    assert resident() - before < 120 * MIB, "it was 260 once"
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

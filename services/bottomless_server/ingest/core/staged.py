@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bottomless.errors import Code, Corrupt, Fault, InvalidRequest, NotFound
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound
+from bottomless.formats.checks import check
 from bottomless.formats.sealed_json import seal, unseal
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless_server.ingest.core.promises import hash_of
@@ -26,6 +27,7 @@ _FILE: Final = re.compile(
 )
 PLAN_SUFFIX: Final = ".plan"
 _MEMBERS: Final = ("producer_id", "number", "created_at", "parts")
+_NUMBER_MAX: Final = 2**63 - 1
 
 
 class StagedBatch(NamedTuple):
@@ -86,14 +88,21 @@ def decode_plan(data: bytes) -> Plan:
     Raises:
         Corrupt: nobody wrote it so.
     """
-    members = unseal("plan of a commit", data, _MEMBERS)
-    try:
-        parts = tuple(tuple(map(str, part)) for part in members["parts"])
-        return Plan(
-            str(members["producer_id"]), int(members["number"]), int(members["created_at"]), parts
-        )
-    except (TypeError, ValueError) as error:
-        raise Corrupt("the plan of a commit is of another form") from error
+    what = "plan of a commit"
+    members = unseal(what, data, _MEMBERS)
+    parts = members["parts"]
+    check(what, type(members["producer_id"]) is str, "it has no producer")
+    for name in ("number", "created_at"):
+        number = members[name]
+        check(what, type(number) is int and 0 <= number <= _NUMBER_MAX, f"its {name} is not one")
+    check(what, isinstance(parts, list) and all(map(_is_part, parts)), "its parts are not ids")
+    return Plan(
+        members["producer_id"], members["number"], members["created_at"], tuple(map(tuple, parts))
+    )
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is str and _ID.fullmatch(one) for one in value)
 
 
 def parts_of(batches: Sequence[StagedBatch], size_max: int) -> list[list[StagedBatch]]:

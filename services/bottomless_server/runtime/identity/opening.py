@@ -24,6 +24,8 @@ async def open_gate(settings: CommonSettings, manifest_url: str | None) -> Async
     tokens = _signed_tokens(settings)
     audit = Audit(settings.audit_file)
     check_seconds = settings.identity_fresh_seconds / 2
+    if tokens is None and (idle := _token_settings(settings)):
+        raise CannotStart(f"{idle[0]} is set, and BOTTOMLESS_JWT_ISSUER is not")
     if not settings.identity:
         if tokens is not None:
             raise CannotStart("BOTTOMLESS_JWT_… is set, and BOTTOMLESS_IDENTITY is not")
@@ -37,6 +39,14 @@ async def open_gate(settings: CommonSettings, manifest_url: str | None) -> Async
             yield Gate(authenticator, audit, check_seconds=check_seconds)
         finally:
             await authenticator.aclose()
+
+
+def _token_settings(settings: CommonSettings) -> list[str]:
+    """Settings of tokens that say something, and would do nothing without an issuer."""
+    fields = type(settings).model_fields
+    names = [name for name in fields if name.startswith("jwt_")]
+    told = [name for name in names if getattr(settings, name) != fields[name].default]
+    return [f"BOTTOMLESS_{name.upper()}" for name in told]
 
 
 def _signed_tokens(settings: CommonSettings) -> SignedTokens | None:

@@ -355,6 +355,8 @@ async def test_refusals_are_logged_once_a_second_and_counted(tmp_path: Path) -> 
             {"jwt_issuer": "i", "jwt_audience": "a", "jwt_jwks": "https://issuer.test/"},
             "BOTTOMLESS_IDENTITY is not",
         ),
+        ({"jwt_tenant": "acme"}, "BOTTOMLESS_JWT_TENANT is set, and BOTTOMLESS_JWT_ISSUER is not"),
+        ({"identity": True, "jwt_leeway_seconds": 1}, "JWT_LEEWAY_SECONDS is set"),
         ({"audit_file": "/nowhere/audit"}, "cannot be written: No such file"),
     ],
 )

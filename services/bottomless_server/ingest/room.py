@@ -1,0 +1,163 @@
+"""Wait for room for the bytes of appends, and keep it from their first byte to their last.
+
+Room is kept for what a body says that it will have, so that bodies that were begun can be
+ended. But what is said is no memory. Who declares much and sends little would keep others out
+for as long as HTTP bears with it; so a body that does not come loses the room of what is not
+here as soon as somebody else waits, and gets room again as its bytes come, if there is any.
+
+On the record's path: beside routes.py, before core/intake.py.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.types import Message, Receive
+
+from bottomless.errors import Overloaded
+from bottomless.model.limits import KIB
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.core.admission import Admission
+from bottomless_server.ingest.pulse import Pulse, wait_for
+
+PATIENCE_SECONDS: Final = 0.25
+_COMING_SIZE: Final = 64 * KIB
+"""Bytes in each such time make a body one that comes: who sends less need not be believed."""
+
+
+class Room:
+    """One for all streams of a process."""
+
+    def __init__(
+        self, admission: Admission, monotonic: Callable[[], float], wait_seconds: float
+    ) -> None:
+        self.admission = admission
+        self.monotonic = monotonic
+        self._wait_seconds = wait_seconds
+        self._freed = Pulse()
+        self._coming: set[Body] = set()
+
+    @asynccontextmanager
+    async def hold(self, stream_id: StreamId, size: int) -> AsyncIterator[None]:
+        """Room for so many bytes of a stream that are here, or are read by ourselves.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        held = Body(self, stream_id)
+        await held.take(size)
+        try:
+            yield
+        finally:
+            held.give_back()
+
+    @asynccontextmanager
+    async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["Body"]:
+        """Room for a body that may have so many bytes; what it keeps at the end is given back.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        body = Body(self, stream_id)
+        await body.take(size)
+        self._coming.add(body)
+        try:
+            yield body
+        finally:
+            self.arrived(body)
+            body.give_back()
+
+    def arrived(self, body: "Body") -> None:
+        """No more comes of it."""
+        self._coming.discard(body)
+
+    def freed(self) -> None:
+        """There may be room now for who waits."""
+        self._freed.fire()
+
+    async def wait(self, fits: Callable[[], bool]) -> None:
+        """Return when something fits.
+
+        Raises:
+            Overloaded: it did not within the deadline.
+        """
+        begun, waited = self.monotonic(), 0.0
+        freed = self._freed.next()
+        while not fits():
+            if self._take_from_who_does_not_come():
+                continue
+            left = self._wait_seconds - max(waited, self.monotonic() - begun)
+            if left <= 0:
+                raise Overloaded("too many appends are waiting", retry_after_seconds=1)
+            step = min(left, PATIENCE_SECONDS)
+            if not await wait_for(freed, step):
+                waited += step
+            freed = self._freed.next()
+
+    def _take_from_who_does_not_come(self) -> bool:
+        """Whether one of them had any."""
+        now = self.monotonic()
+        return any(body.keep_what_is_here() for body in self._coming if body.is_late(now))
+
+
+class Body:
+    """The room of one body."""
+
+    def __init__(self, room: Room, stream_id: StreamId) -> None:
+        self._room = room
+        self._stream_id = stream_id
+        self._kept = 0
+        self._here = 0
+        self._seen = (0, room.monotonic())
+        """How much was here, and when, at the last time that it was seen to come."""
+
+    def noting(self, receive: Receive) -> Receive:
+        """The body's `receive`, which waits for room for what came beyond what is kept, and
+        raises Overloaded if there was none within the deadline. While it waits the connection
+        is not read, and the client's time does not run.
+        """
+
+        async def noted() -> Message:
+            message = await receive()
+            self._here += len(message.get("body", b""))
+            if self._here - self._seen[0] >= _COMING_SIZE:
+                self._seen = (self._here, self._room.monotonic())
+            if self._here > self._kept:
+                await self.take(self._here - self._kept)
+            if not message.get("more_body", False):
+                self._room.arrived(self)
+                self.keep_what_is_here()
+            return message
+
+        return noted
+
+    def is_late(self, now: float) -> bool:
+        return self._kept > self._here and now - self._seen[1] >= PATIENCE_SECONDS
+
+    def keep_what_is_here(self) -> bool:
+        """Give the rest back; whether there was any."""
+        rest = self._kept - self._here
+        if rest <= 0:
+            return False
+        self._give_back(rest)
+        return True
+
+    async def take(self, size: int) -> None:
+        """More room.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        admission = self._room.admission
+        await self._room.wait(lambda: admission.take(self._stream_id, size, self._kept))
+        self._kept += size
+        self._seen = (self._here, self._room.monotonic())
+
+    def give_back(self) -> None:
+        """All of it: these bytes are not needed any more."""
+        self._give_back(self._kept)
+
+    def _give_back(self, size: int) -> None:
+        self._kept -= size
+        self._room.admission.give_back(self._stream_id, size)
+        self._room.freed()

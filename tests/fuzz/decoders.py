@@ -1,0 +1,218 @@
+"""Every decoder of stored bytes, with bytes that it takes and a hand that seals what was damaged.
+
+Half of all damaged bytes get right checksums again, as a hostile writer would give them, so
+that what lies behind the checksums is met as well.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+from golden.regenerate import golden
+from unit.formats.examples import seal
+
+from bottomless.formats import sealed_json
+from bottomless.formats.api_key import (
+    decode_key_object,
+    decode_key_record,
+    encode_key_object,
+    encode_key_record,
+)
+from bottomless.formats.batch import HEADER_SIZE as FRAME_HEADER_SIZE
+from bottomless.formats.batch import decode_frames
+from bottomless.formats.checks import crc32c
+from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
+from bottomless.formats.chunk import (
+    batches_of,
+    decode_trailer,
+    encode_header,
+    encode_trailer,
+    split_chunks,
+    trailer_of,
+)
+from bottomless.formats.consumers import (
+    decode_offset,
+    decode_snapshot,
+    encode_snapshot,
+)
+from bottomless.formats.fragment import FOOTER_SIZE, decode_fragment_header, decode_index
+from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
+from bottomless.formats.manifest import HEADER_SIZE as NODE_HEADER_SIZE
+from bottomless.formats.manifest import decode_node, encode_node
+from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
+from bottomless.formats.segment import (
+    INDEX_RECORD_SIZE,
+    decode_checkpoint,
+    decode_index_header,
+    decode_index_record,
+    decode_segment_header,
+    encode_checkpoint,
+)
+from bottomless.formats.stream_record import (
+    decode_record,
+    decode_registry,
+    encode_record,
+    encode_registry,
+)
+from bottomless.formats.tracking import decode_tracking
+from bottomless.model.chunk import ChunkKind
+from bottomless.stores import generation
+from bottomless.stores.operations import decode_operation
+from bottomless_server.ingest.core.staged import decode_plan, encode_plan
+
+
+class Decoder(NamedTuple):
+    decode: Callable[[bytes], object]
+    good: bytes
+    sealed: Callable[[bytes], bytes]
+    """Damaged bytes with right checksums."""
+
+
+def of_chunks(data: bytes) -> None:
+    for header, chunk in split_chunks(data):
+        assert encode_header(header) == bytes(chunk[:CHUNK_HEADER_SIZE])
+        if header.kind is ChunkKind.DATA:
+            decode_frames(batches_of(header, chunk))
+            trailer = trailer_of(header, chunk)
+            assert encode_trailer(decode_trailer(trailer)) == bytes(trailer)
+        if header.kind is ChunkKind.TRACKING:
+            decode_tracking(trailer_of(header, chunk))
+
+
+def of_frames(data: bytes) -> None:
+    for batch in decode_frames(memoryview(data)):
+        assert batch.num_rows > 0
+
+
+def of_node(data: bytes) -> None:
+    # Reserved bytes are ignored, so the first writing may differ; the second cannot.
+    again = encode_node(decode_node(data))
+    assert encode_node(decode_node(again)) == again
+
+
+def of_index(data: bytes) -> None:
+    index = decode_index(data)
+    for number in range(min(len(index), 100)):
+        assert index.place(number).size > 0
+
+
+def of_record(data: bytes) -> None:
+    record = decode_record(data)
+    assert decode_record(encode_record(record)) == record
+
+
+def of_registry(data: bytes) -> None:
+    record = decode_registry(data)
+    assert decode_registry(encode_registry(record)) == record
+
+
+def of_consumers(data: bytes) -> None:
+    assert encode_snapshot(decode_snapshot(data)) == data, "there is one form"
+
+
+def of_key(data: bytes) -> None:
+    assert encode_key_object(decode_key_object(data)) == data, "there is one form"
+
+
+def of_key_record(data: bytes) -> None:
+    record = decode_key_record(data)
+    assert decode_key_record(encode_key_record(record)) == record
+
+
+def of_checkpoint(data: bytes) -> None:
+    checkpoint = decode_checkpoint(data)
+    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
+
+
+def of_plan(data: bytes) -> None:
+    plan = decode_plan(data)
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def with_crcs(data: bytes, *places: tuple[int, int, int]) -> bytes:
+    """Right checksums at positions, each of a range; those that do not fit are left out."""
+    raw = bytearray(data)
+    for position, start, end in places:
+        if len(raw) >= position + 4:
+            raw[position : position + 4] = crc32c(bytes(raw[start:end])).to_bytes(4, "little")
+    return bytes(raw)
+
+
+def sealed_frame(data: bytes) -> bytes:
+    end = FRAME_HEADER_SIZE + int.from_bytes(data[12:16], "little")
+    return with_crcs(data, (20, FRAME_HEADER_SIZE, min(end, len(data))), (28, 0, 28))
+
+
+def sealed_chunk(data: bytes) -> bytes:
+    return with_crcs(data, (56, CHUNK_HEADER_SIZE, len(data)), (60, 0, 60))
+
+
+def sealed_first_chunk(data: bytes) -> bytes:
+    """Of several."""
+    size = int.from_bytes(data[8:12], "little")
+    return sealed_chunk(data[:size]) + data[size:]
+
+
+def sealed_node(data: bytes) -> bytes:
+    end = NODE_HEADER_SIZE
+    return with_crcs(data, (end - 8, end, len(data)), (end - 4, 0, end - 4))
+
+
+def sealed_index(data: bytes) -> bytes:
+    """Index and footer."""
+    footer = len(data) - FOOTER_SIZE
+    if footer < 0:
+        return data
+    return with_crcs(data, (footer + 24, 0, footer), (footer + 56, footer, footer + 56))
+
+
+def sealed_object(data: bytes) -> bytes:
+    try:
+        members = orjson.loads(data)
+        members.pop("crc32c", None)
+        members.pop("format", None)
+        return sealed_json.seal(members)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, AttributeError, TypeError):
+        return data
+
+
+def unsealed(data: bytes) -> bytes:
+    """Of what has no checksum."""
+    return data
+
+
+INDEX = golden("segment_index")
+INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
+"""Of the fragment in the golden file, which has two chunks."""
+DECODERS = {
+    "frame": Decoder(of_frames, golden("frame_all_columns"), sealed_frame),
+    "zstd frame": Decoder(of_frames, golden("frame_zstd"), sealed_frame),
+    "lz4 frame": Decoder(of_frames, golden("frame_lz4"), sealed_frame),
+    "chunk": Decoder(of_chunks, golden("chunk"), sealed_chunk),
+    "tracking chunk": Decoder(of_chunks, golden("chunk_tracking"), sealed_chunk),
+    "hole": Decoder(of_chunks, golden("chunk_hole"), sealed_chunk),
+    "segment": Decoder(decode_segment_header, golden("segment")[:SEGMENT_HEADER_SIZE], seal),
+    "index": Decoder(decode_index_header, INDEX[:SEGMENT_HEADER_SIZE], seal),
+    "index record": Decoder(decode_index_record, INDEX[SEGMENT_HEADER_SIZE:][:48], seal),
+    "checkpoint": Decoder(of_checkpoint, golden("checkpoint"), seal),
+    "fragment header": Decoder(
+        decode_fragment_header, golden("fragment")[:FRAGMENT_HEADER_SIZE], seal
+    ),
+    "fragment index": Decoder(of_index, golden("fragment")[-INDEX_SIZE:], sealed_index),
+    "root": Decoder(of_node, golden("manifest_root"), sealed_node),
+    "group": Decoder(of_node, golden("manifest_group"), sealed_node),
+    "registry": Decoder(of_registry, golden("stream_registry"), sealed_object),
+    "record": Decoder(of_record, golden("stream_record"), unsealed),
+    "consumers": Decoder(of_consumers, golden("consumers"), sealed_object),
+    "offset": Decoder(decode_offset, golden("consumer_offset"), unsealed),
+    "key": Decoder(of_key, golden("api_key"), sealed_object),
+    "key record": Decoder(of_key_record, golden("api_key_record"), unsealed),
+    "operation": Decoder(decode_operation, golden("operation"), unsealed),
+    "plan": Decoder(of_plan, golden("staged_plan"), sealed_object),
+    "generation": Decoder(generation._decode, golden("generation"), unsealed),
+    "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
+    "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
+    "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
+    "tombstone": Decoder(of_registry, golden("stream_tombstone"), sealed_object),
+}
+"""By name; what they refuse they refuse with Corrupt."""

@@ -1,0 +1,237 @@
+"""Every parser of what comes from outside: bodies, queries, headers, names, answers of a server."""
+
+import asyncio
+import gzip
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pyarrow as pa
+from golden.regenerate import golden
+from unit.formats.examples import STREAM_ID, UID, a_frame
+
+from bottomless.client.follow import read_batches
+from bottomless.client.problems import error_from_problem
+from bottomless.errors import Corrupt, Denied, InvalidRequest, StoreError
+from bottomless.formats.batch import decode_frames
+from bottomless.formats.keys import (
+    api_key_key,
+    fragment_key,
+    generation_key,
+    parse_api_key_key,
+    parse_fragment_key,
+    parse_generation_key,
+    parse_root_key,
+    root_key,
+)
+from bottomless.model.api_key import KeyId
+from bottomless.model.config import encode_config, parse_config
+from bottomless.model.limits import MIB
+from bottomless.model.names import parse_reference, parse_stream_id, parse_stream_name, parse_tenant
+from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
+from bottomless_server.ingest.core.arrow_records import read_arrow
+from bottomless_server.ingest.core.frames import read_frames
+from bottomless_server.ingest.core.json_records import read_records
+from bottomless_server.ingest.core.staged import parse_file_name
+from bottomless_server.ingest.file_calls import RealFileCalls
+from bottomless_server.ingest.layout import segment_path
+from bottomless_server.ingest.recovery import recover
+from bottomless_server.manifest.core.page_token import decode_page_token, encode_page_token
+from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
+from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
+from bottomless_server.runtime.bodies import encode_json, negotiate, parse_json
+from bottomless_server.runtime.encodings import decode_body
+from bottomless_server.runtime.identity.credential import (
+    RefusedError,
+    bearer_token,
+    parse_api_key,
+)
+from bottomless_server.runtime.queries import boolean, choice, integer, parse_query, text
+
+FRAME_SIZE_MAX = 100_000
+SECRET = bytes(32)
+
+
+class Parser(NamedTuple):
+    parse: Callable[[bytes], object]
+    good: bytes
+    refusals: tuple[type[Exception], ...] = (InvalidRequest,)
+
+
+def as_arrow(body: bytes) -> None:
+    frames, _ = read_arrow(body, FRAME_SIZE_MAX)
+    for frame in frames:
+        [batch] = decode_frames(memoryview(frame.data))
+        batch.validate(full=True)
+        batch.to_pylist()
+
+
+def as_frames(body: bytes) -> None:
+    for frame in read_frames(body, FRAME_SIZE_MAX):
+        [batch] = decode_frames(memoryview(frame.data))
+        batch.validate(full=True)
+        assert batch.num_rows == frame.record_count
+
+
+def as_json(body: bytes) -> None:
+    rows, _ = read_records(parse_json(body), encode_json)
+    assert rows.size >= 0
+
+
+def as_config(body: bytes) -> None:
+    config = parse_config(parse_json(body))
+    assert parse_config(encode_config(config)) == config
+
+
+def as_names(data: bytes) -> None:
+    word = data.decode("utf-8", "surrogateescape")
+    for parse in (parse_stream_name, parse_tenant, parse_reference, parse_stream_id):
+        with suppress(InvalidRequest):
+            assert parse(word) == word
+
+
+def as_offset(data: bytes) -> None:
+    word = data.decode("utf-8", "surrogateescape")
+    for parse in (parse_offset_spec, parse_timestamp):
+        with suppress(InvalidRequest):
+            parse(word)
+
+
+QUERY = {"offset": parse_offset_spec, "limit": integer(1, 9), "x": text, "y": boolean}
+
+
+def as_query(data: bytes) -> None:
+    known = {**QUERY, "z": choice("a", "b")}
+    assert parse_query({"query_string": data}, known).keys() <= known.keys()
+
+
+def as_headers(data: bytes) -> None:
+    word = data.decode("latin-1")
+    found = choose_range(word, 1_000)
+    if isinstance(found, ByteRange):
+        assert 0 <= found.start <= found.last < 1_000
+    etag_matches(word, '"1"', weak=True)
+    with suppress(InvalidRequest):
+        negotiate(word, ["application/json", "text/plain"])
+    with suppress(RefusedError, Denied):
+        parse_api_key(bearer_token([(b"authorization", data)]))
+
+
+def as_tokens(data: bytes) -> None:
+    word = data.decode("latin-1")
+    with suppress(InvalidRequest):
+        assert encode_token(decode_token(word, "default", SECRET), "default", SECRET)
+    with suppress(InvalidRequest):
+        decode_page_token(word, ["default"], SECRET)
+
+
+def as_object_keys(data: bytes) -> None:
+    word = data.decode("utf-8", "surrogateescape")
+    for parse in (parse_fragment_key, parse_root_key, parse_api_key_key, parse_generation_key):
+        parse(word)
+    batch = parse_file_name(word)
+    assert batch is None or parse_file_name(batch.file_name) == batch
+
+
+def as_answer(data: bytes) -> None:
+    """What a client is sent, by whoever answers."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 7):
+            yield data[start : start + 7]
+
+    async def read() -> None:
+        with suppress(StoreError):
+            async for batch in read_batches(pieces()):
+                assert type(batch.next_offset) is int
+
+    asyncio.run(read())
+    with suppress(orjson.JSONDecodeError):
+        problem = orjson.loads(data)
+        assert isinstance(error_from_problem(500, problem, retry_after=None), StoreError)
+
+
+def as_log(data: bytes) -> None:
+    """A log as a stop may have left it: what is recovered once is recovered again."""
+    # In memory where there is such a place: a run makes many thousand of them.
+    fast = Path("/dev/shm")
+    top = Path(tempfile.mkdtemp(dir=fast if fast.is_dir() else None))
+    files, id_ = RealFileCalls(), parse_stream_id(STREAM_ID)
+    try:
+        segment_path(top, 1040).write_bytes(data)
+        found = recover(files, top, id_, 0)
+        again = recover(files, top, id_, 0)
+        assert (again.next_offset, again.cut_size) == (found.next_offset, 0)
+        assert again.last_timestamp == found.last_timestamp
+    finally:
+        shutil.rmtree(top)
+
+
+TABLE = pa.table(
+    {
+        "value": pa.array([b"one", b"", b"three" * 20], pa.binary()),
+        "key": pa.array(["a", None, "c"], pa.string()),
+        "headers": pa.array([[("h", b"1")], None, []], pa.map_(pa.string(), pa.binary())),
+    }
+)
+
+
+def arrow(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+JSON_BODY = orjson.dumps(
+    {
+        "records": [
+            {"value": "a", "key": "k", "headers": {"h": "v"}},
+            {"value_base64": "AAEC"},
+            {"json": {"n": [1, 2.5, None]}, "event_time": "2026-11-21T08:00:00Z"},
+        ]
+    }
+)
+CONFIG = orjson.dumps({"retention": {"max_age": "7D", "max_bytes": 10**9}, "labels": {"a": "b"}})
+KEYS = "\n".join(
+    [
+        fragment_key(STREAM_ID, 1040, UID, "default"),
+        root_key(STREAM_ID, 1, 3, 17, UID, "default"),
+        api_key_key(KeyId("019f9c4a7b20c0ffee123456"), 1, 2),
+        generation_key(2),
+        f"st_{'0' * 32}.1700000000000.312.2.1.staged",
+    ]
+).encode()
+TOKEN = encode_token(PageToken(STREAM_ID, 10, 5), "default", SECRET).encode()
+PAGE_TOKEN = encode_page_token(["default"], "orders", SECRET).encode()
+ANSWER = b'{"offset":0,"value":"a"}\n{"_control":{"next_offset":1,"end":"rotate","gaps":[]}}\n'
+PARSERS = {
+    "arrow": Parser(as_arrow, arrow(TABLE)),
+    "arrow of text": Parser(as_arrow, arrow(pa.table({"value": ["a", "b"]}))),
+    "frames": Parser(as_frames, a_frame([b"one", b"two"]) * 2),
+    "json": Parser(as_json, JSON_BODY),
+    "gzip": Parser(lambda body: decode_body(body, "gzip", MIB), gzip.compress(JSON_BODY)),
+    "zstd": Parser(
+        lambda body: decode_body(body, "zstd", MIB),
+        pa.compress(JSON_BODY, codec="zstd", asbytes=True),
+    ),
+    "lz4": Parser(
+        lambda body: decode_body(body, "lz4", MIB), pa.Codec("lz4").compress(JSON_BODY).to_pybytes()
+    ),
+    "config": Parser(as_config, CONFIG),
+    "names": Parser(as_names, STREAM_ID.encode()),
+    "offset spec": Parser(as_offset, b"timestamp:2026-11-21T08:00:00.123+01:00"),
+    "query": Parser(as_query, b"offset=tail:5&limit=3&x=%C3%A4&y=true&z=b"),
+    "header": Parser(as_headers, b"bytes=10-20"),
+    "credential": Parser(as_headers, b"Bearer sk_019f9c4a7b20c0ffee123456_0123456789abcdef0123"),
+    "page token": Parser(as_tokens, TOKEN),
+    "sealed page token": Parser(as_tokens, PAGE_TOKEN),
+    "object keys": Parser(as_object_keys, KEYS),
+    "answer": Parser(as_answer, ANSWER),
+    "log": Parser(as_log, golden("segment"), (Corrupt,)),
+}
+"""By name, with what they take and how they refuse the rest."""

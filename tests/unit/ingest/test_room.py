@@ -1,0 +1,166 @@
+"""Room for the bytes of appends: what is here is bounded, what was only declared keeps nobody out."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.asgi import scope_of
+
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.core.admission import Admission
+from bottomless_server.ingest.room import Body
+from unit.ingest.house import ROUTE, STREAM, House, eventually, problem
+
+ONE, TWO = StreamId("one"), StreamId("two")
+
+
+def test_a_body_larger_than_a_bound_passes_alone_piece_by_piece() -> None:
+    admission = Admission(stream_size_max=10, total_size_max=10)
+    assert all(admission.take(ONE, 20, own=20 * number) for number in range(5))
+    assert not admission.take(ONE, 1)
+    assert not admission.take(TWO, 1)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from([ONE, TWO]), st.integers(0, 12)), max_size=40))
+def test_the_bounds_hold_and_everything_comes_back(steps: list[tuple[StreamId, int]]) -> None:
+    admission = Admission(stream_size_max=10, total_size_max=15)
+    held: list[tuple[StreamId, int]] = []
+    for stream_id, size in steps:
+        if admission.take(stream_id, size):
+            held.append((stream_id, size))
+        of_one = [size for one, size in held if one == stream_id]
+        assert sum(of_one) <= 10 or max(of_one) > 10
+        assert admission.total == sum(size for _, size in held)
+    for one in held:
+        admission.give_back(*one)
+    assert admission.total == 0
+
+
+DECLARED = 1_000_000
+BOUNDS: dict[str, Any] = {
+    "ingest_stream_queue_bytes_max": 2 * DECLARED,
+    "ingest_queue_bytes_max": 3 * DECLARED,
+    "ingest_queue_wait_ms": 1_000,
+}
+
+
+class Unfinished:
+    """A request that declares a body, sends a part of it, and then waits."""
+
+    def __init__(self, house: House, sent: int) -> None:
+        self._pieces = [b" " * 50_000] * (sent // 50_000)
+        self._rest = asyncio.Event()
+        self.status = 0
+        self.task = asyncio.create_task(self._run(house))
+
+    async def _run(self, house: House) -> None:
+        headers = {"content-type": "application/json", "content-length": str(DECLARED)}
+        scope = scope_of(headers, method="POST", path=ROUTE)
+        await house.service.public(scope, self._receive, self._send)
+
+    async def _receive(self) -> Any:
+        if self._pieces:
+            return {"type": "http.request", "body": self._pieces.pop(), "more_body": True}
+        await self._rest.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+
+    async def leave(self) -> None:
+        self._rest.set()
+        await self.task
+
+
+async def unfinished(house: House, count: int, sent: int) -> list[Unfinished]:
+    """What they said is known."""
+    made = [Unfinished(house, sent) for _ in range(count)]
+    await eventually(lambda: kept(house) == 2 * DECLARED)
+    return made
+
+
+def kept(house: House) -> int:
+    return house.service._appends.room.admission.total
+
+
+async def a_house(tmp_path: Path) -> House:
+    return await (await House(tmp_path / "ingest", **BOUNDS).declare()).start()
+
+
+async def test_bodies_that_do_not_come_keep_nobody_out(tmp_path: Path) -> None:
+    """Two of them once held all the room of their stream, for as long as HTTP bore with them."""
+    house = await a_house(tmp_path)
+    silent = await unfinished(house, 2, sent=0)
+    house.time.advance(300)
+
+    assert (await house.append("x" * 60_000)).status_code == 200
+
+    assert kept(house) == DECLARED, "no more was taken from them than was needed"
+    for one in silent:
+        await one.leave()
+    assert kept(house) == 0
+    await house.aclose()
+
+
+async def test_while_what_they_said_was_believed_for_ever_they_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Must fail: the same without the end of patience."""
+    monkeypatch.setattr(Body, "is_late", lambda *_: False)
+    house = await a_house(tmp_path)
+    silent = await unfinished(house, 2, sent=0)
+    house.time.advance(300)
+
+    assert problem(await house.append("x" * 60_000)) == (503, "overloaded")
+
+    for one in silent:
+        await one.leave()
+    assert kept(house) == 0
+    await house.aclose()
+
+
+async def test_a_body_that_comes_keeps_its_room_and_one_that_was_late_gets_it_again(
+    tmp_path: Path,
+) -> None:
+    house = await a_house(tmp_path)
+    room = house.service._appends.room
+    async with room.body(STREAM, DECLARED) as coming, room.body(STREAM, DECLARED) as late:
+        for _ in range(4):
+            house.time.advance(200)
+            await coming.noting(a_piece)()
+        assert problem(await house.append("x" * DECLARED)) == (503, "overloaded")
+        assert kept(house) == DECLARED
+        await late.noting(a_piece)()
+        assert kept(house) == DECLARED + PIECE
+        assert (await house.append("x" * 60_000)).status_code == 200
+    assert kept(house) == 0
+    await house.aclose()
+
+
+PIECE = 70_000
+
+
+async def a_piece() -> Any:
+    return {"type": "http.request", "body": b" " * PIECE, "more_body": True}
+
+
+async def test_bytes_that_are_here_are_bounded(tmp_path: Path) -> None:
+    house = await a_house(tmp_path)
+    nearly = await unfinished(house, 3, sent=DECLARED - 50_000)
+    house.time.advance(300)
+
+    assert problem(await house.append("x" * 150_000)) == (503, "overloaded")
+    assert kept(house) == 2 * (DECLARED - 50_000)
+    admission = house.service._appends.room.admission
+    assert admission.take(TWO, 900_000), "another stream has its own room"
+    admission.give_back(TWO, 900_000)
+
+    for one in nearly:
+        await one.leave()
+    assert 503 in {one.status for one in nearly}, "the third waited for room, and got none"
+    assert kept(house) == 0
+    assert (await house.append("x" * 150_000)).status_code == 200
+    await house.aclose()

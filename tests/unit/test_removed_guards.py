@@ -1,0 +1,291 @@
+"""Guards taken out one at a time: the test that stands for each of them then fails.
+
+What a guard holds is shown where it belongs; here it is shown that it is the guard that holds
+it. A test that passes with its guard and without it shows nothing. All guards of the product,
+with their places and with such a run for each, stand in docs/guarantees.md, "Guards".
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from contracts.test_drives import test_a_key_is_put_once as a_key_is_put_once
+from contracts.test_local_drive import (
+    test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return as named_durably,
+)
+
+from bottomless.drives.file_calls import FileCalls
+from bottomless.drives.local import LocalDrive
+from bottomless.formats.checks import crc32c
+from bottomless.model.fragment import FragmentInfo
+from bottomless.stores import nodes
+from bottomless_server.ingest import recovery, streams, walk
+from bottomless_server.ingest.core import ownership
+from bottomless_server.ingest.owner import Claim, NodeLease
+from bottomless_server.manifest.core import publication
+from bottomless_server.manifest.core.keeper import Keeper
+from bottomless_server.reader import tail
+from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
+from unit.ingest.house import House, RecordedFiles
+from unit.manifest import test_edits, test_keeper
+from unit.reader import test_reader_records
+from unit.reader.world import World
+from unit.stores import test_nodes
+
+Removal = Callable[[pytest.MonkeyPatch], None]
+FAILS: Final = (AssertionError, pytest.fail.Exception)
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _without_index(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "_indexed", _nothing)
+
+
+def _without_later_round(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(walk, "_later_round", lambda *_: False)
+
+
+def _without_checkpoint(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery, "CHECKPOINT_NAME", "nothing is called so")
+
+
+def _without_body_checksum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(walk, "verify_body", _nothing)
+
+
+def _without_groups(patch: pytest.MonkeyPatch) -> None:
+    read = walk._read_chunk
+    patch.setattr(walk, "_read_chunk", lambda *where: (read(*where)[0], False))
+
+
+def _a_bad_last_chunk(directory: Path) -> None:
+    test_recovery.test_a_bad_chunk_that_the_index_names_is_damage_and_the_others_stay(directory, 2)
+
+
+def _a_torn_group(directory: Path) -> None:
+    test = test_recovery.test_a_log_cut_at_any_byte_of_its_last_two_rounds_keeps_the_whole_ones
+    test(directory, 20_000)
+
+
+RECOVERY: Final[dict[str, tuple[Removal, Callable[[Path], None]]]] = {
+    "the index, which tells damage from tearing": (_without_index, _a_bad_last_chunk),
+    "a later round, which tells it too": (
+        _without_later_round,
+        test_recovery.test_a_bad_chunk_with_a_later_round_behind_it_is_damage_and_stays,
+    ),
+    "the checkpoint": (
+        _without_checkpoint,
+        test_recovery.test_damage_below_the_checkpoint_is_never_cut,
+    ),
+    "the checksum of a chunk": (
+        _without_body_checksum,
+        test_recovery.test_damage_below_the_checkpoint_is_never_cut,
+    ),
+    "the end of a group": (
+        _without_groups,
+        _a_torn_group,
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", RECOVERY)
+def test_without_a_guard_of_recovery_its_test_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    removal, test = RECOVERY[guard]
+    test(tmp_path / "with")
+    removal(monkeypatch)
+    with pytest.raises(FAILS):
+        test(tmp_path / "without")
+
+
+def _without_memory_of_coordination(patch: pytest.MonkeyPatch) -> None:
+    view = streams._local_view
+
+    def forgetful(found: recovery.Recovered) -> ownership.LocalView:
+        return replace(view(found), epoch=0, version=0, published_next=0)
+
+    patch.setattr(streams, "_local_view", forgetful)
+
+
+def _without_generation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NodeLease, "_is_regressed", lambda *_: False)
+
+
+def _without_reservation(patch: pytest.MonkeyPatch) -> None:
+    async def reserved(*_: Any) -> None:
+        return None
+
+    patch.setattr(Claim, "reserve", reserved)
+
+
+def _without_cut_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
+    recover = recovery.recover
+    patch.setattr(
+        streams,
+        "recover",
+        lambda files, where, id_, elapsed, *_: recover(files, where, id_, elapsed),
+    )
+
+
+def _without_cut_after_a_short_write(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecordedFiles, "truncate", _nothing)
+
+
+INGEST: Final[dict[str, tuple[Removal, Callable[[House], Awaitable[None]]]]] = {
+    "what a disk has seen of coordination": (
+        _without_memory_of_coordination,
+        test_ownership.test_coordination_that_forgot_is_refused_and_nothing_changes,
+    ),
+    "the generation": (
+        _without_generation,
+        test_ownership.test_nothing_is_accepted_while_coordination_has_lost_its_generation,
+    ),
+    "the reservation of offsets": (
+        _without_reservation,
+        test_ownership.test_the_first_append_makes_the_stream_dirty_and_reserves,
+    ),
+    "the cut after a failed sync": (
+        _without_cut_after_a_failed_sync,
+        test_failing_disk.test_a_sync_is_not_tried_again_on_what_it_failed_for,
+    ),
+    "the cut after a short write": (
+        _without_cut_after_a_short_write,
+        test_failing_disk.test_a_short_write_is_cut_and_synced_before_the_next_one,
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", INGEST)
+async def test_without_a_guard_of_ingest_its_test_fails(
+    house: House, monkeypatch: pytest.MonkeyPatch, guard: str
+) -> None:
+    removal, test = INGEST[guard]
+    removal(monkeypatch)
+    with pytest.raises(FAILS):
+        await test(house)
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> Any:
+    """A started ingest with one empty stream."""
+    made = await House(tmp_path / "ingest").declare()
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+async def test_without_the_sync_of_a_directory_a_segment_may_lose_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = test_append_order.test_a_new_segment_and_its_name_are_synced_before_its_first_reply
+    await test(tmp_path / "with")
+    monkeypatch.setattr(RecordedFiles, "fsync_dir", _nothing)
+    with pytest.raises(FAILS):
+        await test(tmp_path / "without")
+
+
+def test_without_the_contiguity_of_runs_a_hole_is_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tree refuses it once more: an assertion, since nobody else may have let it through."""
+
+    def all_of_them(keeper: Keeper) -> tuple[FragmentInfo, ...]:
+        return tuple(keeper._held[first] for first in sorted(keeper._held))
+
+    monkeypatch.setattr(Keeper, "_run", all_of_them)
+    with pytest.raises(FAILS):
+        test_keeper.test_a_hole_holds_back_later_fragments_until_it_closes()
+
+
+def test_without_the_epoch_in_its_exec_an_owner_of_the_past_reserves_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    test = test_ownership.test_reserving_makes_a_stream_dirty_and_raises_the_bound_when_half_is_used
+    test()
+    monkeypatch.setattr(ownership, "_check_owner", _nothing)
+    with pytest.raises(FAILS):
+        test()
+
+
+async def test_without_the_look_at_the_home_a_stream_is_taken_from_who_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await test_edits.test_a_home_that_reserved_more_meanwhile_is_alive()
+    monkeypatch.setattr(publication, "home_holds", lambda *_: True)
+    with pytest.raises(FAILS):
+        await test_edits.test_a_home_that_reserved_more_meanwhile_is_alive()
+
+
+async def test_without_the_checksum_of_a_node_another_one_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pointer's: it tells that node from a whole one that was not meant."""
+    await test_nodes.test_another_size_or_checksum_than_was_noted_is_damage(0, 1)
+    monkeypatch.setattr(nodes, "crc32c", lambda data: _AnyNumber(crc32c(data)))
+    with pytest.raises(FAILS):
+        await test_nodes.test_another_size_or_checksum_than_was_noted_is_damage(0, 1)
+
+
+class _AnyNumber(int):
+    """Equal to all others."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+
+async def test_without_its_memory_of_epochs_a_reader_believes_an_owner_of_the_past(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(world)
+    await world.aclose()
+    monkeypatch.setattr(tail, "LRUCache", lambda _: _Forgetful())
+    world = World()
+    with pytest.raises(KeyError, match="code"):
+        await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(world)
+    await world.aclose()
+
+
+class _Forgetful(dict[Any, Any]):
+    def get(self, _: Any, default: Any = None) -> Any:
+        return default
+
+
+class _Replacing(FileCalls):
+    """A directory in which the second of a name wins."""
+
+    def link(self, source: Path, target: Path) -> None:
+        target.unlink(missing_ok=True)
+        super().link(source, target)
+
+
+async def test_without_put_if_absent_a_second_writer_overwrites(tmp_path: Path) -> None:
+    drives = LocalDrive(tmp_path / "with"), LocalDrive(tmp_path / "without", _Replacing())
+    await a_key_is_put_once(drives[0])
+    with pytest.raises(FAILS):
+        await a_key_is_put_once(drives[1])
+    for drive in drives:
+        await drive.aclose()
+
+
+async def test_without_the_sync_of_its_directory_an_object_may_lose_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    await named_durably(tmp_path / "with")
+    monkeypatch.setattr(LocalDrive, "_link_durably", _linked)
+    with pytest.raises(FAILS):
+        await named_durably(tmp_path / "without")
+
+
+def _linked(drive: LocalDrive, temp: Path, path: Path) -> None:
+    drive._calls.link(temp, path)
