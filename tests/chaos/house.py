@@ -115,7 +115,7 @@ class ChaosHouse:
     def _process(self, name: str, port: int) -> Process:
         kind = name.removesuffix("-2")
         to_valkey = self._socket(f"{name}-to-valkey")
-        self.links.open(f"{name}>valkey", to_valkey, _socket_of(self.valkey))
+        self.links.open(f"{name}>valkey", to_valkey, self._valkey_socket())
         own = {
             "BOTTOMLESS_DATA_DIR": str(self.data_dir(name)),
             "BOTTOMLESS_COORDINATION_URL": f"unix://{to_valkey}?db=0",
@@ -136,6 +136,9 @@ class ChaosHouse:
 
     def _socket(self, name: str) -> str:
         return str(self._sockets / name)
+
+    def _valkey_socket(self) -> Address:
+        return urlsplit(self.valkey.url).path
 
     def __getitem__(self, name: str) -> Process:
         return self.services[name]
@@ -280,13 +283,14 @@ def _is_dead(process: Process) -> bool:
     return process.is_dead
 
 
-def _socket_of(valkey: EmbeddedValkey) -> Address:
-    return urlsplit(valkey.url).path
-
-
 @contextmanager
 def chaos_house(
-    directory: Path, s3: S3Server, settings: Mapping[str, str] | None = None, *, seed: int = 0
+    directory: Path,
+    s3: S3Server,
+    settings: Mapping[str, str] | None = None,
+    *,
+    seed: int = 0,
+    make: type["ChaosHouse"] | Callable[..., "ChaosHouse"] = ChaosHouse,
 ) -> Iterator[ChaosHouse]:
     """Start all of it on an empty directory and a prefix of its own; from the main thread only."""
     prefix = f"chaos/{secrets.token_hex(8)}"
@@ -299,7 +303,7 @@ def chaos_house(
         # The server's very first put makes volumes, which takes longer than is waited for here.
         client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
         stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
-        house = ChaosHouse(directory, valkey, proxy, links, stored, nursery, settings or {})
+        house = make(directory, valkey, proxy, links, stored, nursery, settings or {})
         for name in INGESTS:
             disk = open_disk(house.data_dir(name), partial(_pid_of, house, name))
             house.disks[name] = running.enter_context(disk)

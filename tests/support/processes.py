@@ -21,7 +21,7 @@ from support.s3 import S3Server
 from support.stored import Stored, StoredFiles, stored_in_s3
 from support.valkey import running_valkey
 
-READY = re.compile(r"ready (http://127\.0\.0\.1:[0-9]+)\n")
+READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
 READY_SECONDS = 60
 STOP_SECONDS = 30
 
@@ -36,14 +36,17 @@ class Process:
         settings: Mapping[str, str] | None = None,
         port: int = 0,
         nursery: Nursery | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """With port 0 it has another one after each start."""
+        """With port 0 it has another one after each start. `prefix` runs the program elsewhere,
+        and without a nursery."""
         self.url = ""
         self._arguments = list(arguments)
         self._log_path = log_path
         self._settings = dict(settings or {})
         self._port = port
-        self._nursery = nursery
+        self._nursery = None if prefix else nursery
+        self._prefix = list(prefix)
         self._process: subprocess.Popen[str] | Forked | None = None
         self._ready = False
 
