@@ -37,6 +37,7 @@ from support.valkey import running_valkey
 from support.waiting import until
 
 from bottomless.coordination.embedded import EmbeddedValkey
+from bottomless_server.runtime.service import EXIT_CANNOT_START, EXIT_KILLED, EXIT_STOP_FAILED
 from chaos.disks import Disk, open_disk
 
 NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "reader")
@@ -108,6 +109,8 @@ class ChaosHouse:
             name: self._process(name, port)
             for name, port in zip((*NAMES, SPARE), ports, strict=True)
         }
+        self.troubled = False
+        """Whether something is in the way, so that a stop may have to cut what it waits for."""
         self._ready: set[str] = set()
         self._stopped: set[str] = set()
         self.disks: dict[str, Disk] = {}
@@ -191,7 +194,10 @@ class ChaosHouse:
                 return "killed"
         self._ready.discard(name)
         code = process.wait_dead()
-        if code not in ((0,) if was_ready else (0, 1, 130, -signal.SIGTERM)):
+        allowed = {0, EXIT_STOP_FAILED} if self.troubled else {0}
+        if not was_ready:
+            allowed |= {EXIT_CANNOT_START, EXIT_KILLED, -signal.SIGTERM}
+        if code not in allowed:
             self.faults.append(f"{name} answered SIGTERM with exit code {code}")
         return "drained"
 

@@ -15,7 +15,7 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import Checked, check
-from chaos.events import TROUBLES, Event, Scene, Story, strike
+from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
 from chaos.house import NAMES, ChaosHouse, chaos_house
 from chaos.ledger import Ledger
 from chaos.load import Load, Pace
@@ -146,6 +146,7 @@ def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: f
         if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
             return
         trouble = chance.choices(troubles, weights)[0]
+        house.troubled = trouble is not calm
         with trouble(scene):
             for _ in range(chance.choice((1, 2, 3, 5)) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
@@ -172,8 +173,8 @@ def _recover(house: ChaosHouse, report: Report) -> None:
 
         until(at_work, RECOVER_SECONDS, "every stream to be at work again")
     except AssertionError as error:
-        report.faults.append(f"after {report.story.lines[-1]}: {error}")
-        house.faults.append(report.faults[-1])
+        ends = [(one.name, len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        house.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
 
 
 def _faults(house: ChaosHouse, ledgers: list[Ledger]) -> list[str]:

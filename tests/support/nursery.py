@@ -21,11 +21,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+from bottomless.coordination.die_with_parent import die_with_parent
+
 _MESSAGE_SIZE_MAX: Final = 1 << 17
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_SECONDS: Final = 0.005
 _START_SECONDS: Final = 60
-_SERVICES: Final = ("ingest", "manifest", "reader", "uploader")
+_LOADED: Final = (
+    "bottomless.cli",
+    "bottomless.coordination.redis",
+    "bottomless.drives.s3",
+    "bottomless_server.ingest.app",
+    "bottomless_server.manifest.app",
+    "bottomless_server.reader.app",
+    "bottomless_server.serve",
+    "bottomless_server.single",
+    "bottomless_server.uploader.app",
+    "opentelemetry.sdk.metrics",
+    "uvicorn",
+    "uvloop",
+)
+"""Whatever a service loads, also later; what is missing here costs time and nothing else."""
 
 
 class Forked:
@@ -79,7 +96,8 @@ class Nursery:
 
 @contextmanager
 def running_nursery(environment: Mapping[str, str] | None = None) -> Iterator[Nursery]:
-    """One whose processes have loaded everything with this in their environment."""
+    """One whose processes have loaded everything with this in their environment; from the main
+    thread only."""
     # Who is forked there has a parent that ends at once, and then this one.
     _adopt_orphans(True)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,8 +105,9 @@ def running_nursery(environment: Mapping[str, str] | None = None) -> Iterator[Nu
     paths = [given.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
     given |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPATH": os.pathsep.join(paths)}
     process = subprocess.Popen(
-        [sys.executable, "-m", "support.nursery", *_SERVICES],
+        [sys.executable, "-m", "support.nursery", *_LOADED],
         stdin=there.fileno(),
+        preexec_fn=die_with_parent(),  # noqa: PLW1509
         env=given,
     )
     there.close()
@@ -115,8 +134,10 @@ def _serve() -> None:
             return
         reading, writing = os.pipe()
         if os.fork() == 0:
+            between = os.getpid()
             child = os.fork()
             if child == 0:
+                _die_with_adopter(between)
                 # Its descriptor is stdin's, which another file takes.
                 way.detach()
                 os.close(reading)
@@ -131,6 +152,13 @@ def _serve() -> None:
         os.wait()
         way.send(os.read(reading, 32))
         os.close(reading)
+
+
+def _die_with_adopter(parent: int) -> None:
+    """Once the parent is gone, whose death means nothing."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_SECONDS / 5)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _become(message: bytes, ends: Sequence[int]) -> None:
@@ -150,9 +178,6 @@ def _become(message: bytes, ends: Sequence[int]) -> None:
 
 
 if __name__ == "__main__":
-    for service in sys.argv[1:]:
-        __import__(f"bottomless_server.{service}.app")
-    __import__("bottomless_server.single")
-    __import__("bottomless.cli")
-    __import__("uvloop")
+    for module in sys.argv[1:]:
+        __import__(module)
     _serve()

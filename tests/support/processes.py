@@ -92,7 +92,7 @@ class Process:
         self._ready = True
 
     def log(self) -> str:
-        return self._log_path.read_text()
+        return self._log_path.read_text() if self._log_path.exists() else ""
 
     def kill(self) -> None:
         """SIGKILL, as a power cut of the process: nothing is flushed, nobody is told."""
