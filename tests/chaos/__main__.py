@@ -37,6 +37,7 @@ def main() -> int:
             given.seed,
             seconds_max=given.seconds,
             long=not given.short,
+            strikes=(2, 3, 5, 8),
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
         )

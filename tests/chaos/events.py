@@ -263,7 +263,7 @@ def strike(scene: Scene) -> None:
         story.count(f"SIGTERM, {what}", name)
         story.kills[name] += what == "killed"
     else:
-        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, len(NAMES))), len(scene.victims))
+        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(NAMES))), len(scene.victims))
         killed = house.kill(*chance.sample(scene.victims, count))
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")

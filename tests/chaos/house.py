@@ -48,17 +48,20 @@ MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader"), "manifest"),
     **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
 }
-LEASE_SECONDS: Final = 3.0
-BEYOND_LEASE_SECONDS: Final = 3.6
+LEASE_SECONDS: Final = float(os.environ.get("BOTTOMLESS_TEST_LEASE_SECONDS", "3"))
+"""Of ingest nodes. On a machine that lets a process wait for longer, nobody owns anything."""
+BEYOND_LEASE_SECONDS: Final = LEASE_SECONDS + 0.6
 """Lease and margin, and some more: by then everybody believes that the lease is over."""
-START_SECONDS: Final = 90.0
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 90.0
+"""Four for the drain, ten for each step of the stop; and the machine has other things to do."""
 SETTINGS: Final = {
     **STORE_SETTINGS,
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
     "BOTTOMLESS_DRAIN_SECONDS": "4",
     "BOTTOMLESS_INGEST_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
     "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
-    "BOTTOMLESS_INGEST_FORWARD_MS": "4000",
+    "BOTTOMLESS_INGEST_FORWARD_MS": str(int(LEASE_SECONDS * 1000) + 1_000),
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "300",
     "BOTTOMLESS_READER_CACHE_BYTES": str(1 << 20),
     "BOTTOMLESS_READER_ROOT_TTL_MS": "100",
@@ -193,6 +196,12 @@ class ChaosHouse:
                 self.kill(name)
                 return "killed"
         self._ready.discard(name)
+        deadline = time.monotonic() + STOP_SECONDS
+        while not process.is_dead:
+            if time.monotonic() > deadline:
+                self.faults.append(f"{name} did not end within {STOP_SECONDS} s of SIGTERM")
+                return "still there"
+            threading.Event().wait(0.01)
         code = process.wait_dead()
         allowed = {0, EXIT_STOP_FAILED} if self.troubled else {0}
         if not was_ready:

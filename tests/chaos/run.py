@@ -26,7 +26,7 @@ CONFIGS: Final = (
     {"fragment": {"target_bytes": 65_536, "max_age_ms": 3_000}},
 )
 """Of as many streams: who is quick to tier, and who has a tail most of the time."""
-RECOVER_SECONDS: Final = 150.0
+RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
 DAMAGE_SECONDS: Final = 5.0
 """An answer about damaged bytes may be so late."""
@@ -42,6 +42,8 @@ class Plan:
     """No new trouble begins after so long."""
     troubles: Mapping[Event, int] = field(default_factory=lambda: TROUBLES)
     victims: tuple[str, ...] = NAMES
+    strikes: tuple[int, ...] = (1, 2, 3)
+    """In each trouble one of these, if there are victims."""
     pace: Pace = field(default_factory=Pace)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -109,13 +111,15 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         load = Load(house, ledgers, plan.seed, plan.pace)
         load.start()
         try:
-            _disturb(house, load, plan, report, begun)
+            _disturb(house, load, plan, report)
             house.links.calm()
             house.proxy.calm()
             if not _faults(house, ledgers):
                 house.start()
         finally:
-            report.faults += load.stop(RECOVER_SECONDS)
+            patience = 0.0 if _faults(house, ledgers) else RECOVER_SECONDS
+            unknown = load.stop(patience)
+            report.faults += unknown if patience else []
         report.faults += _faults(house, ledgers)
         if not report.faults:
             try:
@@ -138,7 +142,8 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
     return client.put(path, json=config)
 
 
-def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: float) -> None:
+def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report) -> None:
+    begun = time.monotonic()
     chance = random.Random(plan.seed)
     scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
     troubles, weights = list(plan.troubles), list(plan.troubles.values())
@@ -148,7 +153,7 @@ def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: f
         trouble = chance.choices(troubles, weights)[0]
         house.troubled = trouble is not calm
         with trouble(scene):
-            for _ in range(chance.choice((1, 2, 3, 5)) if plan.victims else 0):
+            for _ in range(chance.choice(plan.strikes) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
