@@ -149,6 +149,11 @@ class ChaosHouse:
     def __getitem__(self, name: str) -> Process:
         return self.services[name]
 
+    def has_started(self, name: str) -> bool:
+        """Whether it has logged that it takes requests, since it was spawned."""
+        process = self[name]
+        return process.started and not process.is_dead and process.announced()
+
     def links_of(self, name: str) -> list[str]:
         """All ways between a service and the others."""
         return [

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ class Plan:
     aloud: bool = False
     seconds_max: float = float("inf")
     """No new trouble begins after so long."""
-    troubles: Mapping[Event, int] = field(default_factory=lambda: TROUBLES)
+    troubles: Sequence[Event] = TROUBLES
     victims: tuple[str, ...] = NAMES
     strikes: tuple[int, ...] = (1, 2, 3)
     """In each trouble one of these, if there are victims."""
@@ -73,7 +73,10 @@ class Report:
         answers = sum((one.answers for one in each), Counter[str]())
         lines = [
             f"chaos: seed {self.plan.seed}, {self.seconds:.0f} s",
-            f"  kills {self.story.kills.total()} {dict(sorted(self.story.kills.items()))}",
+            (
+                f"  kills {self.story.kills.total()} {dict(sorted(self.story.kills.items()))},"
+                f" {self.story.ready_kills} of services that had started"
+            ),
             f"  events {dict(sorted(self.story.events.items()))}",
             f"  faults met {dict(sorted(self.happened.items()))}",
             f"  upload sessions fenced {self.fenced}",
@@ -151,11 +154,12 @@ def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report) -> None:
     begun = time.monotonic()
     chance = random.Random(plan.seed)
     scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
-    troubles, weights = list(plan.troubles), list(plan.troubles.values())
+    deck: list[Event] = []
     while report.story.kills.total() < plan.kills:
         if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
             return
-        trouble = chance.choices(troubles, weights)[0]
+        deck = deck or chance.sample(plan.troubles, len(plan.troubles))
+        trouble = deck.pop()
         house.troubled = trouble is not calm
         with trouble(scene):
             for _ in range(chance.choice(plan.strikes) if plan.victims else 0):

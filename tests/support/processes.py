@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -90,6 +91,14 @@ class Process:
         assert match, f"no ready line but {line!r}; the log ends: {self.log()[-2000:]}"
         self.url = match[1]
         self._ready = True
+
+    def announced(self) -> bool:
+        """Whether the ready line has come; does not wait for it."""
+        if self._ready:
+            return True
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def log(self) -> str:
         return self._log_path.read_text() if self._log_path.exists() else ""
