@@ -17,7 +17,7 @@ ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""
 OWN_DRIVERS = ("tests/spark/test_spark_kills.py",)
 """Where they start drivers of their own instead."""
-EACH_APART = ("tests/journeys/test_kill.py",)
+EACH_APART = ("tests/chaos/test_chaos.py", "tests/journeys/test_kill.py")
 """Long tests that share nothing with the others of their file."""
 
 

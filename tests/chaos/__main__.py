@@ -4,6 +4,7 @@ import argparse
 import resource
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from support.seaweed import running_seaweed
@@ -24,13 +25,19 @@ def main() -> int:
         default=0.1,
         help="seconds between two appends of a producer, at most",
     )
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new trouble then")
+    parser.add_argument("--directory", type=Path, help="keeps all files; it must not exist yet")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bottomless-chaos-") as made:
-        directory = Path(made)
+    with ExitStack() as kept:
+        directory = given.directory or Path(
+            kept.enter_context(tempfile.TemporaryDirectory(prefix="bottomless-chaos-"))
+        )
         plan = Plan(
             given.kills,
             given.seed,
+            seconds_max=given.seconds,
             long=not given.short,
+            strikes=(2, 3, 5, 8),
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
         )

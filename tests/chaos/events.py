@@ -37,6 +37,8 @@ class Story:
 
     kills: Counter[str] = field(default_factory=Counter)
     """By service."""
+    ready_kills: int = 0
+    """Of services that had started, and not in the midst of their start."""
     events: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
     aloud: bool = False
@@ -237,20 +239,20 @@ def second_uploader(scene: Scene) -> Iterator[None]:
         scene.story.kills += house.kill(SPARE)
 
 
-TROUBLES: Final[dict[Event, int]] = {
-    calm: 16,
-    pause_short: 3,
-    pause_long: 3,
-    valkey_away: 3,
-    store_away: 2,
-    store_slow: 2,
-    store_faults: 3,
-    links_disturbed: 4,
-    node_cut_off: 2,
-    disk_full: 2,
-    second_uploader: 2,
-}
-"""How often each is drawn."""
+TROUBLES: Final[tuple[Event, ...]] = (
+    *(calm, calm, calm),
+    pause_short,
+    pause_long,
+    valkey_away,
+    store_away,
+    store_slow,
+    store_faults,
+    *(links_disturbed, links_disturbed),
+    node_cut_off,
+    disk_full,
+    second_uploader,
+)
+"""A deck: all of it is drawn in some order, and then shuffled anew."""
 
 
 def strike(scene: Scene) -> None:
@@ -263,8 +265,10 @@ def strike(scene: Scene) -> None:
         story.count(f"SIGTERM, {what}", name)
         story.kills[name] += what == "killed"
     else:
-        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, len(NAMES))), len(scene.victims))
-        killed = house.kill(*chance.sample(scene.victims, count))
+        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(NAMES))), len(scene.victims))
+        victims = chance.sample(scene.victims, count)
+        story.ready_kills += sum(house.has_started(name) for name in victims)
+        killed = house.kill(*victims)
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
     house.spawn()

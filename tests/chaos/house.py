@@ -37,6 +37,7 @@ from support.valkey import running_valkey
 from support.waiting import until
 
 from bottomless.coordination.embedded import EmbeddedValkey
+from bottomless_server.runtime.service import EXIT_CANNOT_START, EXIT_KILLED, EXIT_STOP_FAILED
 from chaos.disks import Disk, open_disk
 
 NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "reader")
@@ -47,17 +48,20 @@ MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader"), "manifest"),
     **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
 }
-LEASE_SECONDS: Final = 3.0
-BEYOND_LEASE_SECONDS: Final = 3.6
+LEASE_SECONDS: Final = float(os.environ.get("BOTTOMLESS_TEST_LEASE_SECONDS", "3"))
+"""Of ingest nodes. On a machine that lets a process wait for longer, nobody owns anything."""
+BEYOND_LEASE_SECONDS: Final = LEASE_SECONDS + 0.6
 """Lease and margin, and some more: by then everybody believes that the lease is over."""
-START_SECONDS: Final = 90.0
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 90.0
+"""Four for the drain, ten for each step of the stop; and the machine has other things to do."""
 SETTINGS: Final = {
     **STORE_SETTINGS,
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
     "BOTTOMLESS_DRAIN_SECONDS": "4",
     "BOTTOMLESS_INGEST_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
     "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
-    "BOTTOMLESS_INGEST_FORWARD_MS": "4000",
+    "BOTTOMLESS_INGEST_FORWARD_MS": str(int(LEASE_SECONDS * 1000) + 1_000),
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "300",
     "BOTTOMLESS_READER_CACHE_BYTES": str(1 << 20),
     "BOTTOMLESS_READER_ROOT_TTL_MS": "100",
@@ -108,6 +112,8 @@ class ChaosHouse:
             name: self._process(name, port)
             for name, port in zip((*NAMES, SPARE), ports, strict=True)
         }
+        self.troubled = False
+        """Whether something is in the way, so that a stop may have to cut what it waits for."""
         self._ready: set[str] = set()
         self._stopped: set[str] = set()
         self.disks: dict[str, Disk] = {}
@@ -115,7 +121,7 @@ class ChaosHouse:
     def _process(self, name: str, port: int) -> Process:
         kind = name.removesuffix("-2")
         to_valkey = self._socket(f"{name}-to-valkey")
-        self.links.open(f"{name}>valkey", to_valkey, _socket_of(self.valkey))
+        self.links.open(f"{name}>valkey", to_valkey, self._valkey_socket())
         own = {
             "BOTTOMLESS_DATA_DIR": str(self.data_dir(name)),
             "BOTTOMLESS_COORDINATION_URL": f"unix://{to_valkey}?db=0",
@@ -137,8 +143,16 @@ class ChaosHouse:
     def _socket(self, name: str) -> str:
         return str(self._sockets / name)
 
+    def _valkey_socket(self) -> Address:
+        return urlsplit(self.valkey.url).path
+
     def __getitem__(self, name: str) -> Process:
         return self.services[name]
+
+    def has_started(self, name: str) -> bool:
+        """Whether it has logged that it takes requests, since it was spawned."""
+        process = self[name]
+        return process.started and not process.is_dead and process.announced()
 
     def links_of(self, name: str) -> list[str]:
         """All ways between a service and the others."""
@@ -187,8 +201,17 @@ class ChaosHouse:
                 self.kill(name)
                 return "killed"
         self._ready.discard(name)
+        deadline = time.monotonic() + STOP_SECONDS
+        while not process.is_dead:
+            if time.monotonic() > deadline:
+                self.faults.append(f"{name} did not end within {STOP_SECONDS} s of SIGTERM")
+                return "still there"
+            threading.Event().wait(0.01)
         code = process.wait_dead()
-        if code not in ((0,) if was_ready else (0, 1, 130, -signal.SIGTERM)):
+        allowed = {0, EXIT_STOP_FAILED} if self.troubled else {0}
+        if not was_ready:
+            allowed |= {EXIT_CANNOT_START, EXIT_KILLED, -signal.SIGTERM}
+        if code not in allowed:
             self.faults.append(f"{name} answered SIGTERM with exit code {code}")
         return "drained"
 
@@ -280,13 +303,14 @@ def _is_dead(process: Process) -> bool:
     return process.is_dead
 
 
-def _socket_of(valkey: EmbeddedValkey) -> Address:
-    return urlsplit(valkey.url).path
-
-
 @contextmanager
 def chaos_house(
-    directory: Path, s3: S3Server, settings: Mapping[str, str] | None = None, *, seed: int = 0
+    directory: Path,
+    s3: S3Server,
+    settings: Mapping[str, str] | None = None,
+    *,
+    seed: int = 0,
+    make: type["ChaosHouse"] | Callable[..., "ChaosHouse"] = ChaosHouse,
 ) -> Iterator[ChaosHouse]:
     """Start all of it on an empty directory and a prefix of its own; from the main thread only."""
     prefix = f"chaos/{secrets.token_hex(8)}"
@@ -299,7 +323,7 @@ def chaos_house(
         # The server's very first put makes volumes, which takes longer than is waited for here.
         client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
         stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
-        house = ChaosHouse(directory, valkey, proxy, links, stored, nursery, settings or {})
+        house = make(directory, valkey, proxy, links, stored, nursery, settings or {})
         for name in INGESTS:
             disk = open_disk(house.data_dir(name), partial(_pid_of, house, name))
             house.disks[name] = running.enter_context(disk)

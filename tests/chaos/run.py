@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,8 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import Checked, check
-from chaos.events import TROUBLES, Event, Scene, Story, strike
-from chaos.house import NAMES, ChaosHouse, chaos_house
+from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
+from chaos.house import NAMES, SPARE, ChaosHouse, chaos_house
 from chaos.ledger import Ledger
 from chaos.load import Load, Pace
 
@@ -26,8 +26,9 @@ CONFIGS: Final = (
     {"fragment": {"target_bytes": 65_536, "max_age_ms": 3_000}},
 )
 """Of as many streams: who is quick to tier, and who has a tail most of the time."""
-RECOVER_SECONDS: Final = 150.0
+RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
+_FENCED: Final = "an upload session ended code=<Code.FENCED"
 DAMAGE_SECONDS: Final = 5.0
 """An answer about damaged bytes may be so late."""
 
@@ -40,8 +41,10 @@ class Plan:
     aloud: bool = False
     seconds_max: float = float("inf")
     """No new trouble begins after so long."""
-    troubles: Mapping[Event, int] = field(default_factory=lambda: TROUBLES)
+    troubles: Sequence[Event] = TROUBLES
     victims: tuple[str, ...] = NAMES
+    strikes: tuple[int, ...] = (1, 2, 3)
+    """In each trouble one of these, if there are victims."""
     pace: Pace = field(default_factory=Pace)
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,6 +58,8 @@ class Report:
     ledgers: list[Ledger]
     seconds: float = 0.0
     exits: Counter[str] = field(default_factory=Counter)
+    fenced: int = 0
+    """Upload sessions that ended because of a newer one."""
     happened: Counter[str] = field(default_factory=Counter)
     checked: list[Checked] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -68,9 +73,13 @@ class Report:
         answers = sum((one.answers for one in each), Counter[str]())
         lines = [
             f"chaos: seed {self.plan.seed}, {self.seconds:.0f} s",
-            f"  kills {self.story.kills.total()} {dict(sorted(self.story.kills.items()))}",
+            (
+                f"  kills {self.story.kills.total()} {dict(sorted(self.story.kills.items()))},"
+                f" {self.story.ready_kills} of services that had started"
+            ),
             f"  events {dict(sorted(self.story.events.items()))}",
             f"  faults met {dict(sorted(self.happened.items()))}",
+            f"  upload sessions fenced {self.fenced}",
             f"  ended at a start with nothing to talk to {dict(self.exits)}",
             f"  answers meanwhile {dict(sorted(answers.items()))}",
             (
@@ -109,13 +118,15 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         load = Load(house, ledgers, plan.seed, plan.pace)
         load.start()
         try:
-            _disturb(house, load, plan, report, begun)
+            _disturb(house, load, plan, report)
             house.links.calm()
             house.proxy.calm()
             if not _faults(house, ledgers):
                 house.start()
         finally:
-            report.faults += load.stop(RECOVER_SECONDS)
+            patience = 0.0 if _faults(house, ledgers) else RECOVER_SECONDS
+            unknown = load.stop(patience)
+            report.faults += unknown if patience else []
         report.faults += _faults(house, ledgers)
         if not report.faults:
             try:
@@ -124,6 +135,7 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
                 report.faults.append(str(error))
         report.faults += [one for one in _faults(house, ledgers) if one not in report.faults]
         report.exits = house.exits
+        report.fenced = sum(house[name].log().count(_FENCED) for name in ("uploader", SPARE))
         report.happened += Counter({str(one): n for one, n in house.links.happened.items()})
         report.happened += Counter(str(deed.rule.fault) for deed in house.proxy.story)
         if report.faults:
@@ -138,16 +150,19 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
     return client.put(path, json=config)
 
 
-def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report, begun: float) -> None:
+def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report) -> None:
+    begun = time.monotonic()
     chance = random.Random(plan.seed)
     scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
-    troubles, weights = list(plan.troubles), list(plan.troubles.values())
+    deck: list[Event] = []
     while report.story.kills.total() < plan.kills:
         if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
             return
-        trouble = chance.choices(troubles, weights)[0]
+        deck = deck or chance.sample(plan.troubles, len(plan.troubles))
+        trouble = deck.pop()
+        house.troubled = trouble is not calm
         with trouble(scene):
-            for _ in range(chance.choice((1, 2, 3, 5)) if plan.victims else 0):
+            for _ in range(chance.choice(plan.strikes) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
@@ -172,8 +187,8 @@ def _recover(house: ChaosHouse, report: Report) -> None:
 
         until(at_work, RECOVER_SECONDS, "every stream to be at work again")
     except AssertionError as error:
-        report.faults.append(f"after {report.story.lines[-1]}: {error}")
-        house.faults.append(report.faults[-1])
+        ends = [(one.name, len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        house.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
 
 
 def _faults(house: ChaosHouse, ledgers: list[Ledger]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from support.s3 import S3Server
 
-from chaos.events import Event, calm, node_cut_off
+from chaos.events import Event, calm, node_cut_off, second_uploader
 from chaos.guards import ANSWER_FIRST, NO_DIRTY_MARK, NO_MEMORY_OF_PRODUCERS, without
 from chaos.house import INGESTS
 from chaos.run import Plan, run_chaos
@@ -30,17 +30,31 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     print(report)
     assert not report.faults
     assert report.story.kills.total() >= KILLS
+    assert len(report.story.events) > 5, "too few kinds of trouble"
     assert report.acknowledged > KILLS * 20, "too few appends: the dangerous path did not run"
     assert sum(one.replayed for one in report.ledgers) > 0, "no repeat met a record of its own"
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
 
 
+@pytest.mark.timeout(600)
+def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
+    tmp_path: Path, seaweed: S3Server
+) -> None:
+    """H20: one sleeps, another one takes its place, and it wakes up with uploads under way."""
+    plan = Plan(3, SEED, troubles=(second_uploader,), victims=("uploader",), strikes=(0,))
+    report = run_chaos(tmp_path / "house", seaweed, plan)
+    print(report)
+    assert not report.faults
+    assert report.fenced > 0, "no session of the past was refused: the dangerous path did not run"
+    assert sum(one.fragment_count for one in report.checked) > 20
+
+
 @pytest.mark.parametrize(
     ("guard", "trouble", "victims", "found"),
     [
-        pytest.param(NO_MEMORY_OF_PRODUCERS, calm, (), "is doubled", id="memory of producers"),
+        pytest.param(NO_MEMORY_OF_PRODUCERS, calm, (), "doubled", id="memory of producers"),
         pytest.param(NO_DIRTY_MARK, node_cut_off, (), "acknowledged", id="dirty mark"),
-        pytest.param(ANSWER_FIRST, calm, INGESTS, "is missing", id="durable before answered"),
+        pytest.param(ANSWER_FIRST, calm, INGESTS, "missing", id="durable before answered"),
     ],
 )
 @pytest.mark.timeout(300)
@@ -56,7 +70,7 @@ def test_without_a_guard_it_is_noticed(
         kills=100,
         seed=SEED,
         seconds_max=90,
-        troubles={trouble: 1},
+        troubles=(trouble,),
         victims=victims,
         settings=without(tmp_path / "guard", guard),
     )

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
+from bottomless.coordination.die_with_parent import die_with_parent
+
 _MESSAGE_SIZE_MAX: Final = 1 << 17
 _START_SECONDS: Final = 60
 _LOADED: Final = (
@@ -34,6 +36,7 @@ _LOADED: Final = (
     "bottomless.drives.local",
     "bottomless.drives.s3",
     "httpcore",
+    "opentelemetry.sdk.metrics",
     "pydantic.v1",
     "uvicorn.lifespan.off",
     "uvloop",
@@ -106,13 +109,15 @@ def nursery() -> Nursery:
 
 @contextmanager
 def running_nursery(environment: Mapping[str, str] | None = None) -> Iterator[Nursery]:
-    """One whose processes have loaded everything with this in their environment."""
+    """One whose processes have loaded everything with this in their environment, and end with
+    it; from the main thread only."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     given = {**os.environ, **(environment or {})}
     paths = [given.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
     process = subprocess.Popen(
         [sys.executable, "-m", "support.nursery"],
         stdin=there.fileno(),
+        preexec_fn=die_with_parent(),  # noqa: PLW1509
         env={**given, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )
     there.close()
@@ -133,6 +138,7 @@ def _serve() -> None:
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_it = die_with_parent()
     while True:
         ready, _, _ = select.select([way.fileno(), woken], [], [])
         if woken in ready:
@@ -144,6 +150,8 @@ def _serve() -> None:
             return
         pid = os.fork()
         if pid == 0:
+            if end_with_it is not None:
+                end_with_it()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from support.s3 import S3Server
 from support.stored import Stored, StoredFiles, stored_in_s3
 from support.valkey import running_valkey
 
-READY = re.compile(r"ready (http://127\.0\.0\.1:[0-9]+)\n")
+READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
 READY_SECONDS = 60
 STOP_SECONDS = 30
 
@@ -36,14 +37,17 @@ class Process:
         settings: Mapping[str, str] | None = None,
         port: int = 0,
         forked_by: Nursery | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        """With port 0 it has another one after each start; without a nursery, that of this process."""
+        """With port 0 it has another one after each start; without a nursery, that of this
+        process forks it. `prefix` runs the program elsewhere, and without forking."""
         self.url = ""
         self._arguments = list(arguments)
         self._log_path = log_path
         self._settings = dict(settings or {})
         self._port = port
         self._nursery = forked_by
+        self._prefix = list(prefix)
         self._process: subprocess.Popen[str] | Forked | None = None
         self._ready = False
 
@@ -59,14 +63,14 @@ class Process:
         environment = {**os.environ, **self._settings}
         arguments = ["serve", "--port", str(self._port), *self._arguments]
         with self._log_path.open("a") as log:
-            if self._nursery is not None or "PYTHONPATH" not in self._settings:
+            if self._nursery or not (self._prefix or "PYTHONPATH" in self._settings):
                 forking = self._nursery or nursery()
                 self._process = forking.spawn(arguments, environment, log)
                 return
             # What is on that path is to be loaded before the program.
             program = str(Path(sys.executable).parent / "bottomless")
             self._process = subprocess.Popen(
-                [program, *arguments],
+                [*self._prefix, program, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -89,8 +93,16 @@ class Process:
         self.url = match[1]
         self._ready = True
 
+    def announced(self) -> bool:
+        """Whether the ready line has come; does not wait for it."""
+        if self._ready:
+            return True
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
     def log(self) -> str:
-        return self._log_path.read_text()
+        return self._log_path.read_text() if self._log_path.exists() else ""
 
     def kill(self) -> None:
         """SIGKILL, as a power cut of the process: nothing is flushed, nobody is told."""
