@@ -20,8 +20,7 @@ from bottomless.errors import Outcome
 from bottomless_server.ingest.core.ownership import not_owner
 from bottomless_server.ingest.forwarding import Forwarding
 from bottomless_server.runtime.http import ClientGone, wrap
-from bottomless_server.runtime.peers import Peer, PeerBytes
-from bottomless_server.runtime.tracing import passed_on
+from bottomless_server.runtime.peers import Peer
 from simulation.loop import Process
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -200,69 +199,18 @@ def _scope_of(request: Request) -> Scope:
     }
 
 
-class SimulatedTransport(httpx.AsyncBaseTransport):
-    """What a client of one process sends through, to one address."""
-
-    def __init__(self, network: Network, source: str, url: str) -> None:
-        self._network = network
-        self._source = source
-        self._url = url
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        path, _, query = request.url.raw_path.partition(b"?")
-        seconds = (request.extensions.get("timeout") or {}).get("read") or 60.0
-        sent = Request(
-            request.method, path.decode(), query, request.headers.raw, await request.aread()
-        )
-        try:
-            reply = await self._network.ask(self._source, self._url, sent, seconds)
-        except NoConnection as error:
-            raise httpx.ConnectError("nobody listens") from error
-        except NoAnswer as error:
-            raise httpx.ReadError("no answer came") from error
-        return httpx.Response(reply.status, headers=reply.headers, content=reply.body)
-
-
 class SimulatedPeer(Peer):
-    """A peer over this network. Small calls are the real ones, down to the transport."""
+    """A peer over this network: the real one, down to its session."""
 
     def __init__(self, network: Network, source: str, url: str, name: str) -> None:
         super().__init__(url, name=name)
         self._network = network
         self._source = source
 
-    def _open_calls(self) -> httpx.AsyncClient:
+    def _open(self) -> Any:
         if self._closed:
             raise self._unavailable(Outcome.NONE)
-        if self._calls is None:
-            transport = SimulatedTransport(self._network, self._source, self.base_url)
-            self._calls = httpx.AsyncClient(
-                base_url=self._host_url, transport=transport, trust_env=False
-            )
-        return self._calls
-
-    async def fetch(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        timeout_seconds: float | None = None,
-    ) -> PeerBytes:
-        if self._closed:
-            raise self._unavailable(Outcome.NONE)
-        query = str(httpx.QueryParams(params or {})).encode()
-        headers = [(name.encode(), value.encode()) for name, value in passed_on().items()]
-        request = Request("GET", path, query, headers)
-        try:
-            reply = await self._network.ask(
-                self._source, self.base_url, request, timeout_seconds or self._timeout_seconds
-            )
-        except (NoConnection, NoAnswer) as error:
-            raise self._unavailable(Outcome.NONE) from error
-        answer = httpx.Headers(reply.headers)
-        if reply.status >= 400:
-            raise self._error("GET", reply.status, answer, reply.body)
-        return PeerBytes(answer, reply.body)
+        return _Session(self._network, self._source, self.base_url, self._timeout_seconds)
 
 
 class SimulatedPeers:
@@ -300,7 +248,7 @@ class SimulatedForwarding(Forwarding):
 
 
 class _Session(NamedTuple):
-    """As much of an aiohttp session as forwarding uses: one request, its answer taken whole."""
+    """As much of an aiohttp session as services use: one request, its answer taken whole."""
 
     network: Network
     source: str
@@ -313,25 +261,37 @@ class _Session(NamedTuple):
         method: str,
         target: str,
         *,
-        headers: Sequence[tuple[str, str]],
-        data: AsyncIterator[bytes] | None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]],
+        data: AsyncIterator[bytes] | bytes | None,
+        timeout: aiohttp.ClientTimeout,
+        params: Mapping[str, str | int] | None = None,
         **_: Any,
     ) -> AsyncIterator["_Answer"]:
         url = httpx.URL(target)
         path, __, after = url.raw_path.partition(b"?")
+        if params:
+            after = str(httpx.QueryParams(params)).encode()
         try:
-            body = b"" if data is None else b"".join([part async for part in data])
+            body = await _whole(data)
         except ClientGone as error:
             raise aiohttp.ClientPayloadError from error
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+        pairs = headers.items() if isinstance(headers, Mapping) else headers
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in pairs]
         sent = Request(method, path.decode(), after, raw, body)
+        seconds = timeout.total or self.answer_seconds
         try:
-            reply = await self.network.ask(self.source, self.url, sent, self.answer_seconds)
+            reply = await self.network.ask(self.source, self.url, sent, seconds)
         except NoConnection as error:
             raise aiohttp.ConnectionTimeoutError from error
         except NoAnswer as error:
             raise aiohttp.ServerDisconnectedError from error
         yield _Answer(reply.status, reply.headers, _Content(reply.body))
+
+
+async def _whole(data: AsyncIterator[bytes] | bytes | None) -> bytes:
+    if data is None or isinstance(data, bytes):
+        return data or b""
+    return b"".join([part async for part in data])
 
 
 class _Content(NamedTuple):
@@ -345,3 +305,10 @@ class _Answer(NamedTuple):
     status: int
     raw_headers: Headers
     content: _Content
+
+    @property
+    def headers(self) -> httpx.Headers:
+        return httpx.Headers(list(self.raw_headers))
+
+    async def read(self) -> bytes:
+        return self.content.data
