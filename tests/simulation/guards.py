@@ -54,7 +54,10 @@ GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)],
         [1, 2, 3],
     ),
-    "a sync of a segment's name": ([Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1, 2, 3]),
+    "a sync of a segment's name": (
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)],
+        [1, 2, 3],
+    ),
     "a sync of the data directory's name": (
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
         [5, 1, 2, 3],
