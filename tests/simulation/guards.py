@@ -52,15 +52,18 @@ def _mark_everything(upkeep: Upkeep) -> None:
 GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
     "a sync before the answer": (
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)],
-        [1],
+        [1, 2, 3],
     ),
-    "a sync of a segment's name": ([Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1]),
+    "a sync of a segment's name": (
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)],
+        [1, 2, 3],
+    ),
     "a sync of the data directory's name": (
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [5],
+        [5, 1, 2, 3],
     ),
-    "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1]),
-    "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1]),
+    "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
+    "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]),
 }
 
 
