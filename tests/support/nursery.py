@@ -27,7 +27,7 @@ _MESSAGE_SIZE_MAX: Final = 1 << 17
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _POLL_SECONDS: Final = 0.005
-_START_SECONDS: Final = 60
+_START_SECONDS: Final = 300
 _LOADED: Final = (
     "bottomless.cli",
     "bottomless.coordination.redis",
