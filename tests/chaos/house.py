@@ -52,7 +52,7 @@ LEASE_SECONDS: Final = float(os.environ.get("BOTTOMLESS_TEST_LEASE_SECONDS", "3"
 """Of ingest nodes. On a machine that lets a process wait for longer, nobody owns anything."""
 BEYOND_LEASE_SECONDS: Final = LEASE_SECONDS + 0.6
 """Lease and margin, and some more: by then everybody believes that the lease is over."""
-START_SECONDS: Final = 120.0
+START_SECONDS: Final = 240.0
 STOP_SECONDS: Final = 90.0
 """Four for the drain, ten for each step of the stop; and the machine has other things to do."""
 SETTINGS: Final = {

@@ -107,12 +107,13 @@ def running_network(node_count: int) -> Iterator[Network]:
 
 def _pair(made: ExitStack, node: Node, kind: str, address: str) -> None:
     here = f"{node.name}{kind}"
-    peer = ("peer", "name", kind, "netns", node.name)
+    inside = f"eth-{kind}"
+    peer = ("peer", "name", inside, "netns", node.name)
     _run("ip", "link", "add", here, "type", "veth", *peer)
     made.callback(_try, "ip", "link", "del", here)
     _run("ip", "link", "set", here, "up")
-    _run("ip", "-n", node.name, "addr", "add", f"{address}/24", "dev", kind)
-    _run("ip", "-n", node.name, "link", "set", kind, "up")
+    _run("ip", "-n", node.name, "addr", "add", f"{address}/24", "dev", inside)
+    _run("ip", "-n", node.name, "link", "set", "dev", inside, "up")
 
 
 def _new_name() -> str:

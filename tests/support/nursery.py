@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 from bottomless.coordination.die_with_parent import die_with_parent
 
 _MESSAGE_SIZE_MAX: Final = 1 << 17
-_START_SECONDS: Final = 60
+_START_SECONDS: Final = 300
 _LOADED: Final = (
     "bottomless.cli",
     "bottomless_server.allinone",
