@@ -26,7 +26,7 @@ import fastcrc
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark import configure, register
 from bottomless.spark.jobs import export, verify
 
@@ -43,7 +43,7 @@ def checksum(path: str) -> int:
     return crc
 
 
-def fill(client: BottomlessClient, size: int, record_size: int) -> None:
+def fill(client: Client, size: int, record_size: int) -> None:
     count = max(1, 1024 * 1024 // record_size)
     pool = secrets.token_bytes(record_size * count)
     values = [pool[n * record_size : (n + 1) * record_size] for n in range(count)]
@@ -77,7 +77,7 @@ def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -
 
 
 def measure(url: str, objects: Path, directory: Path, given: argparse.Namespace) -> None:
-    with BottomlessClient(url) as client:
+    with Client(url) as client:
         fill(client, given.mebibytes * 1024 * 1024, given.record_bytes)
         listed = list(client.list_fragments(STREAM, {"locations": "true"}))
     files = [str(objects / item["object_key"]) for item in listed]

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from support.server import AllInOne
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark import configure, register
 from bottomless.spark.source import BottomlessSource
 
@@ -87,7 +87,7 @@ def local_spark(directory: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def fill(client: BottomlessClient, name: str, size: int, total: int) -> int:
+def fill(client: Client, name: str, size: int, total: int) -> int:
     """Append random values of `size` bytes, which no codec makes smaller; returns how many."""
     client.create_stream(name)
     random = np.random.default_rng(size)
@@ -149,7 +149,7 @@ def rates(found: Rounds, row_count: int) -> dict[str, dict[str, int]]:
 
 
 def scans(
-    spark: SparkSession, url: str, client: BottomlessClient, size: int, options: Any, place: Path
+    spark: SparkSession, url: str, client: Client, size: int, options: Any, place: Path
 ) -> dict[str, Any]:
     name = f"scan-{size}"
     row_count = fill(client, name, size, options.mib * MIB)
@@ -179,7 +179,7 @@ def scans(
 
 
 def micro_batches(
-    spark: SparkSession, url: str, client: BottomlessClient, options: Any, place: Path
+    spark: SparkSession, url: str, client: Client, options: Any, place: Path
 ) -> dict[str, Any]:
     """How long a batch of 10,000 records takes while a query follows a stream."""
     name = "followed"
@@ -207,7 +207,7 @@ def micro_batches(
 
 
 def sink(
-    spark: SparkSession, url: str, client: BottomlessClient, options: Any, place: Path
+    spark: SparkSession, url: str, client: Client, options: Any, place: Path
 ) -> dict[str, Any]:
     """Rows that are already in Spark, into a stream and into Parquet."""
     client.create_stream("sink")
@@ -233,7 +233,7 @@ def sink(
     }
 
 
-def profile(url: str, client: BottomlessClient, options: Any) -> None:
+def profile(url: str, client: Client, options: Any) -> None:
     """What a worker does without Spark: every batch of a full scan is made and let go."""
     for size in GOALS:
         name = f"scan-{size}"
@@ -265,7 +265,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bottomless-bench-") as directory:
         place = Path(directory)
-        with AllInOne(place / "data") as server, BottomlessClient(server.url) as client:
+        with AllInOne(place / "data") as server, Client(server.url) as client:
             if options.profile:
                 profile(server.url, client, options)
                 return

@@ -36,7 +36,7 @@ from rich.progress import track
 from rich.table import Table
 from s3_server import Account, running_s3
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.model.offset_spec import parse_timestamp
 from bottomless.spark import configure, register
 from bottomless.spark.read import sum_counts
@@ -167,7 +167,7 @@ def as_json_objects(flights: pd.DataFrame) -> list[dict[str, Any]]:
     return objects
 
 
-def produce(client: BottomlessClient, rows: Sequence[dict[str, Any]]) -> None:
+def produce(client: Client, rows: Sequence[dict[str, Any]]) -> None:
     starts = range(0, len(rows), REQUEST_COUNT)
     for start in track(starts, description="  producing", console=console):
         part = rows[start : start + REQUEST_COUNT]
@@ -175,9 +175,7 @@ def produce(client: BottomlessClient, rows: Sequence[dict[str, Any]]) -> None:
         assert appended.first_offset == start, "somebody else produces to this stream"
 
 
-def check_by_offset(
-    client: BottomlessClient, rows: Sequence[dict[str, Any]], checks: Checks
-) -> None:
+def check_by_offset(client: Client, rows: Sequence[dict[str, Any]], checks: Checks) -> None:
     choice = random.Random(2013)  # noqa: S311  # places to look at, the same in every run
     for start in (0, *sorted(choice.randrange(len(rows)) for _ in range(5)), len(rows) - 3):
         page = client.read(STREAM, start, limit=200)
@@ -186,7 +184,7 @@ def check_by_offset(
         checks.that(agrees, f"offsets {start:,} to {page.next_offset - 1:,} are lines of the file")
 
 
-def check_by_time(client: BottomlessClient, rows: Sequence[dict[str, Any]], checks: Checks) -> None:
+def check_by_time(client: Client, rows: Sequence[dict[str, Any]], checks: Checks) -> None:
     middle = client.read(STREAM, len(rows) // 2, limit=1).records[0]
     page = client.read(STREAM, f"timestamp:{middle['timestamp']}", limit=200)
     first = page.records[0]["offset"]
@@ -313,7 +311,7 @@ def run(kind: str, data_dir: Path) -> int:
     with (
         object_store(kind, data_dir) as store,
         serving(data_dir, store) as url,
-        BottomlessClient(url) as client,
+        Client(url) as client,
     ):
         with section(f"Produce to {url}/v1/streams/{STREAM}/records"):
             source = load_flights()

@@ -28,7 +28,7 @@ from support.server import AllInOne
 from support.spark_session import Streams, spark
 from support.waiting import until
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.errors import Unavailable, WrongOffset
 from bottomless.spark.jobs import export, replay
 from bottomless.spark.jobs.delta_output import DeltaOutput
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 
 @pytest.fixture
 def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
+    with Client(running.url) as client:
         yield Streams(client, spark, running)
 
 

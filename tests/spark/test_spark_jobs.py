@@ -18,7 +18,7 @@ from support.server import AllInOne
 from support.spark_session import Streams, spark
 from support.waiting import until
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.errors import InvalidRequest, OffsetGone, WrongOffset
 from bottomless.spark.jobs import export, import_frame, import_parquet, replay, stats, verify
 from bottomless.spark.jobs.stats import draw
@@ -43,7 +43,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 
 @pytest.fixture
 def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(running.url) as client:
+    with Client(running.url) as client:
         yield Streams(client, spark, running)
 
 

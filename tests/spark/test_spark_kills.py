@@ -26,7 +26,7 @@ from support.spark_driver import WRITTEN_COUNT, Plan
 from support.spark_session import QUICK
 from support.waiting import until
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 
 SECONDS = 240
 """Long enough for a driver on a machine with much else to do."""
@@ -114,7 +114,7 @@ class Driver:
 class House:
     """The services, a stream to read, and those that are written."""
 
-    def __init__(self, services: FourProcesses, client: BottomlessClient, directory: Path) -> None:
+    def __init__(self, services: FourProcesses, client: Client, directory: Path) -> None:
         self.url = services.url
         self.client = client
         self.directory = directory
@@ -148,7 +148,7 @@ class House:
 def a_house(directory: Path) -> Iterator[House]:
     with (
         four_processes(directory, SETTINGS) as services,
-        BottomlessClient(services.url) as client,
+        Client(services.url) as client,
     ):
         (directory / "driver").mkdir()
         yield House(services, client, directory / "driver")

@@ -15,7 +15,7 @@ from support.pages import ROOT
 from support.server import AllInOne
 from support.spark_session import Streams, rows_of, spark, worker_environment
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark.archive import write_archive
 from bottomless.spark.jobs import export, replay, stats, verify
 
@@ -54,7 +54,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 @pytest.fixture(scope="module")
 def stored(running: AllInOne) -> str:
     """A stream with fragments and a tail."""
-    with BottomlessClient(running.url) as client:
+    with Client(running.url) as client:
         client.create_stream("orders", {"fragment": {"max_age_ms": 200}})
         client.append("orders", [{"value": f'{{"n":{n}}}', "key": f"k{n % 7}"} for n in range(500)])
         client.wait_until_stored("orders", timeout_seconds=30)
@@ -73,7 +73,7 @@ def test_executors_work_with_the_archive_pyarrow_numpy_and_an_s3_client_alone(
     (hook / "sitecustomize.py").write_text(HOOK)
     variables = {"PYTHONPATH": f"{hook}:{tmp_path / 'bottomless.zip'}"}
     options = {"url": running.url, "stream": stored}
-    with BottomlessClient(running.url) as client, worker_environment(spark, variables):
+    with Client(running.url) as client, worker_environment(spark, variables):
         streams = Streams(client, spark, running)
         found = (
             spark.range(1).mapInArrow(a_look_around(), "ours string, others string").collect()[0]

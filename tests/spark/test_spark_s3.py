@@ -15,7 +15,7 @@ from support.server import AllInOne
 from support.spark_session import Streams, rows_of, worker_environment
 from support.waiting import until
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.partitions import stored_of
 from bottomless.spark.read import sum_counts
@@ -85,7 +85,7 @@ def world(
     settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": s3.store_url(PREFIX)}
     with (
         AllInOne(tmp_path_factory.mktemp("spark-s3") / "data", settings) as server,
-        BottomlessClient(server.url) as client,
+        Client(server.url) as client,
     ):
         yield S3Streams(Streams(client, spark, server), s3)
 
@@ -236,7 +236,7 @@ def test_a_url_that_ran_out_in_the_middle_is_renewed(
     }
     with (
         AllInOne(tmp_path_factory.mktemp("short-urls") / "data", settings) as server,
-        BottomlessClient(server.url) as client,
+        Client(server.url) as client,
     ):
         made = client.create_stream("orders", SMALL)
         client.append("orders", [{"value": "a"}])

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from support.server import AllInOne
 from support.spark_session import Streams, milliseconds
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark.sink import BottomlessStreamWriter
 from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.source import BottomlessSource
@@ -29,7 +29,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(spark_server.url) as client:
+    with Client(spark_server.url) as client:
         yield Streams(client, spark, spark_server)
 
 

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 from support.server import AllInOne
 from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark.read import sum_counts
 from bottomless.spark.store import Counts
 
@@ -36,7 +36,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(spark_server.url) as client:
+    with Client(spark_server.url) as client:
         yield Streams(client, spark, spark_server)
 
 

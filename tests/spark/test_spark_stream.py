@@ -21,7 +21,7 @@ from support.server import AllInOne
 from support.spark_session import ALL_COLUMNS, Streams
 from support.waiting import until
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.errors import OffsetGone, WrongOffset
 from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.partitions import SharePartition
@@ -43,7 +43,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
-    with BottomlessClient(spark_server.url) as client:
+    with Client(spark_server.url) as client:
         yield Streams(client, spark, spark_server)
 
 

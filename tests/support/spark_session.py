@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 from bottomless.spark import configure, register
 from support.server import AllInOne
 
@@ -97,7 +97,7 @@ def milliseconds(moment: datetime) -> int:
 class Streams(NamedTuple):
     """Looks at the streams of one server, over HTTP and as DataFrames."""
 
-    client: BottomlessClient
+    client: Client
     spark: SparkSession
     server: AllInOne
 

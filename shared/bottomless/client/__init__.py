@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from bottomless.client.reads import ArrowPage, Offsets, Page
     from bottomless.client.transport import Timeouts
 
-    BottomlessClient = Client
-    """Its name before there were two."""
-
 __all__ = [
     "Ack",
     "Acks",
@@ -42,7 +39,6 @@ __all__ = [
     "AsyncDelivery",
     "AsyncProducer",
     "Batch",
-    "BottomlessClient",
     "Client",
     "Consumer",
     "Deliveries",
@@ -78,7 +74,6 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    wanted = "Client" if name == "BottomlessClient" else name
-    if wanted not in _MODULES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[wanted]}"), wanted)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

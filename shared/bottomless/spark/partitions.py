@@ -23,7 +23,7 @@ from bottomless.spark.snapshot import Snapshot
 from bottomless.spark.store import StorePlace
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient, Fragment
+    from bottomless.client import Client, Fragment
 
 
 @dataclass
@@ -37,7 +37,7 @@ class SharePartition(InputPartition):
 
 
 def plan_partitions(
-    client: "BottomlessClient", options: Options, snapshot: Snapshot, lease: Lease | None
+    client: "Client", options: Options, snapshot: Snapshot, lease: Lease | None
 ) -> list[SharePartition]:
     """Shares of a range that lies within the stream.
 
@@ -82,9 +82,7 @@ def read_partition(
     return read_share(task, partition.share, partition.place)
 
 
-def list_fragments(
-    client: "BottomlessClient", options: Options, snapshot: Snapshot
-) -> "Iterator[Fragment]":
+def list_fragments(client: "Client", options: Options, snapshot: Snapshot) -> "Iterator[Fragment]":
     return client.fragments(
         options.stream,
         first_offset=snapshot.first_offset,

@@ -10,7 +10,7 @@ from bottomless.spark.options import Options
 from bottomless.spark.positions import Pinned, Position
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient, Offsets
+    from bottomless.client import Client, Offsets
 
 
 class Snapshot(NamedTuple):
@@ -28,11 +28,11 @@ def take_snapshot(options: Options) -> Snapshot:
         OffsetGone: the stream does not hold an offset that was asked for.
         WrongOffset: `stream-replaced`, another stream has the name.
     """
-    from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+    from bottomless.client import Client  # noqa: PLC0415  # executors have no library for it
 
     starting = First() if options.starting is None else options.starting
     ending = Next() if options.ending is None else options.ending
-    with BottomlessClient(options.url) as client:
+    with Client(options.url) as client:
         offsets = client.offsets(options.stream)
         end = resolve(client, options.stream, ending, offsets)
         first = resolve(client, options.stream, starting, offsets)
@@ -58,9 +58,7 @@ def check_start(first: int, offsets: "Offsets", *, fail_on_data_loss: bool) -> i
     return max(first, offsets.first_offset)
 
 
-def resolve(
-    client: "BottomlessClient", name: StreamName, position: Position, offsets: "Offsets"
-) -> int:
+def resolve(client: "Client", name: StreamName, position: Position, offsets: "Offsets") -> int:
     """The offset that a position means; numbers come back as they were given."""
     match position:
         case At(offset):

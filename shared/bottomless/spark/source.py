@@ -148,11 +148,11 @@ class BottomlessReader(DataSourceReader):
         options, snapshot = self._options, self._snapshot
         if snapshot.first_offset == snapshot.next_offset:
             return []
-        from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+        from bottomless.client import Client  # noqa: PLC0415  # executors have no library for it
 
         # Held before it is listed: what is listed cannot be deleted from then on.
         lease = lease_range(options, snapshot)
-        with BottomlessClient(options.url) as client:
+        with Client(options.url) as client:
             return plan_partitions(client, options, snapshot, lease)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

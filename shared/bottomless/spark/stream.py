@@ -51,7 +51,7 @@ from bottomless.spark.snapshot import Snapshot, check_same_stream, check_start, 
 from bottomless.spark.tip import Tip
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient, Offsets
+    from bottomless.client import Client, Offsets
 
 _log: Final = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._opened: BottomlessClient | None = None
+        self._opened: Client | None = None
         self._tip = Tip(self._ask, time.monotonic, tail=options.include_tail)
         self._initial: dict[str, Any] | None = None
         self._target: Pinned | None = None
@@ -147,11 +147,11 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._opened = None
 
     @property
-    def _client(self) -> "BottomlessClient":
+    def _client(self) -> "Client":
         if self._opened is None:
-            from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library for it
+            from bottomless.client import Client  # noqa: PLC0415  # executors have no library for it
 
-            self._opened = BottomlessClient(self._options.url)
+            self._opened = Client(self._options.url)
         return self._opened
 
     def _ask(self, query: dict[str, int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from support.command_line import CommandLine
 
-from bottomless.client import BottomlessClient
+from bottomless.client import Client
 
 LINES = ["plain", "", "ünï — \u2028 codé", "0"]
 BINARY = b"\xff\x00bytes"
@@ -148,7 +148,7 @@ def test_a_page_that_was_read_does_not_wait_for_the_garbage_collector(cli: Comma
     gc.collect()
     gc.disable()
     try:
-        with BottomlessClient(cli.url) as client:
+        with Client(cli.url) as client:
             for offset in range(3):
                 client.read("pages", offset, limit=1)
         assert [kept for kept in gc.get_objects() if isinstance(kept, httpx.Response)] == []

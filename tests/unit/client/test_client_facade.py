@@ -17,7 +17,7 @@ from support.strict_ingest import StrictIngest
 from support.waiting import until
 
 import bottomless
-from bottomless.client import AsyncClient, BottomlessClient, Client
+from bottomless.client import AsyncClient, Client
 from bottomless.client.loop_thread import LoopThread
 from bottomless.errors import NotFound, Outcome, Unavailable
 
@@ -61,7 +61,6 @@ def test_each_call_has_its_twin_with_the_same_words() -> None:
 
 def test_the_package_shows_both_and_loads_neither_before_it_is_named() -> None:
     assert (bottomless.Client, bottomless.AsyncClient) == (Client, AsyncClient)
-    assert BottomlessClient is Client
     with pytest.raises(AttributeError):
         _ = bottomless.Nothing
     assert not loaded_after("import bottomless.errors") & {"httpx", "aiohttp", "pyarrow"}

@@ -51,7 +51,7 @@ from bottomless.spark.snapshot import Snapshot, take_snapshot
 from bottomless.spark.source import schema_of_rows
 
 if TYPE_CHECKING:
-    from bottomless.client import BottomlessClient
+    from bottomless.client import Client
 
 ROUND_SIZE: Final = 8 * 1024 * MIB
 """Bytes of the stream that become part of the output at once: what a crash costs at most."""
@@ -144,22 +144,22 @@ class _Run:
 
     def complete(self, begun: Round, done: Exported) -> None:
         """Write the files of a planned round that are not there."""
-        from bottomless.client import BottomlessClient  # noqa: PLC0415
+        from bottomless.client import Client  # noqa: PLC0415
 
         named = [FilePiece(self._output.file_name(cut), *cut, ()) for cut in begun.cuts]
         missing = [piece for piece in named if find_file(self._shape, piece) is None]
         if not missing:
             return
         whole = Snapshot(self._shape.stream_id, begun.first_offset, begun.next_offset)
-        with leased(self._options, whole) as lease, BottomlessClient(self._options.url) as client:
+        with leased(self._options, whole) as lease, Client(self._options.url) as client:
             pieces = [self._planned(client, piece, lease) for piece in missing]
             done.add(begun, self._write(pieces))
 
     def go_on(self, snapshot: Snapshot, round_size: int, done: Exported) -> None:
         """Round by round from the first offset to the last."""
-        from bottomless.client import BottomlessClient  # noqa: PLC0415
+        from bottomless.client import Client  # noqa: PLC0415
 
-        with BottomlessClient(self._options.url) as client:
+        with Client(self._options.url) as client:
             first = snapshot.first_offset
             while first < snapshot.next_offset:
                 rest = snapshot._replace(first_offset=first)
@@ -173,7 +173,7 @@ class _Run:
                 first = end
 
     def _plan(
-        self, client: "BottomlessClient", wanted: Snapshot, lease: Lease | None
+        self, client: "Client", wanted: Snapshot, lease: Lease | None
     ) -> tuple[Round, list[FilePiece]]:
         pieces = []
         for partition in plan_partitions(client, self._options, wanted, lease):
@@ -182,9 +182,7 @@ class _Run:
         cuts: tuple[Cut, ...] = tuple((piece.first_offset, piece.next_offset) for piece in pieces)
         return Round(wanted.first_offset, wanted.next_offset, cuts), pieces
 
-    def _planned(
-        self, client: "BottomlessClient", piece: FilePiece, lease: Lease | None
-    ) -> FilePiece:
+    def _planned(self, client: "Client", piece: FilePiece, lease: Lease | None) -> FilePiece:
         """The same offsets from the objects that hold them now, however they were cut before."""
         wanted = Snapshot(self._shape.stream_id, piece.first_offset, piece.next_offset)
         whole = replace(self._options, target_partition_bytes=OFFSET_MAX, min_partitions=1)
@@ -196,9 +194,7 @@ class _Run:
         return written_of(run_in_workers(self._spark, work, pieces, WRITTEN, title))
 
 
-def _round_end(
-    client: "BottomlessClient", options: Options, wanted: Snapshot, round_size: int
-) -> int:
+def _round_end(client: "Client", options: Options, wanted: Snapshot, round_size: int) -> int:
     first, end = wanted.first_offset, wanted.next_offset
     source = Source(options.url, options.stream, wanted.stream_id)
     while first < end:

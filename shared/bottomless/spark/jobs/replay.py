@@ -154,12 +154,12 @@ def _begun(target: Target, name: str, digest: str) -> Plan | None:
 def _new_plan(
     options: Options, digest: str, round_size: int, records_per_second: float | None
 ) -> Plan:
-    from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library
+    from bottomless.client import Client  # noqa: PLC0415  # executors have no library
 
     snapshot = take_snapshot(options)
     first, end = snapshot.first_offset, snapshot.next_offset
     size = count = 0
-    with BottomlessClient(options.url) as client:
+    with Client(options.url) as client:
         for fragment in list_fragments(client, options, snapshot):
             size += fragment.size
             count += fragment.next_offset - fragment.first_offset

@@ -97,10 +97,10 @@ def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
     chosen = parse_options({**options, "columns": "timestamp,value,key,filter_value"})
     snapshot = take_snapshot(chosen)
     found = Stats(chosen.stream, snapshot.first_offset, snapshot.next_offset)
-    from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library
+    from bottomless.client import Client  # noqa: PLC0415  # executors have no library
 
     with leased(chosen, snapshot) as lease:
-        with BottomlessClient(chosen.url) as client:
+        with Client(chosen.url) as client:
             partitions = plan_partitions(client, chosen, snapshot, lease)
         if partitions:
             _gather(spark, chosen, partitions, found)

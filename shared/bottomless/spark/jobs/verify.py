@@ -98,7 +98,7 @@ class _Round:
 
 
 def _rounds(options: Options, snapshot: Snapshot, size: int) -> Iterator[_Round]:
-    from bottomless.client import BottomlessClient  # noqa: PLC0415  # executors have no library
+    from bottomless.client import Client  # noqa: PLC0415  # executors have no library
 
     first, end = snapshot.first_offset, snapshot.next_offset
     if first >= end:
@@ -108,7 +108,7 @@ def _rounds(options: Options, snapshot: Snapshot, size: int) -> Iterator[_Round]
         query["locations"] = "true"
     held = _Round(first)
     expected: int | None = None
-    with BottomlessClient(options.url) as client:
+    with Client(options.url) as client:
         for item in client.list_fragments(options.stream, query, stream_id=snapshot.stream_id):
             if expected is not None and item["first_offset"] != expected:
                 sentence = f"the list goes on at {item['first_offset']}, not at {expected}"
