@@ -41,8 +41,19 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "pyarrow": pa.__version__,
-        "commit": commit.stdout.strip(),
+        "commit": commit,
     }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
 
 
 def said(spread: Spread, unit: str) -> str:
