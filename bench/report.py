@@ -28,13 +28,9 @@ def machine() -> dict[str, str]:
         platform.machine(),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    commit = _git("rev-parse", "--short", "HEAD")
+    if _git("status", "--porcelain", "--", "services", "shared", "bench/rows", "bench/native"):
+        commit += " and changes"
     return {
         "processor": f"{model}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
