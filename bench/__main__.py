@@ -31,7 +31,7 @@ def main() -> int:
     )
     given = parser.parse_args()
     if given.publish:
-        publish(list(ROWS))
+        publish({row.name: row.title for row in ROWS.values()})
         draw()
         return 0
     if given.list:

@@ -28,21 +28,28 @@ def machine() -> dict[str, str]:
         platform.machine(),
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    commit = _git("rev-parse", "--short", "HEAD")
+    if _git("status", "--porcelain", "--", "services", "shared", "bench/rows", "bench/native"):
+        commit += " and changes"
     return {
         "processor": f"{model}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
         "pyarrow": pa.__version__,
-        "commit": commit.stdout.strip(),
+        "commit": commit,
     }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
 
 
 def said(spread: Spread, unit: str) -> str:

@@ -129,10 +129,18 @@ def page(rows: Mapping[str, Any]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def publish(order: list[str], document: Path = RESULTS / "results.json", to: Path = PAGE) -> None:
+def waiting(titles: Mapping[str, str], rows: Mapping[str, Any]) -> str:
+    """The rows of which nothing is kept yet."""
+    left = [f"{title} (`{name}`)" for name, title in titles.items() if name not in rows]
+    return f"Not measured yet: {'; '.join(left)}.\n\n" if left else ""
+
+
+def publish(
+    titles: Mapping[str, str], document: Path = RESULTS / "results.json", to: Path = PAGE
+) -> None:
     """Write the tables between the markers of the page."""
     found = json.loads(document.read_text())
-    rows = {name: found[name] for name in order if name in found}
+    rows = {name: found[name] for name in titles if name in found}
     before, _, rest = to.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    to.write_text(f"{before}{BEGIN}\n\n{page(rows)}\n{END}{after}")
+    to.write_text(f"{before}{BEGIN}\n\n{waiting(titles, rows)}{page(rows)}\n{END}{after}")

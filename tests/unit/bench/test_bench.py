@@ -133,6 +133,9 @@ def test_tables_say_what_was_missed_and_what_was_not_measured() -> None:
     assert "| Work | more |  | not measured |" in page
     assert "| theirs | not measured: no / such thing |" in page
     assert "| ours | 1 k |" in page
+    assert tables.waiting({"work": "Work", "more": "More"}, {"work": row}) == (
+        "Not measured yet: More (`more`).\n\n"
+    )
 
 
 def test_every_row_has_a_goal_but_those_that_only_count() -> None:
