@@ -69,7 +69,7 @@ class Process:
                 return
             program = str(Path(sys.executable).parent / "bottomless")
             self._process = subprocess.Popen(
-                [program, *arguments],
+                [*self._prefix, program, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
