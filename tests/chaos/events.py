@@ -16,8 +16,9 @@ from typing import Final
 from support.fault_house import READ_SECONDS
 from support.faults import CONFLICT, SLOW_DOWN, UNAVAILABLE, Fault, Rule
 from support.links import Trouble
+from support.waiting import until
 
-from chaos.house import BEYOND_LEASE_SECONDS, INGESTS, NAMES, SPARE, ChaosHouse
+from chaos.house import BEYOND_LEASE_SECONDS, INGESTS, NAMES, SPARE, START_SECONDS, ChaosHouse
 
 _OBJECT: Final = r"\.(fragment|manifest|g[0-9]+)(\?|$)"
 """What carries a stream; roots and groups among it."""
@@ -227,11 +228,13 @@ def second_uploader(scene: Scene) -> Iterator[None]:
     house.stop("uploader")
     house[SPARE].spawn()
     try:
-        scene.wait(2, BEYOND_LEASE_SECONDS)
+        # It is at work before the other one wakes up, however long a start takes here.
+        until(lambda: house.has_started(SPARE) or house[SPARE].is_dead, START_SECONDS, SPARE)
+        scene.wait(1, BEYOND_LEASE_SECONDS)
         yield
         house.go_on("uploader")
         # Both are at it now.
-        scene.wait(1, 4)
+        scene.wait(3, 6)
     finally:
         house.go_on("uploader")
         if scene.chance.random() < 0.5:

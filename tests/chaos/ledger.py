@@ -6,7 +6,8 @@ both, so that memory holds one number a record, however long a run is.
 - A strict producer sends a number again until it is acknowledged, so all of its numbers are in
   the stream, once and in order.
 - A plain producer sends a number once. If it was refused with the outcome `none`, it is not in
-  the stream; else it is there at most once.
+  the stream; else it is there at most once, and wherever it arrived: one that got no answer may
+  have been under way for long, and been overtaken.
 """
 
 import threading
@@ -66,7 +67,8 @@ class Ledger:
         self.answers = Counter[str]()
         self.faults: list[str] = []
         self._next = Counter[int]()
-        """By producer: the number that the follower has to see next, or may see at least."""
+        """By strict producer: the number that the follower has to see next."""
+        self._plain_seen: set[int] = set()
         self._lock = threading.Lock()
 
     def fault(self, what: str) -> None:
@@ -110,9 +112,13 @@ class Ledger:
     def _check_next(self, offset: int, code: int) -> None:
         producer, number = split(code)
         expected = self._next[producer]
-        if number < expected:
+        if producer not in self.strict:
+            if code in self._plain_seen:
+                self._fault(f"{producer} {number} is doubled at offset {offset}")
+            self._plain_seen.add(code)
+        elif number < expected:
             self._fault(f"{producer} {number} is doubled, or out of order, at offset {offset}")
-        if producer in self.strict and number > expected:
+        elif number > expected:
             self._fault(f"{producer} {expected} is missing before offset {offset}")
         if number >= self.sent[producer]:
             self._fault(f"{producer} {number} at offset {offset} was never sent")

@@ -6,6 +6,7 @@ what is looked at while it goes on: `ledger.py`; and in the end: `checker.py`.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +55,9 @@ def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
     [
         pytest.param(NO_MEMORY_OF_PRODUCERS, calm, (), "doubled", id="memory of producers"),
         pytest.param(NO_DIRTY_MARK, node_cut_off, (), "acknowledged", id="dirty mark"),
-        pytest.param(ANSWER_FIRST, calm, INGESTS, "missing", id="durable before answered"),
+        pytest.param(
+            ANSWER_FIRST, calm, INGESTS, "acknowledged|is missing", id="durable before answered"
+        ),
     ],
 )
 @pytest.mark.timeout(300)
@@ -76,4 +79,4 @@ def test_without_a_guard_it_is_noticed(
     )
     report = run_chaos(tmp_path / "house", seaweed, plan)
     print(report)
-    assert any(found in fault for fault in report.faults)
+    assert any(re.search(found, fault) for fault in report.faults)
