@@ -13,6 +13,9 @@ from support.issuer import Issuer
 from support.server import AllInOne
 from support.waiting import until
 
+from bottomless.client.tables import frames_body
+from bottomless.model.rows import Rows
+
 OPERATIONS = {operation.name: operation for operation in documented(*PUBLIC)}
 OPEN = ("/livez", "/readyz", "/openapi.json")
 
@@ -63,6 +66,7 @@ BODIES: Mapping[str, Any] = {
     "POST /v1/admin/streams/{s}/takeover": {"accept_loss": True, "expect_home": "0" * 32},
     "POST /v1/admin/streams/{s}/gap": {"accept_loss": True, "next_offset": 1},
 }
+CONTENTS = {"POST /v1/streams/{s}/staged": frames_body(Rows([b"staged"], [1]))}
 PARAMETERS = {
     "GET /v1/streams/{s}/records": {"offset": "first"},
     "GET /v1/streams/{s}/offsets/resolve": {"spec": "first"},
@@ -121,9 +125,13 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
 
 def ask(client: httpx.Client, operation: Documented, parts: Mapping[str, str]) -> httpx.Response:
     headers = {"if-match": "*"} if operation.method == "patch" else {}
+    content = CONTENTS.get(operation.name)
+    if content is not None:
+        headers["content-type"] = "application/vnd.bottomless.batches"
     return client.request(
         operation.method.upper(),
         operation.path.format_map(parts),
+        content=content,
         json=BODIES.get(operation.name),
         params=PARAMETERS.get(operation.name),
         headers=headers,
@@ -144,7 +152,7 @@ def test_every_operation_of_the_contract_is_looked_at() -> None:
     """H5."""
     below = {name for name, one in OPERATIONS.items() if one.path not in OPEN}
     assert below == set(NAMING) | NAMING_NOTHING
-    assert set(BODIES) | set(PARAMETERS) | OWN <= below
+    assert set(BODIES) | set(CONTENTS) | set(PARAMETERS) | OWN <= below
 
 
 @pytest.mark.parametrize("name", [name for name in NAMING if name not in OWN])

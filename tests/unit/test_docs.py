@@ -39,7 +39,9 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
     assert [one for one in named if not is_test(*one)] == []
 
 
-FOLDER = re.compile(r"`((?:chaos|contract_http|faults|journeys|linearizability|model|simulation|unit)(?:/\w+)*)/?`")
+FOLDER = re.compile(
+    r"`((?:chaos|contract_http|faults|journeys|linearizability|model|simulation|unit)(?:/\w+)*)/?`"
+)
 
 
 def is_test(path: str, name: str) -> bool:
