@@ -75,14 +75,19 @@ def test_without_a_guard_it_is_noticed(
     victims: tuple[str, ...],
     found: str,
 ) -> None:
-    plan = Plan(
-        kills=100,
-        seed=SEED,
-        seconds_max=90,
-        troubles=(trouble,),
-        victims=victims,
-        settings=without(tmp_path / "guard", guard),
-    )
-    report = run_chaos(tmp_path / "house", seaweed, plan)
-    print(report)
-    assert any(re.search(found, fault) for fault in report.faults)
+    """What is lost without it is chance: of three runs one must see it."""
+    settings = without(tmp_path / "guard", guard)
+    for attempt in range(3):
+        plan = Plan(
+            kills=100,
+            seed=SEED + attempt,
+            seconds_max=90,
+            troubles=(trouble,),
+            victims=victims,
+            settings=settings,
+        )
+        report = run_chaos(tmp_path / f"house-{attempt}", seaweed, plan)
+        print(report)
+        if any(re.search(found, fault) for fault in report.faults):
+            return
+    pytest.fail("nothing was noticed in three runs")
