@@ -42,15 +42,9 @@ def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
     """H20: one sleeps, another one takes its place, and it wakes up with uploads under way."""
-    for attempt in range(2):
-        plan = Plan(
-            3, SEED + attempt, troubles=(second_uploader,), victims=("uploader",), strikes=(0,)
-        )
-        report = run_chaos(tmp_path / f"house-{attempt}", seaweed, plan)
-        print(report)
-        # Once in five runs an object was not swept within two minutes: not explained yet.
-        if not report.faults or not all(fault.endswith("swept") for fault in report.faults):
-            break
+    plan = Plan(3, SEED, troubles=(second_uploader,), victims=("uploader",), strikes=(0,))
+    report = run_chaos(tmp_path / "house", seaweed, plan)
+    print(report)
     assert not report.faults
     assert report.fenced > 0, "no session of the past was refused: the dangerous path did not run"
     assert sum(one.fragment_count for one in report.checked) > 20
@@ -81,19 +75,14 @@ def test_without_a_guard_it_is_noticed(
     victims: tuple[str, ...],
     found: str,
 ) -> None:
-    """What is lost without it is chance: of three runs one must see it."""
-    settings = without(tmp_path / "guard", guard)
-    for attempt in range(3):
-        plan = Plan(
-            kills=100,
-            seed=SEED + attempt,
-            seconds_max=90,
-            troubles=(trouble,),
-            victims=victims,
-            settings=settings,
-        )
-        report = run_chaos(tmp_path / f"house-{attempt}", seaweed, plan)
-        print(report)
-        if any(re.search(found, fault) for fault in report.faults):
-            return
-    pytest.fail("nothing was noticed in three runs")
+    plan = Plan(
+        kills=100,
+        seed=SEED,
+        seconds_max=90,
+        troubles=(trouble,),
+        victims=victims,
+        settings=without(tmp_path / "guard", guard),
+    )
+    report = run_chaos(tmp_path / "house", seaweed, plan)
+    print(report)
+    assert any(re.search(found, fault) for fault in report.faults)
