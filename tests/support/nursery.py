@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
@@ -63,7 +63,9 @@ class Forked:
 
     def send_signal(self, which: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, which)
+            # It may end just now: its parent, which would keep its number, is not this process.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, which)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

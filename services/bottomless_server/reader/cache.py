@@ -7,9 +7,12 @@ the first (single flight).
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
+
+from bottomless.errors import Corrupt, NotFound
 
 T = TypeVar("T")
 
@@ -35,20 +38,33 @@ class SharedCache:
     async def get(
         self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
     ) -> T:
-        """What is kept under `name`, else what `make` gives; whatever `make` raises passes through."""
-        if (kept := self._kept.get(name)) is not None:
-            self.hit_count += 1
-            value: T = kept[0]
-            return value
-        task = self._being_made.get(name)
-        if task is None:
-            self.miss_count += 1
-            task = asyncio.create_task(self._make(name, make, size_of))
-            self._being_made[name] = task
-            task.add_done_callback(lambda done: self._made(name, done))
-        # Shielded: when one asker goes away, the others still get it.
-        made: T = await asyncio.shield(task)
-        return made
+        """What is kept under `name`, else what `make` gives; whatever `make` raises passes through.
+
+        What was missing or damaged for a making that had begun before may have come or been
+        mended since: who joined that one looks once more.
+        """
+        again = False
+        while True:
+            if (kept := self._kept.get(name)) is not None:
+                self.hit_count += 1
+                value: T = kept[0]
+                return value
+            task = self._being_made.get(name)
+            joined = task is not None
+            if task is None:
+                self.miss_count += 1
+                task = asyncio.create_task(self._make(name, make, size_of))
+                self._being_made[name] = task
+                task.add_done_callback(partial(self._made, name))
+            try:
+                # Shielded: when one asker goes away, the others still get it.
+                made: T = await asyncio.shield(task)
+            except (NotFound, Corrupt):
+                if joined and not again:
+                    again = True
+                    continue
+                raise
+            return made
 
     def drop(self, name: Hashable) -> None:
         """Forget a value, and let nobody join a making of it that has begun."""

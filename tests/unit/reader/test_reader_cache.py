@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from unit.reader.world import WatchedDrive
 
-from bottomless.errors import Unavailable
+from bottomless.errors import Corrupt, NotFound, StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
@@ -133,6 +133,29 @@ async def test_a_failure_is_told_and_not_kept() -> None:
     with pytest.raises(Unavailable):
         await cache.get("name", fail, len)
     assert await cache.get("name", succeed, len) == b"x"
+
+
+@pytest.mark.parametrize(("error", "tries"), [(NotFound, 2), (Corrupt, 2), (Unavailable, 1)])
+async def test_what_was_missing_before_is_looked_for_again_by_who_joined(
+    error: type[StoreError], tries: int
+) -> None:
+    cache, gate, begun = SharedCache(1_000), asyncio.Event(), 0
+
+    async def fail() -> bytes:
+        nonlocal begun
+        begun += 1
+        await gate.wait()
+        raise error("as of then")
+
+    first = asyncio.create_task(cache.get("name", fail, len))
+    await asyncio.sleep(0)
+    joined = [asyncio.create_task(cache.get("name", fail, len)) for _ in range(3)]
+    await asyncio.sleep(0)
+    gate.set()
+
+    answers = await asyncio.gather(first, *joined, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [error] * 4
+    assert begun == tries
 
 
 async def test_closing_ends_what_is_being_made() -> None:
