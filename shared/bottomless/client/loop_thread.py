@@ -6,6 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -43,8 +44,11 @@ class LoopThread:
             with self._handing_over:
                 self._refuse_ended()
                 future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        except RuntimeError:
-            work.close()
+        except BaseException:
+            # Refused, or interrupted: then it may have been handed over, and have begun.
+            if getcoroutinestate(work) == CORO_CREATED:
+                with suppress(ValueError):
+                    work.close()
             raise
         try:
             return future.result(timeout_seconds)

@@ -269,6 +269,24 @@ def test_a_child_of_a_fork_is_told_and_the_parent_goes_on(server: RawServer) -> 
         assert client.read("orders", 0).next_offset == 1
 
 
+def test_what_was_interrupted_before_it_was_handed_over_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Ctrl-C as the next item is asked for: Python would complain of what was never awaited."""
+    thread, work = LoopThread(), asyncio.sleep(0)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread, "require", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.run(work)
+        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+    finally:
+        thread.stop()
+
+
 def test_a_callback_on_its_own_thread_may_not_wait_for_it() -> None:
     thread = LoopThread()
 
