@@ -35,6 +35,9 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_OPERATION_LEASE_MS": "500",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "50",
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "100",
+    # What a rebuild mends is not known to be mended, and tried again so much later.
+    "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "1",
+    "BOTTOMLESS_UPLOADER_RETRY_JITTER_SECONDS": "0.1",
 }
 TARGET = 65_536
 """Bytes; each append is a little more, and so one fragment."""

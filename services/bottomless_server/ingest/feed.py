@@ -23,8 +23,10 @@ from bottomless_server.ingest.layout import segment_path
 from bottomless_server.ingest.pulse import Pulse, wait_for
 from bottomless_server.ingest.segments import Segment
 
-_FOLLOWED_SECONDS: Final = 2.0
-"""Who did not ask for so long follows no more; between two questions hardly any time passes."""
+_FOLLOWED_SECONDS: Final = 6.0
+"""Who did not ask for so long follows no more. Between two questions hardly any time passes, but
+on a machine that has too much to do; and a stream that is taken for one that nobody uploads
+waits for this node's return."""
 _CHANGED_COUNT_MAX: Final = 10_000
 """Streams named in one answer; the token then stands at the last of them."""
 
