@@ -28,8 +28,8 @@ def stored(house: FaultHouse) -> Iterator[Load]:
     with house.load() as load:
         for _ in range(APPENDS):
             load.append()
-        until(load.is_stored, 30, "the tail to be uploaded")
-        until(load.local_is_free, 30, "local segments to go")
+        until(load.is_stored, 90, "the tail to be uploaded")
+        until(load.local_is_free, 90, "local segments to go")
         yield load
 
 

@@ -189,7 +189,7 @@ def wait_for_answers(producers: list[Producer], count: int = 10) -> None:
     wanted = [each.answered + count for each in producers]
     until(
         lambda: all(each.answered >= least for each, least in zip(producers, wanted, strict=True)),
-        seconds=60,
+        seconds=90,
         what="answers to every producer",
     )
 

@@ -45,8 +45,8 @@ def load(house: FaultHouse) -> Iterator[Load]:
     with house.load() as made:
         for _ in range(12):
             made.append()
-        until(made.is_stored, 30, "all in object storage")
-        until(made.local_is_free, 30, "the local tier to be free")
+        until(made.is_stored, 90, "all in object storage")
+        until(made.local_is_free, 90, "the local tier to be free")
         yield made
     house.proxy.calm()
 

@@ -122,7 +122,7 @@ def test_coordination_that_is_away_is_an_answer_and_loses_nothing(server: AllInO
             return answer if answer.status_code != httpx.codes.OK else None
 
         # The lease outlives its store by some seconds; then nothing more is acknowledged.
-        answer = until(stopped, seconds=30, what="the lease to run out")
+        answer = until(stopped, seconds=90, what="the lease to run out")
         assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
         assert answer.json()["outcome"] in {"none", "unknown"}
         again = sent(client, "refused")

@@ -162,7 +162,7 @@ class Load:
         With `strays`, roots and groups may be left of attempts that the manifest forgot, as a
         crash leaves them: garbage collection is for those. A fragment never may.
         """
-        until(self.is_stored, 30, f"the tail to be uploaded after: {fault}")
+        until(self.is_stored, 90, f"the tail to be uploaded after: {fault}")
         stream = self._house.stream(self.stream_id)
         found = stream.look()
         left = {key for key in found.strangers if not strays or key.endswith(".fragment")}
