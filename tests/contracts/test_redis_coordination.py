@@ -1,10 +1,14 @@
 """What only a real server behind a connection can show: lost replies, and settings."""
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 from support.reply_eater import ReplyEater, reply_eater
 from support.valkey import another_client, command
 
@@ -129,6 +133,42 @@ async def test_a_connection_that_breaks_while_watching_changed_nothing_and_is_no
             await direct.transact(["a"], change)
 
     assert await direct.get("a") is None
+
+
+def test_a_connection_that_was_reset_is_an_error_of_coordination_under_uvloop_too() -> None:
+    """Found by a cut network: uvloop has an error of its own for it, which became a 500."""
+
+    async def reset_behind_an_answer() -> None:
+        reset = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked = b""
+            while b"\r\nGET\r\n" not in asked:
+                asked = await reader.read(4096)
+                writer.write(b"+OK\r\n" * asked.count(b"\r\nCLIENT\r\n"))
+            writer.write(b"$-1\r\n")
+            await writer.drain()
+            # Without a farewell: the kernel then sends a reset.
+            end: socket.socket = writer.get_extra_info("socket")
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await asyncio.sleep(0)
+            writer.transport.abort()
+            reset.set()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            coordination = RedisCoordination.connect(f"redis://127.0.0.1:{port}/0")
+            assert await coordination.get("a") is None
+            await asyncio.wait_for(reset.wait(), 30)
+            await asyncio.sleep(0.1)
+            with suppress(CoordinationUnavailable):
+                assert await coordination.get("a") is None
+            with suppress(CoordinationUnavailable, CoordinationUnknown):
+                await set_value(coordination, b"1")
+            await coordination.aclose()
+
+    uvloop.run(reset_behind_an_answer())
 
 
 async def test_a_transaction_that_is_cancelled_leaves_no_reply_to_the_next(

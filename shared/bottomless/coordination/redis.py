@@ -235,7 +235,11 @@ class RedisCoordination:
 
 async def _exchange(connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
     """Send commands at once and read all their replies; a refusal is a reply like others."""
-    await connection.send_packed_command(connection.pack_commands(commands))
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands))
+    except RuntimeError as error:
+        # What uvloop says of a connection that the other side has reset meanwhile.
+        raise ConnectionResetError("the connection is closed") from error
     replies: list[Any] = []
     for _ in commands:
         try:
