@@ -98,10 +98,15 @@ class Trouble:
 
     def _kill_at_file_call(self) -> None:
         program = self._with_disk()
+        if program.alive:
+            left, power = self.chance.randint(1, 30), self.chance.random() < 0.5
+            self._kill_at_change(program, left, power=power)
+            self._tell(f"kills at change {left} of a file", program)
+
+    def _kill_at_change(self, program: Program, left: int, *, power: bool) -> None:
         process, disk = program.process, program.disk
-        if process is None or disk is None or not process.alive:
-            return
-        left, power = self.chance.randint(1, 30), self.chance.random() < 0.5
+        assert process is not None
+        assert disk is not None
 
         def before(call: str, path: Path) -> None:
             nonlocal left
@@ -115,7 +120,6 @@ class Trouble:
                 raise Killed
 
         disk.before = before
-        self._tell(f"kills at change {left} of a file", program)
 
     def _lose_power(self) -> None:
         program = self._with_disk()
@@ -176,23 +180,27 @@ class Trouble:
         assert disk is not None
         left, times = self.chance.randint(1, 20), self.chance.randint(1, 3)
         number = self.chance.choice((errno.EIO, errno.ENOSPC))
-        # One kind of call: where a sync fails and the file cannot be cut either, what the
-        # system still shows of it is not on the disk, and nobody can tell.
-        broken = self.chance.choice(("pwritev", "fdatasync", "fsync_dir", "create"))
+        broken = {self.chance.choice(("pwritev", "fdatasync", "fsync_dir", "create"))}
+        # What the system shows of a file whose sync failed need not be on the disk.
+        if self.chance.random() < 0.3:
+            broken |= {"fdatasync", "truncate"}
+        dies = self.chance.random() < 0.3
 
         def before(call: str, path: Path) -> None:
             nonlocal left, times
             left -= call in _CHANGES
-            if left <= 0 and call == broken and ".segment" in path.name:
+            if left <= 0 and call in broken and ".segment" in path.name:
                 times -= 1
-                if times <= 0:
+                if dies:
+                    self._kill_at_change(program, 1, power=False)
+                elif times <= 0:
                     disk.before = _nothing
                 self.ground.story.tell(program.name, f"{call} fails: {os.strerror(number)}")
                 self.ground.story.count("failed file calls")
                 raise OSError(number, os.strerror(number))
 
         disk.before = before
-        self._tell(f"breaks {broken} {times} times", program)
+        self._tell(f"breaks {' and '.join(sorted(broken))} {times} times", program)
 
     async def _stop(self, program: Program) -> None:
         if program.alive:
