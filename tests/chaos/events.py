@@ -141,12 +141,8 @@ def store_away(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def store_slow(scene: Scene) -> Iterator[None]:
-    scene.story.count("store slow")
-    scene.house.proxy.arm(
-        Rule(Fault.DRIP, chance=0.5, pause_seconds=scene.chance.uniform(0.02, READ_SECONDS / 8)),
-        Rule(Fault.REFUSE, answer=SLOW_DOWN, chance=0.2),
-    )
+def _armed(scene: Scene, *rules: Rule) -> Iterator[None]:
+    scene.house.proxy.arm(*rules)
     try:
         yield
         scene.wait(1, 4)
@@ -154,8 +150,16 @@ def store_slow(scene: Scene) -> Iterator[None]:
         scene.house.proxy.calm()
 
 
-@contextmanager
-def store_faults(scene: Scene) -> Iterator[None]:
+def store_slow(scene: Scene) -> AbstractContextManager[None]:
+    scene.story.count("store slow")
+    return _armed(
+        scene,
+        Rule(Fault.DRIP, chance=0.5, pause_seconds=scene.chance.uniform(0.02, READ_SECONDS / 8)),
+        Rule(Fault.REFUSE, answer=SLOW_DOWN, chance=0.2),
+    )
+
+
+def store_faults(scene: Scene) -> AbstractContextManager[None]:
     """All that may befall a request, each by chance."""
     scene.story.count("store faults")
     rules = [Rule(fault, "PUT", _OBJECT, chance=0.03) for fault in _PUTS]
@@ -166,12 +170,7 @@ def store_faults(scene: Scene) -> Iterator[None]:
         Rule(Fault.REFUSE, answer=UNAVAILABLE, chance=0.05),
     ]
     scene.damage_allowed.set()
-    scene.house.proxy.arm(*rules)
-    try:
-        yield
-        scene.wait(1, 4)
-    finally:
-        scene.house.proxy.calm()
+    return _armed(scene, *rules)
 
 
 @contextmanager
