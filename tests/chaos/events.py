@@ -29,6 +29,8 @@ _PUTS: Final = (
     Fault.FLIP_REQUEST,
     Fault.LOSE_REPLY,
 )
+HEARD_SECONDS: Final = 30.0
+"""By then a session of the past was refused, if there is one and anything is uploaded."""
 _GETS: Final = (Fault.TRUNCATE, Fault.TRUNCATE_AND_RESET, Fault.FLIP, Fault.STALL, Fault.DRIP)
 
 
@@ -224,6 +226,7 @@ def second_uploader(scene: Scene) -> Iterator[None]:
     """The uploader sleeps beyond any lease, another one takes its place, and it wakes up."""
     house = scene.house
     scene.story.count("second uploader")
+    fenced = house.fenced_count
     house.stop("uploader")
     house[SPARE].spawn()
     try:
@@ -232,8 +235,11 @@ def second_uploader(scene: Scene) -> Iterator[None]:
         scene.wait(1, BEYOND_LEASE_SECONDS)
         yield
         house.go_on("uploader")
-        # Both are at it now.
+        # Both are at it now, at least until one has heard of the other.
         scene.wait(3, 6)
+        deadline = time.monotonic() + HEARD_SECONDS
+        while house.fenced_count == fenced and time.monotonic() < deadline:
+            threading.Event().wait(0.1)
     finally:
         house.go_on("uploader")
         if scene.chance.random() < 0.5:
