@@ -202,4 +202,5 @@ async def _serve(
             drain_order=DRAIN_ORDER,
             drain_seconds=settings.drain_seconds,
             front=front,
+            coordination=coordination,
         )

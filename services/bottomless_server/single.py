@@ -64,6 +64,7 @@ def run(name: str, settings: CommonSettings) -> int:
                     drain_order=[name],
                     drain_seconds=settings.drain_seconds,
                     front=front,
+                    coordination=coordination,
                 )
         finally:
             if drive is not None:

@@ -108,7 +108,7 @@ def _check_stored(house: ChaosHouse, ledger: Ledger) -> Found:
 
 
 def _collect_garbage(house: ChaosHouse) -> None:
-    report = operation(house, "/v1/admin/gc", {"dry_run": False, "minimum_age": "10s"})
+    report = operation(house, "/v1/admin/gc", {"dry_run": False, "minimum_age": "12s"})
     print(f"garbage: {report}")
 
 

@@ -29,6 +29,8 @@ _PUTS: Final = (
     Fault.FLIP_REQUEST,
     Fault.LOSE_REPLY,
 )
+HEARD_SECONDS: Final = 30.0
+"""By then a session of the past was refused, if there is one and anything is uploaded."""
 _GETS: Final = (Fault.TRUNCATE, Fault.TRUNCATE_AND_RESET, Fault.FLIP, Fault.STALL, Fault.DRIP)
 
 
@@ -141,12 +143,8 @@ def store_away(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def store_slow(scene: Scene) -> Iterator[None]:
-    scene.story.count("store slow")
-    scene.house.proxy.arm(
-        Rule(Fault.DRIP, chance=0.5, pause_seconds=scene.chance.uniform(0.02, READ_SECONDS / 8)),
-        Rule(Fault.REFUSE, answer=SLOW_DOWN, chance=0.2),
-    )
+def _armed(scene: Scene, *rules: Rule) -> Iterator[None]:
+    scene.house.proxy.arm(*rules)
     try:
         yield
         scene.wait(1, 4)
@@ -154,8 +152,16 @@ def store_slow(scene: Scene) -> Iterator[None]:
         scene.house.proxy.calm()
 
 
-@contextmanager
-def store_faults(scene: Scene) -> Iterator[None]:
+def store_slow(scene: Scene) -> AbstractContextManager[None]:
+    scene.story.count("store slow")
+    return _armed(
+        scene,
+        Rule(Fault.DRIP, chance=0.5, pause_seconds=scene.chance.uniform(0.02, READ_SECONDS / 8)),
+        Rule(Fault.REFUSE, answer=SLOW_DOWN, chance=0.2),
+    )
+
+
+def store_faults(scene: Scene) -> AbstractContextManager[None]:
     """All that may befall a request, each by chance."""
     scene.story.count("store faults")
     rules = [Rule(fault, "PUT", _OBJECT, chance=0.03) for fault in _PUTS]
@@ -166,12 +172,7 @@ def store_faults(scene: Scene) -> Iterator[None]:
         Rule(Fault.REFUSE, answer=UNAVAILABLE, chance=0.05),
     ]
     scene.damage_allowed.set()
-    scene.house.proxy.arm(*rules)
-    try:
-        yield
-        scene.wait(1, 4)
-    finally:
-        scene.house.proxy.calm()
+    return _armed(scene, *rules)
 
 
 @contextmanager
@@ -225,6 +226,7 @@ def second_uploader(scene: Scene) -> Iterator[None]:
     """The uploader sleeps beyond any lease, another one takes its place, and it wakes up."""
     house = scene.house
     scene.story.count("second uploader")
+    fenced = house.fenced_count
     house.stop("uploader")
     house[SPARE].spawn()
     try:
@@ -233,8 +235,11 @@ def second_uploader(scene: Scene) -> Iterator[None]:
         scene.wait(1, BEYOND_LEASE_SECONDS)
         yield
         house.go_on("uploader")
-        # Both are at it now.
+        # Both are at it now, at least until one has heard of the other.
         scene.wait(3, 6)
+        deadline = time.monotonic() + HEARD_SECONDS
+        while house.fenced_count == fenced and time.monotonic() < deadline:
+            threading.Event().wait(0.1)
     finally:
         house.go_on("uploader")
         if scene.chance.random() < 0.5:

@@ -44,6 +44,7 @@ NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "rea
 """Who runs all the time."""
 SPARE: Final = "uploader-2"
 INGESTS: Final = ("ingest", "ingest-2")
+_FENCED: Final = "an upload session ended code=<Code.FENCED"
 MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader"), "manifest"),
     **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
@@ -58,6 +59,8 @@ STOP_SECONDS: Final = 90.0
 SETTINGS: Final = {
     **STORE_SETTINGS,
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    # Who sleeps with an upload under way has to finish it by then, or nobody knows of the object.
+    "BOTTOMLESS_MANIFEST_UPLOAD_DEADLINE_MS": "12000",
     "BOTTOMLESS_DRAIN_SECONDS": "4",
     "BOTTOMLESS_INGEST_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
     "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
@@ -277,6 +280,11 @@ class ChaosHouse:
                     )
                 else:
                     self.exits[name] += 1
+
+    @property
+    def fenced_count(self) -> int:
+        """Upload sessions that ended because of a newer one."""
+        return sum(self[name].log().count(_FENCED) for name in ("uploader", SPARE))
 
     def told(self) -> dict[str, str]:
         """The ends of all logs."""

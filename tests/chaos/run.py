@@ -16,7 +16,7 @@ from support.waiting import until
 
 from chaos.checker import Checked, check
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
-from chaos.house import NAMES, SPARE, ChaosHouse, chaos_house
+from chaos.house import NAMES, ChaosHouse, chaos_house
 from chaos.ledger import Ledger
 from chaos.load import Load, Pace
 
@@ -28,7 +28,6 @@ CONFIGS: Final = (
 """Of as many streams: who is quick to tier, and who has a tail most of the time."""
 RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
-_FENCED: Final = "an upload session ended code=<Code.FENCED"
 DAMAGE_SECONDS: Final = 5.0
 """An answer about damaged bytes may be so late."""
 
@@ -135,7 +134,7 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
                 report.faults.append(str(error))
         report.faults += [one for one in _faults(house, ledgers) if one not in report.faults]
         report.exits = house.exits
-        report.fenced = sum(house[name].log().count(_FENCED) for name in ("uploader", SPARE))
+        report.fenced = house.fenced_count
         report.happened += Counter({str(one): n for one, n in house.links.happened.items()})
         report.happened += Counter(str(deed.rule.fault) for deed in house.proxy.story)
         if report.faults:

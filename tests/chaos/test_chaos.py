@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from support.removed_guards import ANSWER_FIRST, NO_DIRTY_MARK, NO_MEMORY_OF_PRODUCERS, without
 from support.s3 import S3Server
 
 from chaos.events import Event, calm, node_cut_off, second_uploader
-from chaos.guards import ANSWER_FIRST, NO_DIRTY_MARK, NO_MEMORY_OF_PRODUCERS, without
 from chaos.house import INGESTS
 from chaos.run import Plan, run_chaos
 

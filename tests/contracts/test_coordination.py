@@ -282,3 +282,10 @@ async def test_a_store_that_keeps_what_it_is_given_passes_its_check(
     coordination: Coordination,
 ) -> None:
     await coordination.check()
+
+
+async def test_who_hurries_is_still_answered(coordination: Coordination) -> None:
+    await write(coordination, a=b"1")
+    coordination.hurry(60)
+    await write(coordination, a=b"2")
+    assert await coordination.get("a") == b"2"

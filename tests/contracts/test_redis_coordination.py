@@ -1,10 +1,10 @@
 """What only a real server behind a connection can show: lost replies, and settings."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,10 @@ from bottomless.coordination.base import (
 )
 from bottomless.coordination.redis import RedisCoordination
 from bottomless.errors import Outcome
+from bottomless_server.manifest.held_lease import held_lease
+
+NEVER = 3_600.0
+"""Seconds that no test waits for."""
 
 
 @pytest.fixture
@@ -119,6 +123,75 @@ async def test_a_server_that_is_silent_after_exec_is_an_unknown_outcome(
     await impatient.aclose()
 
 
+async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already(
+    tmp_path: Path,
+) -> None:
+    """Seed 101 of the chaos run: a stop waited for each lease that it gave up."""
+    connected = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while await reader.read(1 << 16):
+                connected.set()
+
+    server = await asyncio.start_unix_server(say_nothing, tmp_path / "silent.sock")
+    silent = RedisCoordination.connect(
+        f"unix://{tmp_path / 'silent.sock'}?db=0", answer_seconds=NEVER
+    )
+    waiting = asyncio.create_task(silent.get("a"))
+    await asyncio.wait_for(connected.wait(), 10)
+    silent.hurry(0.1)
+    silent.hurry(NEVER)  # the first one counts
+
+    for call in (waiting, silent.get("a"), set_value(silent, b"1"), silent.release("a", b"1")):
+        with pytest.raises(CoordinationUnavailable) as raised:
+            await asyncio.wait_for(call, 10)
+        assert raised.value.outcome is Outcome.NONE
+    await silent.aclose()
+    server.close()
+
+
+async def test_a_hurried_exec_that_is_not_answered_is_an_unknown_outcome(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    waiting = RedisCoordination.connect(valkey_url, answer_seconds=NEVER)
+    with another_client(valkey_url) as client:
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            command(client, "CLIENT", "PAUSE", "60000", "WRITE")
+            waiting.hurry(0.1)
+            return Changes({"a": b"1"})
+
+        with pytest.raises(CoordinationUnknown):
+            await asyncio.wait_for(waiting.transact(["a"], change), 10)
+        command(client, "CLIENT", "UNPAUSE")
+    await waiting.aclose()
+
+
+async def test_work_under_a_lease_is_stopped_while_coordination_is_silent(valkey_url: str) -> None:
+    coordination = RedisCoordination.connect(valkey_url, answer_seconds=NEVER)
+    working = asyncio.Event()
+
+    async def work() -> None:
+        async with held_lease(coordination, "lease", b"me", 3_600_000) as held:
+            assert held
+            working.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.wait_for(working.wait(), 10)
+    with another_client(valkey_url) as client:
+        command(client, "CLIENT", "PAUSE", "60000", "WRITE")
+        coordination.hurry(0.1)
+        task.cancel()
+        ended, _ = await asyncio.wait({task}, timeout=10)
+        command(client, "CLIENT", "UNPAUSE")
+
+    assert ended
+    assert task.cancelled()
+    await coordination.aclose()
+
+
 async def test_a_connection_that_breaks_while_watching_changed_nothing_and_is_no_conflict(
     valkey_url: str, direct: RedisCoordination
 ) -> None:
@@ -162,9 +235,9 @@ def test_a_connection_that_was_reset_is_an_error_of_coordination_under_uvloop_to
             assert await coordination.get("a") is None
             await asyncio.wait_for(reset.wait(), 30)
             await asyncio.sleep(0.1)
-            with suppress(CoordinationUnavailable):
+            with contextlib.suppress(CoordinationUnavailable):
                 assert await coordination.get("a") is None
-            with suppress(CoordinationUnavailable, CoordinationUnknown):
+            with contextlib.suppress(CoordinationUnavailable, CoordinationUnknown):
                 await set_value(coordination, b"1")
             await coordination.aclose()
 

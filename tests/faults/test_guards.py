@@ -3,7 +3,6 @@
 A test that passes with its guard and without it shows nothing.
 """
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.fault_house import FaultHouse, fault_house
 from support.faults import FRAGMENT, Fault, Rule
+from support.removed_guards import without as removed
 from support.s3 import S3Server
 from support.waiting import until
 
@@ -46,9 +46,7 @@ chunk.verify_body = lambda *_: None
 @contextmanager
 def without(guard: str, directory: Path, seaweed: S3Server) -> Iterator[FaultHouse]:
     """A house whose program has lost something at its start."""
-    (directory / "sitecustomize.py").write_text(guard)
-    path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
-    with fault_house(directory, seaweed, {"PYTHONPATH": path}) as house:
+    with fault_house(directory, seaweed, removed(directory, guard)) as house:
         yield house
 
 

@@ -5,7 +5,7 @@ that what lies behind the checksums is met as well.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import orjson
 from golden.regenerate import golden
@@ -60,9 +60,12 @@ from bottomless.stores import generation
 from bottomless.stores.operations import decode_operation
 from bottomless_server.ingest.core.staged import decode_plan, encode_plan
 
+T = TypeVar("T")
+Decode = Callable[[bytes], object]
+
 
 class Decoder(NamedTuple):
-    decode: Callable[[bytes], object]
+    decode: Decode
     good: bytes
     sealed: Callable[[bytes], bytes]
     """Damaged bytes with right checksums."""
@@ -96,37 +99,23 @@ def of_index(data: bytes) -> None:
         assert index.place(number).size > 0
 
 
-def of_record(data: bytes) -> None:
-    record = decode_record(data)
-    assert decode_record(encode_record(record)) == record
+def in_one_form(decode: Callable[[bytes], T], encode: Callable[[T], bytes]) -> Decode:
+    """Whatever is taken is what would be written."""
+
+    def run(data: bytes) -> None:
+        assert encode(decode(data)) == data, "there is one form"
+
+    return run
 
 
-def of_registry(data: bytes) -> None:
-    record = decode_registry(data)
-    assert decode_registry(encode_registry(record)) == record
+def and_back(decode: Callable[[bytes], T], encode: Callable[[T], bytes]) -> Decode:
+    """What is taken can be written, and says the same."""
 
+    def run(data: bytes) -> None:
+        taken = decode(data)
+        assert decode(encode(taken)) == taken
 
-def of_consumers(data: bytes) -> None:
-    assert encode_snapshot(decode_snapshot(data)) == data, "there is one form"
-
-
-def of_key(data: bytes) -> None:
-    assert encode_key_object(decode_key_object(data)) == data, "there is one form"
-
-
-def of_key_record(data: bytes) -> None:
-    record = decode_key_record(data)
-    assert decode_key_record(encode_key_record(record)) == record
-
-
-def of_checkpoint(data: bytes) -> None:
-    checkpoint = decode_checkpoint(data)
-    assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
-
-
-def of_plan(data: bytes) -> None:
-    plan = decode_plan(data)
-    assert decode_plan(encode_plan(plan)) == plan
+    return run
 
 
 def with_crcs(data: bytes, *places: tuple[int, int, int]) -> bytes:
@@ -194,25 +183,37 @@ DECODERS = {
     "segment": Decoder(decode_segment_header, golden("segment")[:SEGMENT_HEADER_SIZE], seal),
     "index": Decoder(decode_index_header, INDEX[:SEGMENT_HEADER_SIZE], seal),
     "index record": Decoder(decode_index_record, INDEX[SEGMENT_HEADER_SIZE:][:48], seal),
-    "checkpoint": Decoder(of_checkpoint, golden("checkpoint"), seal),
+    "checkpoint": Decoder(
+        and_back(decode_checkpoint, encode_checkpoint), golden("checkpoint"), seal
+    ),
     "fragment header": Decoder(
         decode_fragment_header, golden("fragment")[:FRAGMENT_HEADER_SIZE], seal
     ),
     "fragment index": Decoder(of_index, golden("fragment")[-INDEX_SIZE:], sealed_index),
     "root": Decoder(of_node, golden("manifest_root"), sealed_node),
     "group": Decoder(of_node, golden("manifest_group"), sealed_node),
-    "registry": Decoder(of_registry, golden("stream_registry"), sealed_object),
-    "record": Decoder(of_record, golden("stream_record"), unsealed),
-    "consumers": Decoder(of_consumers, golden("consumers"), sealed_object),
+    "registry": Decoder(
+        and_back(decode_registry, encode_registry), golden("stream_registry"), sealed_object
+    ),
+    "record": Decoder(and_back(decode_record, encode_record), golden("stream_record"), unsealed),
+    "consumers": Decoder(
+        in_one_form(decode_snapshot, encode_snapshot), golden("consumers"), sealed_object
+    ),
     "offset": Decoder(decode_offset, golden("consumer_offset"), unsealed),
-    "key": Decoder(of_key, golden("api_key"), sealed_object),
-    "key record": Decoder(of_key_record, golden("api_key_record"), unsealed),
+    "key": Decoder(
+        in_one_form(decode_key_object, encode_key_object), golden("api_key"), sealed_object
+    ),
+    "key record": Decoder(
+        and_back(decode_key_record, encode_key_record), golden("api_key_record"), unsealed
+    ),
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
-    "plan": Decoder(of_plan, golden("staged_plan"), sealed_object),
+    "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "generation": Decoder(generation._decode, golden("generation"), unsealed),
     "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
     "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
-    "tombstone": Decoder(of_registry, golden("stream_tombstone"), sealed_object),
+    "tombstone": Decoder(
+        and_back(decode_registry, encode_registry), golden("stream_tombstone"), sealed_object
+    ),
 }
 """By name; what they refuse they refuse with Corrupt."""

@@ -18,6 +18,7 @@ from support.contract import QUICK
 from support.fault_proxy import FaultProxy, running_fault_proxy
 from support.faults import Fault, Rule
 from support.ports import lasting_ports
+from support.removed_guards import NO_CONDITION, NO_MEMORY_OF_PRODUCERS, without
 from support.server import AllInOne
 from support.waiting import until
 
@@ -45,25 +46,6 @@ LOST_STRICT: Final = (
     Rule(Fault.LOSE_REQUEST, "POST", APPENDS, after=3, times=1),
 )
 
-NO_CONDITION: Final = """
-import dataclasses
-import bottomless_server.ingest.line as line
-decide = line.decide
-def decide_without(tracking, append, *when):
-    anywhere = dataclasses.replace(append.promise, expected_offset=None)
-    return decide(tracking, dataclasses.replace(append, promise=anywhere), *when)
-line.decide = decide_without
-"""
-NO_MEMORY_OF_PRODUCERS: Final = """
-import dataclasses
-import bottomless_server.ingest.line as line
-decide = line.decide
-def decide_without(tracking, append, *when):
-    from_nobody = dataclasses.replace(append.promise, identity=None)
-    return decide(tracking, dataclasses.replace(append, promise=from_nobody), *when)
-line.decide = decide_without
-"""
-
 
 @dataclass(frozen=True)
 class House:
@@ -85,9 +67,8 @@ class House:
 def house(directory: Path, seed: int, guard: str = "") -> Iterator[House]:
     """With a guard of the program taken out at its start, or none."""
     directory.mkdir(exist_ok=True)
-    (directory / "sitecustomize.py").write_text(guard)
-    path = os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])
-    server = AllInOne(directory / "data", {"PYTHONPATH": path}, lasting_ports(1)[0])
+    settings = without(directory, guard) if guard else {}
+    server = AllInOne(directory / "data", settings, lasting_ports(1)[0])
     with ExitStack() as running:
         running.enter_context(server)
         proxy = running.enter_context(running_fault_proxy(server.url, seed))

@@ -60,7 +60,7 @@ GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
     ),
     "a sync of the data directory's name": (
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [5, 1, 2, 3],
+        [6, 14, 16, 17, 19, 20],
     ),
     "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
     "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]),

@@ -13,6 +13,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Unavailable
 from bottomless_server.runtime.http import create_api, json_response
 from bottomless_server.runtime.listeners import internal_url
@@ -27,6 +28,12 @@ BEHAVIOUR = set(sys.argv[3:])
 def note(event: str) -> None:
     with (DIRECTORY / "events").open("a") as events:
         events.write(f"{event}\n")
+
+
+class NotingCoordination(MemoryCoordination):
+    def hurry(self, seconds: float) -> None:
+        assert seconds > 0
+        note("hurry")
 
 
 class Tiny:
@@ -96,6 +103,7 @@ async def main() -> int:
         internal_urls=urls,
         drain_order=["second", "first"],
         drain_seconds=0.5,
+        coordination=NotingCoordination(lambda: 0),
     )
 
 

@@ -63,6 +63,17 @@ def _without_groups(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(walk, "_read_chunk", lambda *where: (read(*where)[0], False))
 
 
+def _without_writing_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery._Recovery, "_write_again", _nothing)
+
+
+def _a_round_behind_a_failed_sync(directory: Path) -> None:
+    test = (
+        test_recovery.test_what_is_offered_after_a_death_behind_a_failed_sync_outlives_a_power_cut
+    )
+    test(directory, 4, indexed=True)
+
+
 def _a_bad_last_chunk(directory: Path) -> None:
     test_recovery.test_a_bad_chunk_that_the_index_names_is_damage_and_the_others_stay(directory, 2)
 
@@ -85,6 +96,10 @@ RECOVERY: Final[dict[str, tuple[Removal, Callable[[Path], None]]]] = {
     "the checksum of a chunk": (
         _without_body_checksum,
         test_recovery.test_damage_below_the_checkpoint_is_never_cut,
+    ),
+    "the second write of what no index record proves": (
+        _without_writing_again,
+        _a_round_behind_a_failed_sync,
     ),
     "the end of a group": (
         _without_groups,

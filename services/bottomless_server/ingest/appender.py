@@ -197,9 +197,10 @@ class Appender:
         except Exception:
             log.exception("the appender met a bug", stream_id=self.stream_id)
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
-        finally:
-            await self._in_thread(self.log.close)
-            self.advanced.fire()
+        # Not after a cancel, when a stop is cut: a thread may still be writing, and behind a
+        # closed file its number may be another file's.
+        await self._in_thread(self.log.close)
+        self.advanced.fire()
 
     async def _round(self) -> None:
         """One round; what fails only this round is answered here, what stops the stream raises."""

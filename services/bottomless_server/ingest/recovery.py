@@ -9,10 +9,14 @@ A bad chunk with a good one of a later round behind it is damage too, wherever i
 a round is written only after the one before it was synced. So is a bad chunk that has a
 record in the index, which is written after the sync (walk.py).
 
-Everything here may be cut short by a crash and begun again: cutting a torn tail,
-removing a segment without a header and writing an index anew all end in the same state.
-The last file and the directory are synced before the log is offered, since what was
-read may so far be in memory only.
+Everything here may be cut short by a crash and begun again: cutting a torn tail, removing a
+segment without a header, writing whole rounds over themselves and writing an index anew all
+end in the same state. The last file and the directory are synced before the log is offered,
+since what was read may so far be in memory only.
+
+What nothing proves to have been synced is written once more before that. A sync that failed
+leaves pages that count as clean, and who died before it could cut them leaves a good round in
+memory that no later sync would bring to the disk: served, and gone with the next power cut.
 
 On the record's path: beside appender.py, after a crash.
 """
@@ -49,6 +53,8 @@ from bottomless_server.ingest.segments import Segment
 from bottomless_server.ingest.walk import Place, walk
 
 _INDEX_SIZE_MAX: Final = 2**31
+_COPY_SIZE: Final = 1024 * 1024
+"""Bytes in memory at a time while a round is written once more."""
 _BEGINNING: Final = Place(HEADER_SIZE, 0, TIMESTAMP_MIN, 0)
 
 
@@ -184,6 +190,9 @@ class _Recovery:
         self.segments.append(segment)
         if last:
             self._cut(fd, segment)
+            self._write_again(fd, segment, max(synced, _proven(stored, segment.index)))
+            self.files.fdatasync(fd)
+        # Only now: a record says that its chunk was synced.
         self._mend_index(header, segment.index, stored)
 
     def _add(self, segment: Segment, place: ChunkPlace) -> None:
@@ -199,7 +208,13 @@ class _Recovery:
         if torn > 0:
             self.files.truncate(fd, segment.size)
             self.cut_size = torn
-        self.files.fdatasync(fd)
+
+    def _write_again(self, fd: int, segment: Segment, start: int) -> None:
+        """Make what stands behind `start` unwritten in the eyes of the system."""
+        for position in range(start, segment.size, _COPY_SIZE):
+            size = min(_COPY_SIZE, segment.size - position)
+            data = read_exactly(self.files, fd, size, position)
+            write_all(self.files, fd, [data], position)
 
     def finish(self, names: list[str]) -> None:
         """Remove what belongs to no segment, and make the directory durable."""
@@ -281,6 +296,18 @@ def _indexed(stored: bytes, number: int, at: Place) -> ChunkPlace | None:
             follows = (place.position, place.first_offset) == (at.position, at.offset)
             return place if follows and place.size > 0 else None
     return None
+
+
+def _proven(stored: bytes, index: ChunkIndex) -> int:
+    """Up to where an index file, written after each sync, says that a segment was synced."""
+    records = index.encoded()
+    end = min(len(stored), len(records)) // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE
+    for start in range(end - INDEX_RECORD_SIZE, -1, -INDEX_RECORD_SIZE):
+        behind = start + INDEX_RECORD_SIZE
+        if stored[start:behind] == records[start:behind]:
+            place = index.place(start // INDEX_RECORD_SIZE)
+            return place.position + place.size
+    return 0
 
 
 def _check(fact: bool, why: str) -> None:

@@ -29,7 +29,7 @@ from bottomless_server.ingest.forwarding import Answer, Forwarding, is_forwarded
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.ingest.owner import Clocks
-from bottomless_server.ingest.room import Room
+from bottomless_server.ingest.room import Body, Room
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged import StagedBatches
 from bottomless_server.ingest.staged_commits import StagedCommits
@@ -44,6 +44,7 @@ from bottomless_server.runtime.http import (
     request_id_of,
     send_problem,
 )
+from bottomless_server.runtime.problems import enough_memory, unexpected
 
 log = structlog.get_logger(__name__)
 
@@ -99,10 +100,9 @@ class AppendRoute:
             return
         except StoreError as error:
             await send_problem(send, error, request_id)
-        except Exception:
+        except Exception as error:
             log.exception("an append met a bug", request_id=request_id)
-            bug = StoreError("an unexpected error", outcome=Outcome.UNKNOWN)
-            await send_problem(send, bug, request_id)
+            await send_problem(send, unexpected(error, Outcome.UNKNOWN), request_id)
 
 
 class Appends:
@@ -248,12 +248,7 @@ class Appends:
     ) -> Appended:
         """The room of the body goes back before that of the batches is taken."""
         async with self.room.body(appender.stream_id, form.size_to_hold) as room:
-            body = await read_body(scope, room.noting(receive), form.body_size_max)
-            if form.encoding is not None:
-                async with self._decoding:
-                    body = await asyncio.to_thread(
-                        decode_body, body, form.encoding, form.decoded_size_max
-                    )
+            body = await self._body(form, scope, receive, room)
         appended = await self._commits.commit(
             appender, form.promise, read_staged_ids(parse_json(body))
         )
@@ -265,17 +260,21 @@ class Appends:
     ) -> Appended:
         """Hold room for a body from its first byte until its records are stored."""
         async with self.room.body(appender.stream_id, form.size_to_hold) as room:
-            body = await read_body(scope, room.noting(receive), form.body_size_max)
-            if form.encoding is not None:
-                # The room for what was sent goes first: both together may be more than there is.
-                async with self._decoding:
-                    body = await asyncio.to_thread(
-                        decode_body, body, form.encoding, form.decoded_size_max
-                    )
-                    room.give_back()
-                    await room.take(len(body))
-            size_max = self._settings.ingest_chunk_size_max
-            append = await read_append(scope, form, body, size_max)
+            with enough_memory():
+                body = await self._body(form, scope, receive, room)
+                append = await read_append(scope, form, body, self.frame_size_max)
             appended = await appender.append(append)
             self.counts.note(appended, len(body))
             return appended
+
+    async def _body(self, form: Form, scope: Scope, receive: Receive, room: Body) -> bytes:
+        """The body with its encoding undone, and room held for that."""
+        body = await read_body(scope, room.noting(receive), form.body_size_max)
+        if form.encoding is None:
+            return body
+        # The room for what was sent goes first: both together may be more than there is.
+        async with self._decoding:
+            body = await asyncio.to_thread(decode_body, body, form.encoding, form.decoded_size_max)
+            room.give_back()
+            await room.take(len(body))
+        return body

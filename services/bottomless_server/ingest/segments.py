@@ -9,6 +9,8 @@ What is on disk after a crash:
 - in `write`, before its sync: perhaps a new segment with its header or a part of it, which
   recovery removes; perhaps parts of chunks at the end, which recovery cuts.
 - after its sync: the chunks, unanswered; recovery offers them as committed.
+- after a sync that failed, before the cut: the chunks as the system shows them, perhaps not on
+  the disk; recovery writes them once more and syncs before it offers them.
 - in `save_checkpoint`: the old checkpoint or the new one, both true.
 - in `remove`: a prefix of the log fewer, since each removal is synced before the next.
 

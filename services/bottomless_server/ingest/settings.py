@@ -38,8 +38,6 @@ class IngestSettings(CommonSettings):
     ingest_queue_wait_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long an append waits for room before 503 `overloaded`."""
 
-    ingest_producer_count_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Producers that a stream remembers: some 500 bytes each, in memory and in every segment."""
     ingest_producer_append_count_max: Annotated[int, Field(ge=5, le=8)] = 5
     """Appends of each whose repeat is answered with the original's offsets."""
     ingest_key_count_max: Annotated[int, Field(ge=1, le=500_000)] = 50_000

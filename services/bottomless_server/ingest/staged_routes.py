@@ -28,6 +28,7 @@ from bottomless_server.runtime.http import (
     parse_query,
     read_body,
 )
+from bottomless_server.runtime.problems import enough_memory
 
 
 class StagedRoute:
@@ -53,8 +54,12 @@ class StagedRoute:
             self._appends.require_disk()
             stream_id = appender.stream_id
             async with self._appends.room.body(stream_id, size) as room:
-                body = await read_body(scope, room.noting(request.receive), BINARY_BODY_SIZE_MAX)
-                frames = await asyncio.to_thread(read_frames, body, self._appends.frame_size_max)
+                with enough_memory():
+                    body = await read_body(
+                        scope, room.noting(request.receive), BINARY_BODY_SIZE_MAX
+                    )
+                    frame_size_max = self._appends.frame_size_max
+                    frames = await asyncio.to_thread(read_frames, body, frame_size_max)
                 try:
                     batch = await self._staged.stage(
                         stream_id, f"st_{os.urandom(16).hex()}", frames

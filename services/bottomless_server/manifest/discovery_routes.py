@@ -91,6 +91,7 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
             "labels": limits.LABEL_COUNT_MAX,
             "label_length": limits.LABEL_SIZE_MAX,
             "consumers": settings.manifest_consumer_count_max,
+            "producers": settings.ingest_producer_count_max,
             "leases": LEASE_COUNT_MAX,
             "fragment_target_bytes": [
                 limits.FRAGMENT_TARGET_SIZE_MIN,

@@ -109,8 +109,9 @@ class Roots:
 
         Raises:
             ManifestMoved: there is a newer root by now.
-            Unavailable: the object is missing while the record names it, or the store fails.
-            Corrupt
+            Unavailable: the store does not answer.
+            Corrupt: `data-missing` where the object is not there while the record names it, or
+                it is damaged.
         """
         if state.root is None:
             return Tree(stream, state, None)
@@ -179,10 +180,8 @@ class Roots:
             if newer.version > state.version:
                 raise ManifestMoved("the root was replaced while it was read") from error
             log.error("manifest_node_missing", stream_id=stream_id, uid=uid, version=state.version)  # noqa: TRY400
-            raise Unavailable(
-                "an object of the manifest is missing in object storage",
-                code=Code.OBJECT_STORE_UNAVAILABLE,
-                retryable=False,
+            raise Corrupt(
+                "an object of the manifest is missing in object storage", code=Code.DATA_MISSING
             ) from error
 
 

@@ -57,6 +57,8 @@ def _decode(body: bytes, encoding: Literal["zstd", "lz4"], limit: int) -> bytes:
                 if size > limit:
                     raise _too_large(limit)
                 parts.append(part)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError):
         raise _malformed() from None
     if not body:

@@ -39,6 +39,7 @@ from bottomless_server.runtime.problems import (
     problem_response,
     request_id_of,
     send_problem,
+    unexpected,
 )
 from bottomless_server.runtime.queries import Parser, boolean, choice, integer, parse_query, text
 
@@ -214,8 +215,7 @@ async def _answer_any(request: Request, error: Exception) -> Response:
 def _answer_bug(request: Request, error: Exception) -> Response:
     log.error("request met a bug", **_named(request), exc_info=error)
     outcome = Outcome.NONE if request.method in _READS else Outcome.UNKNOWN
-    bug = StoreError("an unexpected error; the log has it under the request id", outcome=outcome)
-    return _answer(request, bug)
+    return _answer(request, unexpected(error, outcome))
 
 
 def _named(request: Request) -> dict[str, str]:

@@ -201,5 +201,8 @@ class MeasuredCoordination:
         with self._calls.one("check"):
             await self._coordination.check()
 
+    def hurry(self, seconds: float) -> None:
+        self._coordination.hurry(seconds)
+
     async def aclose(self) -> None:
         await self._coordination.aclose()

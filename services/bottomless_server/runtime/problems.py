@@ -7,14 +7,15 @@ name a status; `http.py` puts this behind every application.
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Scope, Send
 
-from bottomless.errors import Code, Fault, InvalidRequest, Outcome, StoreError
+from bottomless.errors import Code, Fault, InvalidRequest, Outcome, Overloaded, StoreError
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -109,6 +110,33 @@ _STORES_AWAY: Final = frozenset({Code.OBJECT_STORE_UNAVAILABLE, Code.COORDINATIO
 _PAUSE_SECONDS: Final = 1
 
 _REQUEST_ID: Final = "bottomless.request_id"
+
+
+def unexpected(error: Exception, outcome: Outcome) -> StoreError:
+    """What is answered to what nobody foresaw. Memory that ran out is no bug, and passes; but
+    `overloaded` says that nothing was stored, so only where that is known."""
+    if isinstance(error, MemoryError) and outcome is Outcome.NONE:
+        return _out_of_memory()
+    sentence = "an unexpected error; the log has it under the request id"
+    return StoreError(sentence, outcome=outcome)
+
+
+@contextmanager
+def enough_memory() -> Iterator[None]:
+    """Put around what is done of a write before anything of it is stored.
+
+    Raises:
+        Overloaded: the process has too little memory for it.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise _out_of_memory() from error
+
+
+def _out_of_memory() -> Overloaded:
+    sentence = "this process has too little memory for it now"
+    return Overloaded(sentence, retry_after_seconds=_PAUSE_SECONDS)
 
 
 def request_id_of(scope: Scope) -> str:

@@ -7,7 +7,8 @@
     drain(), in order of the data  with one deadline for all of it; the public listener still
                                    answers, so that refused appends hear why
     public listener closes         reads that still wait hear 503 `draining`
-    stop(), in reverse             internal listeners close last
+    stop(), in reverse             internal listeners close last; coordination that is silent
+                                   is not waited for longer than HURRY_SECONDS
     exit code 0
 
 A second signal ends the process at once: nothing that was answered depends on a clean
@@ -28,6 +29,7 @@ import structlog
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bottomless.coordination.base import Coordination
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless_server.runtime.allocator import bound_arenas
 from bottomless_server.runtime.front import Front
@@ -49,6 +51,9 @@ INTERNAL_CLOSE_SECONDS: Final = 1
 """Who called there has stopped by then, or will call again."""
 STOP_SECONDS: Final = 10.0
 """For each service to stop after the drain."""
+HURRY_SECONDS: Final = 6.0
+"""For all that services tell coordination when they stop: leases that they give up, streams that
+they leave clean. What is not told costs others a wait for the lease, and nothing else."""
 
 
 class Service(Protocol):
@@ -103,9 +108,11 @@ async def serve(
     internal_urls: Mapping[str, str],
     drain_order: Sequence[str],
     drain_seconds: float,
+    coordination: Coordination | None,
     front: Front | None = None,
 ) -> int:
     """Run services, in the order in which they start, until a signal; returns the exit code.
+    `coordination` is what they share, if they have any.
 
     Raises:
         CannotStart, StoreError, OSError: at the start; what had started was stopped.
@@ -149,6 +156,8 @@ async def serve(
         in_flight.cut()
     finally:
         await public.close()
+        if coordination is not None:
+            coordination.hurry(HURRY_SECONDS)
         for service in reversed(started):
             ended = await _ended(service.name, "stop", service.stop(), STOP_SECONDS)
             failures += ended is not True

@@ -111,6 +111,10 @@ class CommonSettings(IdentitySettings):
     rate_key_append_bytes_per_second: Annotated[int, Field(ge=KIB)] | None = None
     """The same for each credential."""
 
+    ingest_producer_count_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Producers that a stream remembers: some 500 bytes each, in memory and in every segment.
+    Ingest holds it and manifest tells clients of it."""
+
     fault_points: bool = False
     """For tests alone: let the internal listener arm places where the process dies."""
 

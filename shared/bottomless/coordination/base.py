@@ -175,4 +175,9 @@ class Coordination(Protocol):
         """
         ...
 
+    def hurry(self, seconds: float) -> None:
+        """For a stop: whatever waits for the store in `seconds` from now, or begins to later, fails
+        then as if the store did not answer. Only the first call counts."""
+        ...
+
     async def aclose(self) -> None: ...

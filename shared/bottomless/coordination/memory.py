@@ -109,6 +109,9 @@ class MemoryCoordination:
     async def check(self) -> None:
         """It answers; what it is given lives as long as the process, and callers know that."""
 
+    def hurry(self, seconds: float) -> None:
+        """It never makes anybody wait."""
+
     async def aclose(self) -> None:
         """Keep everything: a test may look at it afterwards."""
 

@@ -52,6 +52,9 @@ class RedisCoordination:
     def __init__(self, pool: BlockingConnectionPool, *, accept_unsafe: bool = False) -> None:
         self._pool = pool
         self._accept_unsafe = accept_unsafe
+        self._deadline: float | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        """Of calls that wait for the server, so that `hurry` reaches them."""
 
     @classmethod
     def connect(
@@ -166,6 +169,13 @@ class RedisCoordination:
                     facts={"setting": name, "value": value, "wanted": wanted},
                 )
 
+    def hurry(self, seconds: float) -> None:
+        if self._deadline is not None:
+            return
+        self._deadline = asyncio.get_running_loop().time() + seconds
+        for wait in self._waits:
+            wait.reschedule(self._deadline)
+
     async def aclose(self) -> None:
         await self._pool.aclose()
 
@@ -184,7 +194,7 @@ class RedisCoordination:
         """Replies to commands that only read."""
         async with self._connection() as connection:
             try:
-                return _unless_refused(await _exchange(connection, commands))
+                return _unless_refused(await self._exchange(connection, commands))
             except (RedisError, OSError) as error:
                 raise _unavailable(error) from error
 
@@ -201,7 +211,7 @@ class RedisCoordination:
         """
         async with self._connection() as connection:
             try:
-                replies = await _exchange(connection, [("WATCH", *redis_keys), *reads])
+                replies = await self._exchange(connection, [("WATCH", *redis_keys), *reads])
                 _unless_refused(replies)
             except (RedisError, OSError) as error:
                 raise _unavailable(error) from error
@@ -212,7 +222,7 @@ class RedisCoordination:
             if not connection.is_connected:
                 raise CoordinationUnavailable("the connection was closed")
             try:
-                replies = await _exchange(connection, [("MULTI",), *writes, ("EXEC",)])
+                replies = await self._exchange(connection, [("MULTI",), *writes, ("EXEC",)])
             except (RedisError, OSError) as error:
                 raise CoordinationUnknown("the coordination store did not answer EXEC") from error
             return _executed(replies)
@@ -221,7 +231,8 @@ class RedisCoordination:
     async def _connection(self) -> AsyncIterator[AbstractConnection]:
         """One connection; closed, not reused, unless the block ends without an exception."""
         try:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            async with self._in_time():
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         try:
@@ -232,21 +243,33 @@ class RedisCoordination:
         finally:
             await asyncio.shield(self._pool.release(connection))
 
+    async def _exchange(
+        self, connection: AbstractConnection, commands: Sequence[Command]
+    ) -> list[Any]:
+        """Send commands at once and read all their replies; a refusal is a reply like others."""
+        async with self._in_time():
+            try:
+                await connection.send_packed_command(connection.pack_commands(commands))
+            except RuntimeError as error:
+                # What uvloop says of a connection that the other side has reset meanwhile.
+                raise ConnectionResetError("the connection is closed") from error
+            replies: list[Any] = []
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+            return replies
 
-async def _exchange(connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
-    """Send commands at once and read all their replies; a refusal is a reply like others."""
-    try:
-        await connection.send_packed_command(connection.pack_commands(commands))
-    except RuntimeError as error:
-        # What uvloop says of a connection that the other side has reset meanwhile.
-        raise ConnectionResetError("the connection is closed") from error
-    replies: list[Any] = []
-    for _ in commands:
-        try:
-            replies.append(await connection.read_response())
-        except ResponseError as error:
-            replies.append(error)
-    return replies
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Wait for the server no longer than `hurry` allows; the TimeoutError is an OSError."""
+        async with asyncio.timeout_at(self._deadline) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
 
 
 def _unless_refused(replies: list[Any]) -> list[Any]:

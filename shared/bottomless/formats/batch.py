@@ -184,6 +184,8 @@ def decode_message(
 
     Raises:
         Corrupt: the checksum, the codec, the message or its rows are wrong.
+        MemoryError: there is too little for it, which says nothing of the bytes; Arrow's own
+            is one of its exceptions too.
     """
     what = "batch frame"
     check(what, len(stored) == header.stored_size, f"{len(stored)} bytes, not {header.stored_size}")
@@ -193,6 +195,8 @@ def decode_message(
     try:
         batch = pa.ipc.read_record_batch(message, schema_of(header.columns))
         batch.validate(full=full)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise corrupt(what, "it is not a valid Arrow record batch") from error
     check(what, batch.num_rows == header.record_count, "its record count is not its batch's")
@@ -228,6 +232,8 @@ def _decompress(header: FrameHeader, stored: memoryview) -> memoryview | pa.Buff
         with pa.CompressedInputStream(pa.BufferReader(stored), "lz4") as stream:
             raw = stream.read_buffer(header.raw_size)
             check(what, raw.size == header.raw_size and stream.read_buffer(1).size == 0, why)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise corrupt(what, why) from error
     return raw

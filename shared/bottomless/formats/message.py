@@ -57,6 +57,8 @@ def open_message(raw: memoryview | pa.Buffer, columns: Columns) -> pa.ipc.Messag
     try:
         # Arrow verifies the flatbuffer here, so that the walk below stays inside it.
         message = pa.ipc.read_message(pa.py_buffer(raw))
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, EOFError) as error:
         raise corrupt(what, "it is malformed") from error
     check(what, message.type == "record batch", "it is not a record batch")

@@ -1,5 +1,7 @@
 """What a log holds after a stop of any kind: torn tails go, damage stays and is said."""
 
+import errno
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.power_loss import PowerLossDisk
 
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
@@ -47,13 +50,13 @@ def written(directory: Path, sizes: Sequence[int], roll: RollBounds = ROLL) -> S
     return log
 
 
-def add(log: SegmentLog, sizes: Sequence[int]) -> None:
+def add(log: SegmentLog, sizes: Sequence[int], timestamp: int = 1_000) -> None:
     for number, size in enumerate(sizes):
         appends = [an_append(size // 16, 16) if size > CHUNK_SIZE_MAX else an_append(size)]
         sealed = seal_round(
             appends,
             next_offset=log.next_offset,
-            timestamp=1_000 + number,
+            timestamp=timestamp + number,
             epoch=3,
             chunk_size_max=CHUNK_SIZE_MAX,
         )
@@ -67,8 +70,18 @@ def checkpoint(log: SegmentLog) -> None:
     log.save_checkpoint(point)
 
 
-def recovered(directory: Path) -> Recovered:
-    return recover(RealFileCalls(), directory, STREAM, 0)
+class HastyFiles(RealFileCalls):
+    """Without syncs, where a thousand logs are looked at and no power is lost."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def fsync_dir(self, path: Path) -> None:
+        pass
+
+
+def recovered(directory: Path, files: RealFileCalls | None = None) -> Recovered:
+    return recover(files or RealFileCalls(), directory, STREAM, 0)
 
 
 def flip(path: Path, position: int) -> None:
@@ -116,7 +129,7 @@ def test_a_log_cut_at_any_byte_of_its_last_two_rounds_keeps_the_whole_ones(
         path.write_bytes(data[:size])
         index_path(log.directory, 0).unlink(missing_ok=True)
 
-        found = recovered(log.directory)
+        found = recovered(log.directory, HastyFiles())
 
         whole = sum(end <= size for end in ends[1:])
         assert found.next_offset == whole, size
@@ -424,3 +437,84 @@ def test_a_recovered_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     last = recovered(log.directory)
     assert last.next_offset == 10
     assert [s.first_offset for s in last.segments] == [0, 4, 8]
+
+
+class _Died(BaseException):
+    """The process is gone: nothing of it runs on."""
+
+
+def dies_after_a_failed_sync(disk: PowerLossDisk, directory: Path, sync_count: int) -> None:
+    """Append until the sync of this number fails, and die before anything can be cut."""
+    failed = False
+
+    def before(call: str, path: Path) -> None:
+        nonlocal failed, sync_count
+        if failed and call in ("truncate", "unlink"):
+            raise _Died
+        if call == "fdatasync" and path.suffix == ".segment":
+            sync_count -= 1
+            if sync_count == 0:
+                failed = True
+                raise OSError(errno.EIO, "not written")
+
+    disk.make_dir(directory)
+    disk.fsync_dir(directory.parent)
+    disk.before = before
+    with pytest.raises(_Died):
+        add(
+            SegmentLog(disk, directory, STREAM, ROLL, segments=[], next_offset=0, last_timestamp=0),
+            [100] * 10,
+        )
+    disk.before = lambda _, __: None
+    disk.end_processes()
+
+
+@pytest.mark.parametrize("sync_count", [1, 2, 4], ids=["header", "first round", "later round"])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_is_offered_after_a_death_behind_a_failed_sync_outlives_a_power_cut(
+    tmp_path: Path, sync_count: int, *, indexed: bool
+) -> None:
+    """The kernel counts what it did not write as clean: a later sync alone would not bring it."""
+    directory, kept = tmp_path / "log", set()
+    for seed in range(10):
+        disk = PowerLossDisk(tmp_path)
+        dies_after_a_failed_sync(disk, directory, sync_count)
+        if not indexed and index_path(directory, 0).name in disk.names(directory):
+            disk.unlink(index_path(directory, 0))
+        offered = recover(disk, directory, STREAM, 0)
+        log = SegmentLog(
+            disk,
+            directory,
+            STREAM,
+            ROLL,
+            segments=offered.segments,
+            next_offset=offered.next_offset,
+            last_timestamp=offered.last_timestamp,
+        )
+        kept.add(offered.next_offset)
+        if seed % 2:
+            add(log, [100], 2_000)
+
+        disk.lose_power(random.Random(seed))
+
+        found = recover(disk, directory, STREAM, 0)
+        assert found.next_offset == log.next_offset
+        assert places(found)[: len(places(offered))] == places(offered)
+    # Nobody was answered, so it may be kept or cut; here it is kept, or this showed nothing.
+    assert kept == {max(sync_count - 1, 0)}
+
+
+def test_only_what_nothing_proves_to_be_synced_is_written_again(tmp_path: Path) -> None:
+    log = written(tmp_path / "log", [100, 200, 300])
+    files = RecordedFiles()
+
+    recover(files, log.directory, STREAM, 0)
+    assert [call.name for call in files.calls if call.path.endswith(".segment")] == ["fdatasync"]
+
+    index = index_path(log.directory, 0)
+    index.write_bytes(index.read_bytes()[:-INDEX_RECORD_SIZE])
+    files.calls.clear()
+    recover(files, log.directory, STREAM, 0)
+    calls = [(call.name, call.end) for call in files.calls if call.path.endswith(".segment")]
+    assert calls == [("pwritev", log.segments[0].size), ("fdatasync", 0)]
+    assert recovered(log.directory).next_offset == 3

@@ -16,7 +16,10 @@ from bottomless.formats.stream_record import decode_registry
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import EpochStart, StreamRecord
+from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
+from bottomless_server.manifest.discovery_routes import describe_limits
+from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.runtime.http import wrap
 
 
@@ -419,3 +422,11 @@ async def test_streams_beyond_the_bound_take_turns() -> None:
             statuses = [(await started.public.put(f"/v1/streams/{n}")).status_code for n in names]
 
     assert statuses == [200] * 6
+
+
+def test_limits_say_what_ingest_holds_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTTOMLESS_INGEST_PRODUCER_COUNT_MAX", "3")
+
+    told = describe_limits(ManifestSettings())["stream"]["producers"]
+
+    assert told == IngestSettings().ingest_producer_count_max == 3

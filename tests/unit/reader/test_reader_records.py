@@ -240,7 +240,8 @@ async def test_a_missing_root_is_an_error_and_never_an_empty_stream(world: World
 
     answer = await world.get("/records?offset=0")
 
-    assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
+    assert (answer.status_code, answer.json()["code"]) == (502, "data-missing")
+    assert not answer.json()["retryable"]
 
 
 async def test_damage_on_the_way_is_fetched_again(world: World) -> None:

@@ -57,6 +57,10 @@ def an_api() -> FastAPI:
     async def bug() -> Any:
         raise ZeroDivisionError("secret")
 
+    @api.api_route("/large", methods=["GET", "POST"])
+    async def large() -> Any:
+        raise MemoryError
+
     @api.get("/half")
     async def half() -> Any:
         async def parts() -> Any:
@@ -190,6 +194,22 @@ async def test_a_bug_is_logged_and_shows_nothing(method: str, outcome: str) -> N
     assert "secret" not in answer.text
     assert [entry["exc_info"].args for entry in logs] == [("secret",)]
     assert logs[0]["request_id"] == answer.headers["request-id"]
+
+
+async def test_memory_that_ran_out_passes_but_nobody_says_so_of_a_write_that_may_be_stored() -> (
+    None
+):
+    with structlog.testing.capture_logs() as logs:
+        async with client_of(an_app()) as client:
+            read, write = await client.get("/large"), await client.post("/large")
+    problem = problem_of(read)
+    assert (read.status_code, problem["code"]) == (503, "overloaded")
+    assert (problem["retryable"], problem["outcome"]) == (True, "none")
+    assert read.headers["retry-after"] == "1"
+    assert (write.status_code, problem_of(write)["outcome"]) == (500, "unknown")
+    assert [entry["request_id"] for entry in logs] == [
+        answer.headers["request-id"] for answer in (read, write)
+    ]
 
 
 async def test_a_bug_in_the_middle_of_an_answer_cuts_the_connection() -> None:

@@ -90,6 +90,7 @@ def test_services_start_in_order_drain_in_theirs_and_stop_in_reverse(
         "start second",
         "drain second",
         "drain first",
+        "hurry",
         "stop second",
         "stop first",
     ]

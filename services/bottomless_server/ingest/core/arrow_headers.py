@@ -36,5 +36,7 @@ def read_headers(source: Any) -> Any:
         raise column_fault(_NAME, "a record has a header twice")
     try:
         return source.cast(FIELDS[Columns.HEADERS].type)
+    except MemoryError:
+        raise
     except pa.ArrowException as error:
         raise column_fault(_NAME, "a value does not fit the column's type") from error

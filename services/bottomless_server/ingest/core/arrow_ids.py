@@ -41,6 +41,8 @@ def read_ids(columns: Sequence[Any]) -> NDArray[np.int64]:
         raise column_fault(ID_NAME, "the column has no nulls")
     try:
         ids = np.concatenate([np.asarray(column.cast(pa.int64())) for column in columns])
+    except MemoryError:
+        raise
     except pa.ArrowException as error:
         raise column_fault(ID_NAME, f"it is an integer from 0 to {SEQUENCE_MAX}") from error
     if ids.min() < 0 or ids.max() > SEQUENCE_MAX:

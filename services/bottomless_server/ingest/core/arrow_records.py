@@ -81,6 +81,8 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
                         "", f"the records decode to more than {DECOMPRESSED_SIZE_MAX} bytes"
                     )
                 batches.append(batch)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise column_fault("", "the Arrow stream is not valid") from error
     if not batches:
@@ -132,6 +134,8 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
     _check_sizes(column, name, source)
     try:
         array = _converted(source, FIELDS[column].type)
+    except MemoryError:
+        raise
     except pa.ArrowException as error:
         raise column_fault(name, "a value does not fit the column's type") from error
     if column is Columns.FILTER_VALUE:
@@ -207,6 +211,8 @@ def _check_contents(batch: pa.RecordBatch) -> None:
         chosen = values if marked.all() else values.filter(pa.array(marked))
         try:
             chosen.cast(pa.utf8()).validate(full=True)
+        except MemoryError:
+            raise
         except pa.ArrowException as error:
             raise column_fault("value", "a value that is text is not UTF-8") from error
         if content is Content.JSON:

@@ -1,4 +1,5 @@
-"""Guards of the product, with what it is to run without each: text that Python runs at its start.
+"""Guards of the product in processes of their own, with what it is to run without each: text that
+Python runs at its start.
 
 A guard that can be taken out without a run noticing guards nothing, or the run is blind.
 """
@@ -7,6 +8,15 @@ import os
 from pathlib import Path
 from typing import Final
 
+NO_CONDITION: Final = """
+import dataclasses
+import bottomless_server.ingest.line as line
+decide = line.decide
+def decide_without(tracking, append, *when):
+    anywhere = dataclasses.replace(append.promise, expected_offset=None)
+    return decide(tracking, dataclasses.replace(append, promise=anywhere), *when)
+line.decide = decide_without
+"""
 NO_MEMORY_OF_PRODUCERS: Final = """
 import dataclasses
 import bottomless_server.ingest.line as line
@@ -45,6 +55,6 @@ Appender._append_chosen = answer_first
 
 def without(directory: Path, guard: str) -> dict[str, str]:
     """The environment of processes that run without a guard."""
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)
     (directory / "sitecustomize.py").write_text(guard)
     return {"PYTHONPATH": os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])}
