@@ -108,8 +108,7 @@ class Trouble:
             self._tell(f"kills at change {left} of a file", program)
 
     def _kill_at_change(self, program: Program, left: int, *, power: bool) -> None:
-        process, disk = program.process, program.disk
-        assert process is not None
+        disk = program.disk
         assert disk is not None
 
         def before(call: str, path: Path) -> None:
@@ -117,6 +116,9 @@ class Trouble:
             left -= call in _CHANGES
             if left <= 0:
                 disk.before = _nothing
+                # Whoever makes the call, which may be the next life: seed 2016.
+                process = program.process
+                assert process is not None
                 self.ground.story.tell(program.name, f"dies before {call} of {path.suffix}")
                 process.kill()
                 if power:

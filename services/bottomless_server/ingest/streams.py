@@ -231,7 +231,8 @@ class OwnedStreams:
             except OwnedElsewhere as owner:
                 self._elsewhere[stream_id] = owner.owner_url
                 raise
-            if not segments:
+            # One may lie here without a chunk, and then says nothing of producers.
+            if not any(len(segment.index) for segment in segments):
                 await self._take_left(record, claim, tracking)
             await self._in_thread(self._make_dir, directory)
             appender = Appender(

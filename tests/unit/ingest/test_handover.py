@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.streams import node_key
 from bottomless_server.ingest import owner as owner_module
@@ -89,6 +90,28 @@ async def test_the_next_owner_knows_them_after_a_crash_between_its_dirty_mark_an
     assert (await numbered(after, 1, "b")).json()["first_offset"] == 1
     await after.aclose()
     await other.aclose()
+
+
+async def test_the_next_owner_knows_them_after_a_crash_behind_the_header_of_its_first_segment(
+    tmp_path: Path,
+) -> None:
+    """Found by the simulation: seeds 2008 and 2010."""
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    await numbered(house, 0, "a")
+    other = await moved(house, tmp_path)
+    other.files.faults["pwritev"] = [0, no_space()]
+    assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
+    assert [path.stat().st_size for path in other.segments()] == [HEADER_SIZE]
+    after = other.after_crash()
+    await after.start()
+
+    assert (await numbered(after, 0, "a")).json()["duplicates"] == 1
+    assert (await numbered(after, 1, "b")).json()["first_offset"] == 1
+    again = after.after_crash()
+    await again.start()
+    assert (await numbered(again, 0, "a")).json()["duplicates"] == 1, "its own log says so now"
+    for one in (again, after, other):
+        await one.aclose()
 
 
 async def test_what_was_known_before_a_loss_is_not_known_behind_its_gap(tmp_path: Path) -> None:
