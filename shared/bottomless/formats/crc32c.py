@@ -153,7 +153,7 @@ def _product(first: int, second: int) -> int:
 
 @lru_cache(maxsize=1)
 def _squares() -> list[int]:
-    """x to the power of 8, 16, 32 and so on: what 1, 2, 4 zero bytes do."""
+    """X to the power of 8, 16, 32 and so on: what 1, 2, 4 zero bytes do."""
     square = _ONE >> 8
     squares = []
     for _ in range(_SIZE_BITS):
