@@ -1,8 +1,9 @@
-"""Jobs that are killed at any moment and started again: each row is there once.
+"""Jobs that are killed and started again: each row is there once, and each fault told once.
 
-A job runs as a program of its own, `python -m bottomless.spark.<job>`, and dies by SIGKILL in
-the middle of its rounds; the next run is that of somebody else, in the session of the tests.
-BOTTOMLESS_TEST_KILLS says how many die one after the other before one may end.
+Jobs of all kinds run in one program, and it dies by SIGKILL when each of them stands in the
+middle of its rounds (support/job_driver.py); what goes on is somebody else, in the session of
+the tests. The seed says in which round, and whether before or after what makes that round part of the
+output. BOTTOMLESS_TEST_KILLS says how many programs die one after the other before one may end.
 """
 
 import itertools
@@ -13,32 +14,38 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from support.job_driver import Job, Plan, Stop
+from support.pages import ROOT
 from support.server import AllInOne
-from support.spark_session import Streams, spark
+from support.spark_session import QUICK, Streams, spark
 from support.waiting import until
 
 from bottomless.client import Client
-from bottomless.errors import Unavailable, WrongOffset
-from bottomless.spark.jobs import export, replay
+from bottomless.errors import InvalidRequest, Unavailable, WrongOffset
+from bottomless.spark.jobs import export, import_parquet, replay, verify
 from bottomless.spark.jobs.delta_output import DeltaOutput
 from bottomless.spark.jobs.parquet_output import ParquetOutput
 
 KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "1"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "0")) or random.randrange(2**32)
 COUNT: Final = 9_000
-ROUND: Final = 40_000
-"""Bytes of a round: some twenty of them."""
+ROUND: Final = 120_000 // KILLS
+"""Bytes of a round: more of them than are begun by those that die."""
+ROUNDS_MAX: Final = 3
+"""The last round of a run, from 1 on, that it may stop in."""
+FRAGMENTS: Final = (ROUNDS_MAX + 1) * KILLS + 1
+"""Of the stream that is verified, one a round."""
 START_SECONDS: Final = 240
 
 __all__ = ["spark"]
@@ -52,46 +59,119 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def streams(running: AllInOne, spark: SparkSession) -> Iterator[Streams]:
     with Client(running.url) as client:
         yield Streams(client, spark, running)
 
 
-@pytest.fixture
+def wide(first: int, count: int) -> pa.Table:
+    """Rows of some size, whose values are their offsets."""
+    values = [b"%d %s" % (number, b"x" * 70) for number in range(first, first + count)]
+    return pa.table({"value": pa.array(values, pa.binary())})
+
+
+@pytest.fixture(scope="module")
 def name(streams: Streams) -> str:
     """A stream of several fragments and a tail, whose values are their offsets."""
     made = f"kill-{next(_numbers)}"
     streams.client.create_stream(made, {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}})
     for start in range(0, COUNT, 1_000):
-        values = [b"%d %s" % (number, b"x" * 70) for number in range(start, start + 1_000)]
-        streams.client.append_arrow(made, pa.table({"value": pa.array(values, pa.binary())}))
+        streams.client.append_arrow(made, wide(start, 1_000))
     streams.client.wait_until_stored(made, timeout_seconds=30)
     return made
 
 
-def killed(job: list[str], may_die: Callable[[], bool], pause: float) -> None:
-    """Run a job as a program of its own and kill it, some time after it may die."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *job],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+@pytest.fixture(scope="module")
+def damaged(streams: Streams) -> str:
+    """A stream of some fragments, one of which has a bit that is turned."""
+    made = f"kill-{next(_numbers)}"
+    streams.client.create_stream(made, {"fragment": {"max_age_ms": 100}})
+    for number in range(FRAGMENTS):
+        streams.client.append_arrow(made, wide(number, 10))
+        streams.client.wait_until_stored(made, timeout_seconds=30)
+    listed = list(streams.client.list_fragments(made, {"locations": "true"}))
+    assert len(listed) == FRAGMENTS
+    file = streams.server.objects / listed[0]["object_key"]
+    data = bytearray(file.read_bytes())
+    data[200] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(data)
+    return made
+
+
+@pytest.fixture(scope="module")
+def jobs(
+    streams: Streams, name: str, damaged: str, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """All jobs that are killed KILLS times, each in the middle of its rounds: their directory."""
+    print(f"BOTTOMLESS_TEST_SEED={SEED}")
+    directory = tmp_path_factory.mktemp("killed")
+    (directory / "files").mkdir()
+    for number in range(COUNT // 1_000):
+        rows = wide(number * 1_000, 1_000)
+        pq.write_table(rows, directory / f"files/{number}.parquet", row_group_size=1_000 // KILLS)
+    for target in ("replayed", "imported"):
+        streams.client.create_stream(target)
+    chance = random.Random(SEED)
+    for _ in range(KILLS):
+        planned = [
+            Job(title, kind, Stop(chance.randint(1, ROUNDS_MAX), chance.random() < 0.5), *call)
+            for title, kind, *call in calls(streams, name, damaged, directory)
+        ]
+        killed(directory, planned)
+    return directory
+
+
+def calls(streams: Streams, name: str, damaged: str, directory: Path) -> list[tuple[Any, ...]]:
+    url = streams.server.url
+    of_name = {"url": url, "stream": name, "minPartitions": "2"}
+    cut = {"round_size": ROUND}
+    return [
+        *(
+            (form, "export", (of_name, str(directory / form)), {**cut, "form": form})
+            for form in ("parquet", "delta")
+        ),
+        ("replay", "replay", (of_name, "replayed", "again"), cut),
+        ("import", "import", (str(directory / "files"), url, "imported", "first"), cut),
+        (
+            "verify",
+            "verify",
+            ({"url": url, "stream": damaged}, str(directory / "report")),
+            {"round_size": 1},
+        ),
+    ]
+
+
+def killed(directory: Path, planned: list[Job]) -> None:
+    """Run jobs as a program of its own and kill it when all of them have stopped."""
+    plan = directory / "plan.json"
+    plan.write_text(json.dumps(Plan(str(directory), QUICK, tuple(planned))))
+    for job in planned:
+        (directory / f"{job.title}.stopped").unlink(missing_ok=True)
+    log = directory / "driver.log"
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "support.job_driver", str(plan)],
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'docs/examples'}"},
+        )
+
+    def all_stopped() -> bool:
+        stopped = [(directory / f"{job.title}.stopped").exists() for job in planned]
+        return process.poll() is not None or all(stopped)
+
     try:
-        until(lambda: may_die() or process.poll() is not None, START_SECONDS, "its first rounds")
-        assert process.poll() is None, process.stderr and process.stderr.read()[-3000:]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(pause)
+        until(all_stopped, START_SECONDS, "the middle of all jobs")
         # The driver alone: what it has started may go on for a moment, as on a cluster.
         process.kill()
-        assert process.wait(30) == -signal.SIGKILL, "it was done before"
+        assert process.wait(30) == -signal.SIGKILL, log.read_text()[-3000:]
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 def offsets_in(output: str, form: str) -> list[int]:
@@ -105,29 +185,16 @@ def plans(output: Path, form: str) -> int:
     return len(list(log.glob("*.json")))
 
 
-def begun(output: Path, form: str, count: int) -> bool:
-    return plans(output, form) > count
-
-
 @pytest.mark.timeout(300 + 300 * KILLS)
-@pytest.mark.parametrize("form", ["parquet", "delta"] if KILLS > 1 else ["parquet"])
+@pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_a_killed_export_has_each_row_once_in_the_end(
-    streams: Streams, name: str, form: str, tmp_path: Path
+    streams: Streams, name: str, jobs: Path, form: str
 ) -> None:
-    print(f"BOTTOMLESS_TEST_SEED={SEED}")
-    chance = random.Random(SEED)
-    output = tmp_path / "out"
-    job = ["bottomless.spark.export", name, str(output), "--url", streams.server.url]
-    for _ in range(KILLS):
-        before = plans(output, form)
-        killed(
-            [*job, "--format", form, "--round-bytes", str(ROUND)],
-            partial(begun, output, form, before + 1),
-            chance.uniform(0, 0.5),
-        )
-    assert 1 < plans(output, form) < 20
+    output = jobs / form
+    assert plans(output, form) > 0
     wanted = {"url": streams.server.url, "stream": name, "minPartitions": "3"}
-    export(streams.spark, wanted, str(output), form=form)
+    done = export(streams.spark, wanted, str(output), form=form)
+    assert done.rows > 0
     assert offsets_in(str(output), form) == list(range(COUNT))
 
 
@@ -203,35 +270,52 @@ def test_of_two_exports_at_once_one_adds_a_round(
 
 
 @pytest.mark.timeout(300 + 300 * KILLS)
-def test_a_killed_replay_writes_each_record_once_in_the_end(streams: Streams, name: str) -> None:
-    print(f"BOTTOMLESS_TEST_SEED={SEED}")
-    chance = random.Random(SEED)
-    target = f"{name}-again"
-    streams.client.create_stream(target)
-
-    def written() -> int:
-        return streams.client.offsets(target).next_offset
-
-    def grown(before: int) -> bool:
-        return written() > before
-
-    job = ["bottomless.spark.replay", name, target, "--name", "again", "--url", streams.server.url]
-    for _ in range(KILLS):
-        before = written()
-        killed(
-            [*job, "--round-bytes", str(ROUND)],
-            partial(grown, before),
-            chance.uniform(0, 0.5),
-        )
-    assert 0 < written() < COUNT
-    wanted = {"url": streams.server.url, "stream": name}
-    done = replay(streams.spark, wanted, target, "again")
+def test_a_killed_replay_writes_each_record_once_in_the_end(
+    streams: Streams, name: str, jobs: Path
+) -> None:
+    assert 0 < len(values(streams, "replayed")) < COUNT
+    wanted = {"url": streams.server.url, "stream": name, "minPartitions": "2"}
+    done = replay(streams.spark, wanted, "replayed", "again")
     # Rounds as they were begun, whatever this run would have cut.
     assert done.rounds > 1
-    assert values(streams, target) == values(streams, name)
+    assert values(streams, "replayed") == values(streams, name)
     # Under another name it is another replay, which nothing keeps from doubling.
-    replay(streams.spark, wanted, target, "other", where=f"offset < {COUNT // 2}")
-    assert written() == COUNT + COUNT // 2
+    replay(streams.spark, wanted, "replayed", "other", where=f"offset < {COUNT // 2}")
+    assert len(values(streams, "replayed")) == COUNT + COUNT // 2
+
+
+@pytest.mark.timeout(300 + 300 * KILLS)
+def test_a_killed_import_writes_each_row_once_in_the_end(streams: Streams, jobs: Path) -> None:
+    assert 0 < len(values(streams, "imported")) < COUNT
+    files, url = str(jobs / "files"), streams.server.url
+    done = import_parquet(streams.spark, files, url, "imported", "first")
+    # Rounds as they were begun, whatever this run would have cut.
+    assert done.rounds > 1
+    assert values(streams, "imported") == wide(0, COUNT)["value"].to_pylist()
+    # Under another name it is another import, which nothing keeps from doubling.
+    import_parquet(streams.spark, f"{files}/0.parquet", url, "imported", "other")
+    assert len(values(streams, "imported")) == COUNT + 1_000
+
+
+@pytest.mark.timeout(300 + 300 * KILLS)
+def test_a_killed_verification_tells_what_one_run_would_have_told(
+    streams: Streams, damaged: str, jobs: Path, tmp_path: Path
+) -> None:
+    assert 0 < len(list((jobs / "report/fragments").iterdir())) < FRAGMENTS
+    assert not (jobs / "report/report.json").exists()
+    wanted = {"url": streams.server.url, "stream": damaged}
+    found = verify(streams.spark, wanted, str(jobs / "report"))
+    at_once = verify(streams.spark, wanted, str(tmp_path / "report"))
+    assert found == at_once
+    assert not found.sound
+    assert report_of(jobs / "report") == report_of(tmp_path / "report")
+    with pytest.raises(InvalidRequest, match="report is done"):
+        verify(streams.spark, wanted, str(jobs / "report"))
+
+
+def report_of(directory: Path) -> tuple[str, list[Any]]:
+    fragments = pq.read_table(directory / "fragments").sort_by("first_offset")
+    return (directory / "report.json").read_text(), fragments.to_pylist()
 
 
 def values(streams: Streams, name: str) -> list[bytes]:

@@ -3,7 +3,7 @@ record once.
 
 Spark runs as a driver and two executors, each a process, beside the four services. The driver
 stops where the test wants to kill (support/spark_driver.py), so that every kill hits what it
-is meant for. BOTTOMLESS_TEST_KILLS, with any number, adds the long form.
+is meant for. A query without the sink's numbers is killed beside the others, and doubles.
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ import pytest
 from pyarrow import feather
 from support.pages import ROOT
 from support.processes import FourProcesses, four_processes
-from support.spark_driver import WRITTEN_COUNT, Plan
+from support.spark_driver import COMMITS, DOUBLED_COUNT, WRITTEN_COUNT, Plan
 from support.spark_session import QUICK
 from support.waiting import until
 
@@ -46,11 +47,9 @@ VALUE_SIZE = 100
 class Driver:
     """A driver of Spark in a session of its own, so that all of its processes can be ended."""
 
-    def __init__(
-        self, url: str, directory: Path, master: str, steps: Sequence[str], *, doubling: bool
-    ) -> None:
+    def __init__(self, url: str, directory: Path, master: str, steps: Sequence[str]) -> None:
         self._directory = directory
-        plan = Plan(url, str(directory), master, steps, QUICK, doubling)
+        plan = Plan(url, str(directory), master, steps, QUICK)
         path = directory / "plan.json"
         path.write_text(json.dumps(plan._asdict()))
         self._log = directory / f"{'-'.join(steps)}.log"
@@ -119,7 +118,7 @@ class House:
         self.client = client
         self.directory = directory
         self.values: list[bytes] = []
-        for name in ("source", "written", "killed", "copied"):
+        for name in ("source", "written", "killed", "copied", "doubled"):
             client.create_stream(name, CONFIG)
         for request in range(REQUEST_COUNT):
             values = [
@@ -129,8 +128,8 @@ class House:
             self.values += values
         client.wait_until_stored("source", timeout_seconds=60)
 
-    def driver(self, master: str, *steps: str, doubling: bool = False) -> Driver:
-        return Driver(self.url, self.directory, master, steps, doubling=doubling)
+    def driver(self, master: str, *steps: str) -> Driver:
+        return Driver(self.url, self.directory, master, steps)
 
     def found(self, name: str) -> list[bytes]:
         """The values of a stream in its order, as plain reads show them."""
@@ -140,8 +139,8 @@ class House:
         return found
 
     def committed_batches(self) -> set[str]:
-        """Those of the query that Spark knows to be done."""
-        return {path.name for path in (self.directory / "checkpoint/commits").glob("[0-9]*")}
+        """Those of the queries that Spark knows to be done."""
+        return {path.name for path in self.directory.glob("checkpoint-*/commits/[0-9]*")}
 
 
 @contextmanager
@@ -175,7 +174,8 @@ def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(hous
         driver.kill_executor("written")
         driver.done("written")
         driver.kill_executor("copy")
-        driver.reached("commit")
+        for commit in COMMITS:
+            driver.reached(commit)
         driver.reached("killed")
         driver.kill()
 
@@ -187,24 +187,14 @@ def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(hous
     assert house.found("killed") == []
     kept = house.values[house.client.offsets("source").first_offset :]
     assert len(house.found("copied")) == 80_000
+    assert len(house.found("doubled")) == 2 * (DOUBLED_COUNT // 3)
     assert house.committed_batches() == {"0"}
 
     with house.driver("local[2]", "copy", "killed") as driver:
         driver.finish()
     assert sorted(house.found("copied")) == sorted(kept)
     assert numbers(house.found("killed")) == list(range(WRITTEN_COUNT))
-
-
-@pytest.mark.skipif(
-    "BOTTOMLESS_TEST_KILLS" not in os.environ,
-    reason="long form, with BOTTOMLESS_TEST_KILLS; the short one is in test_spark_sink.py",
-)
-def test_without_the_idempotent_commit_a_killed_driver_writes_twice(house: House) -> None:
-    """What the test above would not see is no test: here its guard is gone."""
-    with house.driver("local[2]", "copy_until_commit", doubling=True) as driver:
-        driver.go_on("copy")
-        driver.reached("commit")
-        driver.kill()
-    with house.driver("local[2]", "copy", doubling=True) as driver:
-        driver.finish()
-    assert len(house.found("copied")) == len(house.values) + 40_000
+    # What would not see a batch that is written twice is no test: this query had no numbers.
+    twice = Counter(house.found("doubled"))
+    assert set(twice) == set(house.values[-DOUBLED_COUNT:])
+    assert Counter(twice.values()) == {1: DOUBLED_COUNT * 2 // 3, 2: DOUBLED_COUNT // 3}

@@ -1,18 +1,14 @@
 """The data source over S3: the same rows on every way that a worker can take."""
 
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
-from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
-from support.seaweed import running_seaweed
+from support.s3 import CREDENTIALS, S3Server
 from support.server import AllInOne
-from support.spark_session import Streams, rows_of, worker_environment
+from support.spark_s3 import SETTINGS, SMALL, S3Streams, Stored
+from support.spark_session import rows_of, worker_environment
 from support.waiting import until
 
 from bottomless.client import Client
@@ -24,11 +20,6 @@ from bottomless.spark.source import BottomlessSource
 from bottomless.spark.store import Counts
 from bottomless.spark.url_objects import UrlObjects
 
-SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
-"""Everything is in object storage soon."""
-PREFIX = "spark/streams"
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
-
 WORKERS = {
     "right": CREDENTIALS,
     "wrong": {**CREDENTIALS, "AWS_SECRET_ACCESS_KEY": "not-this-one"},
@@ -36,58 +27,6 @@ WORKERS = {
 
 pytestmark = pytest.mark.timeout(600)
 """The first test starts Spark, which takes seconds, or minutes on a machine with much to do."""
-
-_numbers = itertools.count()
-
-
-class Stored(NamedTuple):
-    """A stream that is all in S3, and what was appended to it."""
-
-    name: str
-    values: list[bytes]
-
-
-class S3Streams(NamedTuple):
-    """Streams whose objects lie in an S3 server."""
-
-    streams: Streams
-    s3: S3Server
-
-    def store(self, count: int, requests: int) -> Stored:
-        name = f"stream-{next(_numbers)}"
-        self.streams.client.create_stream(name, SMALL)
-        values = self.streams.produce(name, count, requests)
-        self.streams.client.wait_until_stored(name, timeout_seconds=30)
-        return Stored(name, values)
-
-    def lose_objects(self, name: str) -> None:
-        """Delete every fragment of a stream behind the back of the services."""
-        stream_id = self.streams.client.offsets(name).stream_id
-        with s3_client(self.s3) as client:
-            found = client.list_objects_v2(
-                Bucket=BUCKET, Prefix=f"{PREFIX}/default/{stream_id}/data"
-            )
-            for item in found["Contents"]:
-                client.delete_object(Bucket=BUCKET, Key=item["Key"])
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_seaweed(tmp_path_factory.mktemp("seaweed")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def world(
-    tmp_path_factory: pytest.TempPathFactory, s3: S3Server, spark: SparkSession
-) -> Iterator[S3Streams]:
-    """One server on S3 for all tests here."""
-    settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": s3.store_url(PREFIX)}
-    with (
-        AllInOne(tmp_path_factory.mktemp("spark-s3") / "data", settings) as server,
-        Client(server.url) as client,
-    ):
-        yield S3Streams(Streams(client, spark, server), s3)
 
 
 @pytest.fixture(scope="module")
@@ -225,13 +164,13 @@ def test_in_mode_auto_a_lost_object_comes_from_the_reader(
 
 
 def test_a_url_that_ran_out_in_the_middle_is_renewed(
-    s3: S3Server, tmp_path_factory: pytest.TempPathFactory
+    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """As a worker reads, without Spark: a job that lasts for longer than its URLs."""
     settings = {
         **SETTINGS,
         **CREDENTIALS,
-        "BOTTOMLESS_STORE_URL": s3.store_url("short"),
+        "BOTTOMLESS_STORE_URL": seaweed.store_url("short"),
         "BOTTOMLESS_READER_URL_SECONDS": "1",
     }
     with (

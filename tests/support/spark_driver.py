@@ -23,6 +23,10 @@ STOP_SECONDS: Final = 180
 VALUES: Final = "value binary"
 ROWS: Final = "offset long, timestamp timestamp, value binary"
 WRITTEN_COUNT: Final = 20_000
+DOUBLED_COUNT: Final = 15_000
+"""Rows that are copied without a number, in three batches."""
+COMMITS: Final = ("commit-copied", "commit-doubled")
+"""Points in the middle of a commit, when the append is done and Spark does not know."""
 
 
 class Plan(NamedTuple):
@@ -33,8 +37,6 @@ class Plan(NamedTuple):
     steps: Sequence[str]
     settings: Mapping[str, str]
     """Of the session."""
-    doubling: bool = False
-    """Commit under another producer each time: what the sink would be without its number."""
 
 
 def stop_at(directory: str, point: str) -> None:
@@ -89,33 +91,41 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
 
         return run
 
-    def start_copy() -> Any:
+    def start_copy(sink: str, stream: str, begin: str, count: int) -> Any:
         frame = spark.readStream.format("bottomless").options(
-            **source, startingOffsets="earliest", maxOffsetsPerTrigger=40_000
+            **source, startingOffsets=begin, maxOffsetsPerTrigger=count
         )
         values = frame.load().select("value")
         return (
             values.mapInArrow(stopping(plan.directory, "copy"), VALUES)
-            .writeStream.format("stopping")
-            .options(url=plan.url, stream="copied", txnAppId="copy")
-            .option("checkpointLocation", str(Path(plan.directory, "checkpoint")))
+            .writeStream.format(sink)
+            .options(url=plan.url, stream=stream, txnAppId="copy")
+            .option("checkpointLocation", str(Path(plan.directory, f"checkpoint-{stream}")))
             .trigger(availableNow=True)
             .start()
         )
 
+    def start_copies() -> list[Any]:
+        """One with the sink as it is, and one without its number."""
+        return [
+            start_copy("stopping", "copied", "earliest", 40_000),
+            start_copy("doubling", "doubled", f"-{DOUBLED_COUNT}", DOUBLED_COUNT // 3),
+        ]
+
     def copy() -> None:
-        query = start_copy()
-        query.awaitTermination()
-        if query.exception() is not None:
-            raise query.exception()
+        for query in start_copies():
+            query.awaitTermination()
+            if query.exception() is not None:
+                raise query.exception()
 
     def copy_until_commit() -> None:
-        """Leaves the query running: it stops in a commit, until it is killed there."""
-        query = start_copy()
+        """Leaves the queries running: each stops in a commit, until it is killed there."""
+        queries = start_copies()
         never = threading.Event()
-        while not Path(plan.directory, "commit.reached").exists():
-            if not query.isActive:
-                raise query.exception() or RuntimeError("the query did not come to its commit")
+        while not all(Path(plan.directory, f"{point}.reached").exists() for point in COMMITS):
+            for query in queries:
+                if not query.isActive:
+                    raise query.exception() or RuntimeError("a query did not come to its commit")
             never.wait(0.02)
 
     steps = {"read": read, "copy": copy, "copy_until_commit": copy_until_commit}
@@ -123,7 +133,7 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
 
 
 def register_stopping(spark: Any, plan: Plan) -> None:
-    """A sink that stops in the commit of batch 1, when the append is done and Spark does not know."""
+    """Sinks that stop in the commit of batch 1, when the append is done and Spark does not know."""
     from bottomless.spark.sink import BottomlessStreamWriter
     from bottomless.spark.sink_options import parse_sink_options
     from bottomless.spark.source import BottomlessSource
@@ -132,11 +142,13 @@ def register_stopping(spark: Any, plan: Plan) -> None:
         def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803
             super().commit(messages, batchId)
             if batchId == 1:
-                stop_at(plan.directory, "commit")
+                stop_at(plan.directory, f"commit-{self._target.stream}")
+
+    class Doubling(Stopping):
+        """Under another producer each time: what the sink would be without its number."""
 
         def producer_of(self, query_id: str) -> str:
-            known = super().producer_of(query_id)
-            return f"{known}-{uuid.uuid4().hex}" if plan.doubling else known
+            return f"{super().producer_of(query_id)}-{uuid.uuid4().hex}"
 
     class StoppingSource(BottomlessSource):
         @classmethod
@@ -147,7 +159,17 @@ def register_stopping(spark: Any, plan: Plan) -> None:
             options = parse_sink_options(self.options, streaming=True)
             return Stopping(options, schema, overwrite=overwrite)
 
+    class DoublingSource(BottomlessSource):
+        @classmethod
+        def name(cls) -> str:
+            return "doubling"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Doubling:  # noqa: N802
+            options = parse_sink_options(self.options, streaming=True)
+            return Doubling(options, schema, overwrite=overwrite)
+
     spark.dataSource.register(StoppingSource)
+    spark.dataSource.register(DoublingSource)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.session import TOKEN, chosen, token_of
-from bottomless.spark.commands import COMMANDS, CONNECT
+from bottomless.spark.command_line import CONNECT
+from bottomless.spark.commands import COMMANDS
 
 _EXAMPLES: Final = {
     "verify": ("spark verify orders", "spark verify orders --report /data/reports/orders -o json"),

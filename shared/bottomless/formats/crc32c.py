@@ -26,6 +26,9 @@ _LANE_SIZE: Final = 256
 _PIECE_SIZE: Final = 64 * 1024 * 1024
 """Bytes at a time, so that what is looked up for all lanes stays small."""
 
+_SIZE_BITS: Final = 64
+"""Of the size of any data."""
+
 Words = NDArray[np.uint32]
 
 
@@ -118,5 +121,42 @@ def _slowly(data: NDArray[np.uint8], state: int) -> int:
 
 
 def combine(first: int, second: int, second_size: int) -> int:
-    """The checksum of two pieces of data one behind the other, from those of each."""
-    return _moved(first, second_size) ^ second
+    """The checksum of two pieces of data one behind the other, from those of each.
+
+    Moves the first past so many zero bytes, as `_moved` does. That is a multiplication by a power
+    of x, and for a single register this is quicker by ten times than with images of all bits.
+    """
+    power, bits = _ONE, second_size
+    for square in _squares():
+        if not bits:
+            break
+        if bits & 1:
+            power = _product(square, power)
+        bits >>= 1
+    return _product(power, first) ^ second
+
+
+_ONE: Final = 1 << 31
+"""As a polynomial: the lowest power is the highest bit."""
+
+
+def _product(first: int, second: int) -> int:
+    """Of two polynomials, modulo that of the checksum."""
+    product = 0
+    while first:
+        if first & _ONE:
+            product ^= second
+        first = first << 1 & _ALL
+        second = second >> 1 ^ (_POLYNOMIAL if second & 1 else 0)
+    return product
+
+
+@lru_cache(maxsize=1)
+def _squares() -> list[int]:
+    """X to the power of 8, 16, 32 and so on: what 1, 2, 4 zero bytes do."""
+    square = _ONE >> 8
+    squares = []
+    for _ in range(_SIZE_BITS):
+        squares.append(square)
+        square = _product(square, square)
+    return squares

@@ -6,97 +6,67 @@ imported before a command runs.
 """
 
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from bottomless.errors import InvalidRequest, StoreError
+from bottomless.spark.command_line import (
+    CONNECT,
+    URL_VARIABLE,
+    Form,
+    Master,
+    Output,
+    RoundSize,
+    Stream,
+    Submit,
+    Url,
+    pairs,
+    server_of,
+    show,
+    taking_read,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CONNECT: Final = "bottomless.spark.connect"
-"""Where a program around these leaves what it knows of the server, in the context's `meta`."""
-URL_VARIABLE: Final = "BOTTOMLESS_URL"
-URL_DEFAULT: Final = "http://127.0.0.1:8080"
-
-Stream = Annotated[str, typer.Argument(help="Name of the stream.")]
-Url = Annotated[
-    str | None, typer.Option(help=f"The server; else {URL_VARIABLE}.", show_default=URL_DEFAULT)
-]
-Start = Annotated[
-    str | None, typer.Option("--from", help="First offset: earliest, 1040, -1000 or -10m.")
-]
-End = Annotated[str | None, typer.Option("--until", help="Stop before this offset; as --from.")]
-Extra = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Any other option of a read; repeatable."),
-]
-RoundSize = Annotated[
-    int | None,
-    typer.Option("--round-bytes", min=1, help="Bytes of the stream that are done at once, about."),
-]
-Master = Annotated[
-    str | None, typer.Option(help="Where Spark runs; the command goes there by spark-submit.")
-]
-Submit = Annotated[
-    list[str] | None,
-    typer.Option(metavar="WORD", help="A word for spark-submit, such as --submit=--verbose."),
-]
+Read = dict[str, str]
+"""The options of a read; on the command line those of `read_of`."""
 
 
-class Form(StrEnum):
-    """How an answer is shown; as a name only what says most of it."""
-
-    TABLE = "table"
-    JSON = "json"
-    NAME = "name"
-
-
-Output = Annotated[Form, typer.Option("--output", "-o", help="How to show it.")]
-
-
+@taking_read
 def verify(
     context: typer.Context,
-    stream: Stream,
-    url: Url = None,
-    start: Start = None,
-    end: End = None,
+    read: Read,
     report: Annotated[
         str | None, typer.Option(help="Directory of the report, where a killed run goes on.")
     ] = None,
-    option: Extra = None,
     master: Master = None,
     submit: Submit = None,
     output_form: Output = Form.TABLE,
 ) -> None:
     """Check every byte in object storage; exit code 1 if something is wrong."""
-    options = _options(context, url, stream, start, end, option)
 
     def run(spark: "SparkSession") -> None:
         from bottomless.spark.jobs.verify import verify as job  # noqa: PLC0415
 
-        verdict = job(spark, options, report)
-        _show(verdict.members(), output_form, name="sound")
+        verdict = job(spark, read, report)
+        show(verdict.members(), output_form, name="sound")
         if not verdict.sound:
             raise typer.Exit(1)
 
     _run(context, run, master, submit)
 
 
+@taking_read
 def export(
     context: typer.Context,
-    stream: Stream,
+    read: Read,
     output: Annotated[str, typer.Argument(help="A directory or URI; for iceberg namespace.table.")],
-    url: Url = None,
-    start: Start = None,
-    end: End = None,
     form: Annotated[str, typer.Option("--format", help="parquet, delta or iceberg.")] = "parquet",
     columns: Annotated[
         str | None, typer.Option(help="Names with commas between; else offset,timestamp,value.")
@@ -107,19 +77,16 @@ def export(
     catalog: Annotated[str, typer.Option(help="Of pyiceberg's configuration.")] = "default",
     compression: Annotated[str, typer.Option(help="snappy, zstd, lz4, gzip or none.")] = "snappy",
     round_size: RoundSize = None,
-    option: Extra = None,
     master: Master = None,
     submit: Submit = None,
     output_form: Output = Form.TABLE,
 ) -> None:
     """Add what is new of a stream to Parquet files or a table; go on where that ends."""
-    options = _options(context, url, stream, start, end, option)
+    options = dict(read)
     options |= {} if columns is None else {"columns": columns}
     options |= {} if json_schema is None else {"jsonSchema": json_schema}
 
     def run(spark: "SparkSession") -> None:
-        from dataclasses import asdict  # noqa: PLC0415
-
         from bottomless.spark.jobs.export import ROUND_SIZE  # noqa: PLC0415
         from bottomless.spark.jobs.export import export as job  # noqa: PLC0415
 
@@ -132,22 +99,20 @@ def export(
             round_size=round_size or ROUND_SIZE,
             compression=compression,
         )
-        _show(asdict(done), output_form, name="next_offset")
+        show(asdict(done), output_form, name="next_offset")
 
     _run(context, run, master, submit)
 
 
+@taking_read
 def replay(
     context: typer.Context,
-    stream: Stream,
+    read: Read,
     to: Annotated[str, typer.Argument(help="Name of the stream that is written to.")],
     name: Annotated[
         str, typer.Option(help="Of this replay; again under this name goes on with it.")
     ],
-    url: Url = None,
     to_url: Annotated[str | None, typer.Option(help="Another server for the target.")] = None,
-    start: Start = None,
-    end: End = None,
     where: Annotated[str | None, typer.Option(help="A condition in SQL.")] = None,
     select: Annotated[
         list[str] | None, typer.Option(help="An expression in SQL, a column of the sink each.")
@@ -156,23 +121,19 @@ def replay(
         float | None, typer.Option(min=0.01, help="No faster than this.")
     ] = None,
     round_size: RoundSize = None,
-    option: Extra = None,
     master: Master = None,
     submit: Submit = None,
     output_form: Output = Form.TABLE,
 ) -> None:
     """Write the records of a range into another stream, each once."""
-    options = _options(context, url, stream, start, end, option)
 
     def run(spark: "SparkSession") -> None:
-        from dataclasses import asdict  # noqa: PLC0415
-
         from bottomless.spark.jobs.replay import replay as job  # noqa: PLC0415
         from bottomless.spark.jobs.rounds import ROUND_SIZE  # noqa: PLC0415
 
         done = job(
             spark,
-            options,
+            read,
             to,
             name,
             to_url=to_url,
@@ -181,34 +142,30 @@ def replay(
             records_per_second=records_per_second,
             round_size=round_size or ROUND_SIZE,
         )
-        _show(asdict(done), output_form, name="next_offset")
+        show(asdict(done), output_form, name="next_offset")
 
     _run(context, run, master, submit)
 
 
+@taking_read
 def stats(
     context: typer.Context,
-    stream: Stream,
-    url: Url = None,
-    start: Start = None,
-    end: End = None,
+    read: Read,
     plot: Annotated[
         str | None, typer.Option(help="Draw rates and sizes into this file, such as stats.png.")
     ] = None,
-    option: Extra = None,
     master: Master = None,
     submit: Submit = None,
     output_form: Output = Form.TABLE,
 ) -> None:
     """Count records, bytes, sizes, rates, keys and filter values."""
-    options = _options(context, url, stream, start, end, option)
 
     def run(spark: "SparkSession") -> None:
         from bottomless.spark.jobs import stats as job  # noqa: PLC0415
         from bottomless.spark.jobs.stats import draw  # noqa: PLC0415
 
-        found = job(spark, options)
-        _show(found.members(), output_form, name="records")
+        found = job(spark, read)
+        show(found.members(), output_form, name="records")
         if plot is not None:
             draw(found, plot)
 
@@ -226,23 +183,30 @@ def load(
         typer.Option(metavar="NAME=COLUMN", help="Which column of the files is a record's NAME."),
     ] = None,
     rows_as_json: Annotated[bool, typer.Option(help="The value is the row as JSON.")] = False,
+    round_size: RoundSize = None,
     master: Master = None,
     submit: Submit = None,
     output_form: Output = Form.TABLE,
 ) -> None:
     """Write the rows of Parquet files into a stream, each once."""
-    columns = _pairs("--column", column)
-    server = _server(context, url)
+    columns = pairs("--column", column)
+    server = server_of(context, url)
 
     def run(spark: "SparkSession") -> None:
-        from dataclasses import asdict  # noqa: PLC0415
-
         from bottomless.spark.jobs.load import import_parquet  # noqa: PLC0415
+        from bottomless.spark.jobs.rounds import ROUND_SIZE  # noqa: PLC0415
 
         done = import_parquet(
-            spark, path, server(), stream, name, columns=columns, whole_rows=rows_as_json
+            spark,
+            path,
+            server(),
+            stream,
+            name,
+            columns=columns,
+            whole_rows=rows_as_json,
+            round_size=round_size or ROUND_SIZE,
         )
-        _show(asdict(done), output_form, name="rows")
+        show(asdict(done), output_form, name="rows")
 
     _run(context, run, master, submit)
 
@@ -288,64 +252,3 @@ def _run(
 
     with own_session() as spark:
         job(spark)
-
-
-def _options(
-    context: typer.Context,
-    url: str | None,
-    stream: str,
-    start: str | None,
-    end: str | None,
-    extra: list[str] | None,
-) -> dict[str, str]:
-    options = _pairs("--option", extra)
-    options |= {} if start is None else {"startingOffsets": start}
-    options |= {} if end is None else {"endingOffsets": end}
-    return options | {"stream": stream, "url": _server(context, url)()}
-
-
-def _server(context: typer.Context, url: str | None) -> Callable[[], str]:
-    def server() -> str:
-        connect = context.meta.get(CONNECT)
-        if url is None and connect is not None:
-            return str(connect())
-        return url or os.environ.get(URL_VARIABLE) or URL_DEFAULT
-
-    return server
-
-
-def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
-    pairs = {}
-    for text in given or ():
-        key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise typer.BadParameter("it is NAME=VALUE", param_hint=name)
-        pairs[key] = value
-    return pairs
-
-
-def _show(members: Mapping[str, Any], form: Form, *, name: str) -> None:
-    """Write the answer to stdout, which carries nothing else."""
-    match form:
-        case Form.JSON:
-            lines = [json.dumps(members, indent=2)]
-        case Form.NAME:
-            lines = [_text(members[name])]
-        case Form.TABLE:
-            width = max(map(len, members))
-            lines = [f"{each:<{width}}  {_text(value)}" for each, value in members.items()]
-    with suppress(BrokenPipeError):
-        sys.stdout.write("\n".join(lines) + "\n")
-
-
-def _text(value: object) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case float():
-            return f"{value:.6g}"
-        case dict() | list():
-            return json.dumps(value)
-    return str(value)

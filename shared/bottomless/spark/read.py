@@ -47,7 +47,7 @@ class Task:
 
 def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[pa.RecordBatch]:
     """Every record of the share, in order, in batches that Spark takes as they are."""
-    _settle_worker()
+    settle_worker()
     renew_lease(task.source, task.lease)
     counts = Counts()
     try:
@@ -152,7 +152,7 @@ def sum_counts(metrics_dir: str | Path) -> Counts:
 
 
 @cache
-def _settle_worker() -> None:
+def settle_worker() -> None:
     """Take what was imported so far out of garbage collection, once a worker process.
 
     Workers are forked and collect often; walking all modules each time takes longer than

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
 
-from bottomless.spark.commands import URL_DEFAULT, URL_VARIABLE
+from bottomless.spark.command_line import URL_DEFAULT, URL_VARIABLE
 from bottomless.spark.session import configure, register
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ class Ways:
         self._mode = mode
         self._source = source
         self._next_offset = next_offset
-        self._place = place
+        self.place = place
         self._ca = ca
         self._counts = counts
         self._opened: dict[Mode, Way] = {}
@@ -72,17 +72,17 @@ class Ways:
 
     def _modes(self) -> tuple[Mode, ...]:
         if self._mode is Mode.AUTO:
-            return _AUTO.get(self._place.kind, ()) if self._place else ()
+            return _AUTO.get(self.place.kind, ()) if self.place else ()
         return () if self._mode is Mode.READER else (self._mode,)
 
     def _name(self, mode: Mode) -> tuple[str, Mode, StorePlace | None]:
-        return self._source.url, mode, self._place
+        return self._source.url, mode, self.place
 
     def _objects(self, mode: Mode) -> Objects:
         if mode is Mode.PRESIGNED:
             return UrlObjects(self._source, self._next_offset, self._ca, self._counts)
-        assert self._place is not None
-        return open_objects(self._place, self._counts)
+        assert self.place is not None
+        return open_objects(self.place, self._counts)
 
 
 def open_objects(place: StorePlace, counts: Counts) -> Objects:

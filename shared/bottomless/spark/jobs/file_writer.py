@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -71,9 +70,8 @@ class FileShape(NamedTuple):
 def write_file(options: Options, shape: FileShape, piece: FilePiece) -> Iterator[pa.RecordBatch]:
     """Write one file; the answer says what is in it.
 
-    After a crash nothing has its name, or the whole file has. A draft in a directory may be
-    left, with a name that starts with a dot; of an object in a store nothing is left but
-    parts that the store drops.
+    What is there after a crash stands with `whole_file` (places.py); a name that is there has
+    all of its rows.
     """
     yield pa.RecordBatch.from_pylist([_write(options, shape, piece)._asdict()], schema=WRITTEN)
 
@@ -101,38 +99,21 @@ def _mark(shape: FileShape, piece: FilePiece) -> dict[str, Any]:
 
 
 def _write(options: Options, shape: FileShape, piece: FilePiece) -> Written:
-    target = shape.place / piece.name
-    files, path = target.open()
-    draft = path
-    if target.is_local:
-        places.make_directory(target)
-        draft = str(Path(path).with_name(f".{Path(path).name}.draft"))
-        # Another attempt of this task may be writing, too.
-        draft = f"{draft}.{places.a_name()}"
     schema = shape.stored.with_metadata({MARK: json.dumps(_mark(shape, piece)).encode()})
-    stream = files.open_output_stream(draft)
+    row_count = 0
     writing: Any = pq.ParquetWriter
-    try:
+    with places.whole_file(shape.place / piece.name) as file:
         with writing(
-            stream,
+            file,
             schema,
             compression=shape.compression,
             use_dictionary=[name for name in _DICTIONARY if name in schema.names],
         ) as writer:
-            row_count = 0
             for group in _groups(_rows(options, shape.schema, piece.partitions)):
                 writer.write_table(group.cast(schema), row_group_size=GROUP_ROW_COUNT)
                 row_count += group.num_rows
-        stream.close()
-    except BaseException:
-        # An object becomes visible when it is closed, also half of one.
-        with suppress(Exception):
-            stream.close()
-            files.delete_file(draft)
-        raise
-    if target.is_local:
-        places.settle(Path(draft), Path(path))
-    return _written(piece, row_count, files.get_file_info(path).size)
+        size = file.tell()
+    return _written(piece, row_count, size)
 
 
 def _written(piece: FilePiece, row_count: int, size: int) -> Written:

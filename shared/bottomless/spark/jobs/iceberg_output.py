@@ -11,6 +11,10 @@ position: rows and position become visible together or not at all.
 The library tries a refused commit again by itself, upon whatever is there by then, which would add
 a round twice if the other was an export, too. So it is told not to, and the position is
 looked at before each attempt.
+
+And it deletes what a refused commit has written. But where the answer to a commit gets lost,
+and something on the way asks again, the catalog refuses what it has done: then the table
+would name files that are gone. So who is refused looks for the commit first.
 """
 
 import json
@@ -89,8 +93,8 @@ class IcebergOutput:
     def _add(self, table: Any, planned: Round, files: Sequence[Written]) -> None:
         subject = self._subject
         position = json.dumps(position_of(planned.next_offset, subject.name, subject.stream_id))
-        # Of this copy in memory only.
-        table.metadata.properties["commit.retry.num-retries"] = "0"
+        _try_once(table)
+        table.catalog = _Looking(table.catalog)
         with table.transaction() as transaction:
             if files:
                 transaction.add_files(
@@ -109,6 +113,36 @@ class IcebergOutput:
         pinned = read_position(json.loads(text), self._subject.name)
         check_same_stream(pinned.stream_id, self._subject.stream_id)
         return pinned.offset
+
+
+class _Looking:
+    """A catalog that tells a commit which it has from one that it refuses."""
+
+    def __init__(self, catalog: Any) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415  # an extra
+        from pyiceberg.table import CommitTableResponse  # noqa: PLC0415
+
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except CommitFailedException:
+            found = self._catalog.load_table(table.name())
+            # Made for this commit, and of 64 random bits.
+            added = [one.snapshot.snapshot_id for one in updates if one.action == "add-snapshot"]
+            if not added or any(found.metadata.snapshot_by_id(each) is None for each in added):
+                raise
+            location = found.metadata_location
+            return CommitTableResponse(metadata=found.metadata, metadata_location=location)
+
+
+def _try_once(table: Any) -> None:
+    # Of this copy in memory only.
+    table.metadata.properties["commit.retry.num-retries"] = "0"
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -2,9 +2,10 @@
 
 Parquet is read in Spark's workers, and its rows do not enter the JVM. Files and their row
 groups are cut into rounds in the order of their names, and each round is one append with its
-number (rounds.py). The producer is the job's name and a digest of the list of files: a run
-that was killed goes on where it was, from any machine, and one that is done again finds
-that nothing is left. What is there after a crash at each step stands in rounds.py.
+number (rounds.py). The producer is the job's name, a digest of the list of files, and the
+size of a round: a run that was killed goes on where it was, from any machine, with the rounds that
+it had, and one that is done again finds that nothing is left. What is there after a crash
+at each step stands in rounds.py.
 """
 
 import base64
@@ -98,7 +99,8 @@ def import_parquet(
 
     `columns` says which column of the files is which of a record, by the names of the sink; those
     of the same name are taken without it, and others left out. With `whole_rows` the value is
-    the row as JSON.
+    the row as JSON. `round_size` counts for the first run of this name: later ones go by its rounds,
+    since what is done is known by their numbers.
 
     Raises:
         InvalidRequest: there is no such file, or the files have no column for the value, or one of another type.
@@ -110,13 +112,9 @@ def import_parquet(
     place = Place.named(path)
     files = _files(place)
     mapped = _mapped(files[0], columns or {}, whole_rows=whole_rows)
-    producer_id = parse_reference(f"{name}.import.{_digest(files, mapped, round_size)}")
-    if any(one.startswith(f"{name}.import.") and one != producer_id for one in producers(target)):
-        raise WrongOffset(
-            "this name has imported other files, or in another way, into this stream; "
-            "take another name",
-            code=Code.PRODUCER_MODE_CONFLICT,
-        )
+    digest = _digest(files, mapped)
+    round_size = _begun(target, name, digest) or round_size
+    producer_id = parse_reference(f"{name}.import.{digest}.{round_size}")
     begun = max(0, rounds_done(target, producer_id) - 1)
     done = Imported(len(files))
     for number, pieces in enumerate(_rounds(files, round_size)):
@@ -128,6 +126,23 @@ def import_parquet(
         done.rows += commit_round(target, producer_id, number, rows)
         done.rounds += 1
     return done
+
+
+def _begun(target: Target, name: str, digest: str) -> int | None:
+    """The size of the rounds that a run before has begun under this name."""
+    for producer_id in producers(target):
+        mine, _, rest = producer_id.partition(".import.")
+        if mine != name:
+            continue
+        found, _, size = rest.partition(".")
+        if found != digest or not size.isdecimal():
+            raise WrongOffset(
+                "this name has imported other files, or in another way, into this stream; "
+                "take another name",
+                code=Code.PRODUCER_MODE_CONFLICT,
+            )
+        return int(size)
+    return None
 
 
 class _File(NamedTuple):
@@ -193,15 +208,16 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _digest(files: Sequence[_File], mapped: Mapped, round_size: int) -> str:
-    """Of all that decides which rows a round has."""
-    told: list[Any] = [sorted(mapped.columns.items()), mapped.whole_rows, round_size]
+def _digest(files: Sequence[_File], mapped: Mapped) -> str:
+    """Of all that decides which rows a round has, but its size."""
+    told: list[Any] = [sorted(mapped.columns.items()), mapped.whole_rows]
     told += [[one.path, one.size, one.metadata.num_rows] for one in files]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 
 def _rounds(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]]:
-    """The same rounds for the same files: sizes as the files say, nothing of this machine."""
+    """The same rounds for the same files and size: as the files say, nothing of this machine, and
+    whatever the size of a piece is by then."""
     pieces: list[RowGroups] = []
     held = 0
     for file in files:
@@ -209,7 +225,7 @@ def _rounds(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]
         for number in range(file.metadata.num_row_groups):
             piece_size += file.metadata.row_group(number).total_byte_size
             last = number + 1 == file.metadata.num_row_groups
-            if last or piece_size >= min(_PIECE_SIZE, round_size):
+            if last or piece_size >= _PIECE_SIZE or held + piece_size >= round_size:
                 pieces.append(RowGroups(file.path, first, number + 1))
                 held += piece_size
                 first, piece_size = number + 1, 0

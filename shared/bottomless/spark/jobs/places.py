@@ -1,17 +1,24 @@
 """Where jobs leave what they make: a directory of this machine, or a store that Arrow can write to.
 
-Files appear whole or not at all: in a directory they are written under another name, synced
-and renamed; a store shows an object when it is complete.
+Files appear whole or not at all: each is written somewhere else, and only when it is complete
+it is renamed, or, where it is to be an object of a store, sent.
 """
 
 import os
+import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Final, NamedTuple
 
 import pyarrow.fs as arrow_fs
 
-from bottomless.errors import InvalidRequest
+from bottomless.errors import InvalidRequest, Unavailable
+from bottomless.model.limits import MIB
+
+_SENT_SIZE: Final = 8 * MIB
+"""Bytes of a file that are in memory when it is sent."""
 
 
 class Place(NamedTuple):
@@ -47,47 +54,86 @@ class Place(NamedTuple):
 
 
 def read(place: Place) -> bytes | None:
-    """The bytes of a file, None where there is none."""
+    """The bytes of a file, None where there is none.
+
+    Raises:
+        Unavailable: the place cannot be reached.
+    """
     files, path = place.open()
-    if files.get_file_info(path).type is not arrow_fs.FileType.File:
-        return None
-    with files.open_input_file(path) as opened:
-        return bytes(opened.read())
+    with _reached():
+        if files.get_file_info(path).type is not arrow_fs.FileType.File:
+            return None
+        with files.open_input_file(path) as opened:
+            return bytes(opened.read())
 
 
 def names(place: Place) -> list[str]:
-    """What lies in a directory, sorted; nothing where there is none."""
+    """What lies in a directory, sorted; nothing where there is none.
+
+    Raises:
+        Unavailable: the place cannot be reached.
+    """
     files, path = place.open()
     selector = arrow_fs.FileSelector(path, allow_not_found=True)
-    return sorted(info.base_name for info in files.get_file_info(selector))
+    with _reached():
+        return sorted(info.base_name for info in files.get_file_info(selector))
 
 
 def write(place: Place, data: bytes) -> None:
-    """Put a file where there is none, or in place of the one that is there.
+    """Put a file where there is none, or in place of the one that is there."""
+    with whole_file(place) as draft:
+        draft.write(data)
 
-    After a crash the old one is there, or the new one; beside it may lie a draft, whose name
-    starts with a dot.
+
+@contextmanager
+def whole_file(place: Place) -> Iterator[IO[bytes]]:
+    """Write a file, which is at its place when the block ends, unless that ends by an error.
+
+    After a crash the one from before is there, if any, or the new one. In a directory a
+    draft may lie beside it, whose name starts with a dot; in a store nothing, but parts that
+    it drops by itself. So whoever fails in the middle takes nothing from another
+    attempt at the same file.
+
+    Raises:
+        Unavailable: the store cannot be reached.
     """
     files, path = place.open()
-    if not place.is_local:
-        with files.open_output_stream(path) as stream:
-            stream.write(data)
+    if place.is_local:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{a_name()}.draft")
+        try:
+            with draft.open("wb") as opened:
+                yield opened
+            settle(draft, target)
+        finally:
+            draft.unlink(missing_ok=True)
         return
-    make_directory(place)
-    draft = Path(path).with_name(f".{a_name()}.draft")
-    draft.write_bytes(data)
-    settle(draft, Path(path))
+    # An object cannot be renamed, and Arrow ends one that is under way also after an error: it
+    # would be visible, and cut short.
+    with tempfile.TemporaryFile() as whole:
+        yield whole
+        whole.seek(0)
+        with _reached(), files.open_output_stream(path) as stream:
+            while piece := whole.read(_SENT_SIZE):
+                stream.write(piece)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Say what is wrong without names of buckets and keys, of which Arrow's errors are full."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            "the place of the output does not answer, or refuses: look at its name, at the "
+            "credentials and, where it is not that of AWS, at AWS_ENDPOINT_URL"
+        ) from error
 
 
 def a_name() -> str:
     """A name that nobody else has."""
     return uuid.uuid4().hex
-
-
-def make_directory(place: Place) -> None:
-    """See that the directory of a local file is there; a store needs none."""
-    if place.is_local:
-        Path(place.open()[1]).parent.mkdir(parents=True, exist_ok=True)
 
 
 def settle(draft: Path, path: Path) -> None:

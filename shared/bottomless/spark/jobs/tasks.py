@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from bottomless.errors import Unavailable
 from bottomless.spark.jobs.watching import watched
+from bottomless.spark.read import settle_worker
 
 Piece = TypeVar("Piece")
 
@@ -81,6 +82,7 @@ def _work(
     packed: Sequence[bytes],
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
+    settle_worker()
     for batch in batches:
         for number in batch.column(0).to_numpy():
             yield from work(pickle.loads(packed[number]))  # noqa: S301  # by our own driver
