@@ -225,6 +225,7 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
         chunks=builder.chunks,
         count=builder.count,
         size=builder.size,
+        held_size=builder.held_size,
         full=builder.full,
         gaps=builder.gaps,
         next_offset=builder.position,
