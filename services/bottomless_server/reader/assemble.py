@@ -202,7 +202,7 @@ class Reader:
             raise Unavailable("the tiers of the stream do not meet now", retry_after_seconds=1)
         return bounds
 
-    async def _add_tail(self, builder: PageBuilder, data: bytes) -> None:
+    async def _add_tail(self, builder: PageBuilder, data: bytes | memoryview) -> None:
         def add(view: memoryview) -> None:
             for header, chunk in split_chunks(view):
                 if header.kind is not ChunkKind.TRACKING:
