@@ -1,5 +1,6 @@
 """Replay from object storage: a directory and an S3 server, with warm and with empty caches."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,13 @@ RECORDS: Final = 1_500_000
 """Some 156 MB: with warm caches all of it is within the reader's 256 MiB."""
 PAGE_BYTES: Final = 8 << 20
 TIERED: Final = {"fragment": {"max_age_ms": 1_000}}
-NOTHING_LOCAL: Final = {"BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "0"}
+SEGMENT_BYTES: Final = 4 << 20
+NOTHING_LOCAL: Final = {
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "0",
+    # The newest segment is never freed: with large ones all would be read from there.
+    "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": str(SEGMENT_BYTES),
+}
+FREED_SECONDS: Final = 60
 READERS: Final = 50
 READ_BY_ALL: Final = 500_000
 """Records of the stream that they read."""
@@ -37,16 +44,19 @@ class Tiered:
         self.requests: list[Request] = []
         with running_ours(directory, self.settings) as ours:
             ours.create(STREAM, TIERED)
-            end = fill(ours, STREAM, records)
+            fill(ours, STREAM, records)
             ours.wait_uploaded(STREAM)
-            self.requests = pages(ours, STREAM, http.CHUNKS, end, PAGE_BYTES)
+            self.requests = pages(ours, STREAM, http.CHUNKS, wait_freed(ours), PAGE_BYTES)
 
     def cold(self, readers: int = 1) -> Runner:
         """Each run is on a server that has just been started."""
 
         def run(_: float) -> Figure:
             with running_ours(self.directory, self.settings) as ours:
-                return read_all(ours, self.requests, readers)
+                figure = read_all(ours, self.requests, readers)
+            if figure.extra["stored bytes read"] < figure.extra["received"] / readers:
+                raise RuntimeError("not all of it was read from object storage")
+            return figure
 
         return run
 
@@ -56,15 +66,30 @@ class Tiered:
         return lambda _: read_all(ours, self.requests, 1)
 
 
+def wait_freed(ours: Ours) -> int:
+    """Until only the newest segment is left on the node; returns the offset at which it begins."""
+    deadline = time.monotonic() + FREED_SECONDS
+    while len(left := sorted(ours.data_dir.glob("ingest/streams/*/*.segment"))) != 1:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{len(left)} segments are still on the node")
+        time.sleep(0.1)
+    return int(left[0].stem)
+
+
 def read_all(ours: Ours, requests: list[Request], readers: int) -> Figure:
     """So many readers that each read all pages; with what was asked of the store for it."""
     before = ours.store_calls()
     each = [request for request in requests for _ in range(readers)]
     figure = HttpLoad(ours.port, ours.tree, each, readers, again=False)(0)
     after = ours.store_calls()
-    gets = after.get("get", 0) - before.get("get", 0)
+    gets, stored = (after.get(name, 0) - before.get(name, 0) for name in ("get", "read_bytes"))
     given = figure.extra["received"] / readers
-    extra = {**figure.extra, "GETs": gets, "GETs per GiB": gets / given * GIB}
+    extra = {
+        **figure.extra,
+        "GETs": gets,
+        "GETs per GiB": gets / given * GIB,
+        "stored bytes read": stored,
+    }
     return replace(figure, extra=extra)
 
 

@@ -202,7 +202,7 @@ class Reader:
             raise Unavailable("the tiers of the stream do not meet now", retry_after_seconds=1)
         return bounds
 
-    async def _add_tail(self, builder: PageBuilder, data: bytes) -> None:
+    async def _add_tail(self, builder: PageBuilder, data: bytes | memoryview) -> None:
         def add(view: memoryview) -> None:
             for header, chunk in split_chunks(view):
                 if header.kind is not ChunkKind.TRACKING:
@@ -225,6 +225,7 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
         chunks=builder.chunks,
         count=builder.count,
         size=builder.size,
+        held_size=builder.held_size,
         full=builder.full,
         gaps=builder.gaps,
         next_offset=builder.position,

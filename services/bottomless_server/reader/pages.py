@@ -47,6 +47,8 @@ class Page:
     """Instead of the table, of a page of whole chunks."""
     count: int
     size: int
+    held_size: int
+    """Bytes that the views in table or chunks keep in memory: the answers of ingest, or blocks."""
     full: bool
     """Whatever comes, no more records belong to this page."""
     gaps: Sequence[Gap]

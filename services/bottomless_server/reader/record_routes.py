@@ -32,8 +32,10 @@ from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.byte_range import etag_matches
 from bottomless_server.reader.core.framing import NDJSON, SSE, Events, Lines, parse_event_id
 from bottomless_server.reader.core.rendering import (
+    Piece,
     ValueEncoding,
     as_arrow_stream,
+    as_chunk_stream,
     as_json,
     as_json_records,
 )
@@ -52,9 +54,12 @@ from bottomless_server.reader.page_query import (
 )
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.runtime.full_names import full_name_of
+from bottomless_server.runtime.gathered import GatheredResponse
 from bottomless_server.runtime.http import header, integer, negotiate, parse_query
 
 _LINES: Final = Lines()
+_HELD_SHARE_MAX: Final = 2
+"""A page of a few records would keep a whole block of the cache while a slow client takes it."""
 
 
 class RecordRoutes:
@@ -86,21 +91,21 @@ class RecordRoutes:
             if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
                 return Response(None, 304, headers)
 
-        def render() -> bytes:
+        def render() -> list[Piece]:
             if media_type == CHUNKS:
-                return b"".join(page.chunks)
+                return _sent(page, as_chunk_stream(page.chunks))
             if media_type == ARROW:
-                return as_arrow_stream(page.table)
+                return _sent(page, as_arrow_stream(page.table))
             members = _page_members(page, requested)
             if media_type == JSON:
-                return as_json(members, page.table, encoding)
+                return [as_json(members, page.table, encoding)]
             del members["records"]
-            return _LINES.batch(page.table, encoding, members)
+            return [_LINES.batch(page.table, encoding, members)]
 
         # JSON is made record by record, so their number is what costs as well.
         inline = page.size <= INLINE_SIZE_MAX and page.table.num_rows <= PAGE_RECORD_COUNT_DEFAULT
         body = render() if inline else await asyncio.to_thread(render)
-        return Response(body, 200, headers, media_type)
+        return GatheredResponse(body, 200, headers, media_type)
 
     async def record(self, s: str, offset: str, request: Request) -> Response:
         name = full_name_of(request.scope, s)
@@ -139,6 +144,13 @@ class RecordRoutes:
         # Whatever the value is, a browser saves it and does not run it.
         headers["Content-Disposition"] = "attachment"
         return Response(page.table.column("value")[0].as_py(), 200, headers, OCTETS)
+
+
+def _sent(page: Page, pieces: list[Piece]) -> list[Piece]:
+    """As it waits for the client: views, unless they hold far more in memory than they are."""
+    if page.held_size <= _HELD_SHARE_MAX * page.size:
+        return pieces
+    return [b"".join(pieces)]
 
 
 def page_etag(page: Page, requested: str, media_type: str, encoding: ValueEncoding) -> str:

@@ -32,7 +32,7 @@ _RETRY_AFTER_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class TailAnswer:
     bounds: Bounds
-    data: bytes = b""
+    data: bytes | memoryview = b""
     """Whole committed chunks, the first of which holds the offset asked for."""
     first_offset: int = 0
     next_offset: int = 0
@@ -157,7 +157,7 @@ def _bounds_of_facts(facts: Mapping[str, Any]) -> Bounds:
     )
 
 
-def _answer_of(headers: Mapping[str, str], data: bytes) -> TailAnswer:
+def _answer_of(headers: Mapping[str, str], data: bytes | memoryview) -> TailAnswer:
     lower = {name.lower(): value for name, value in headers.items()}
 
     def optional(name: str) -> int | None:
@@ -173,4 +173,4 @@ def _answer_of(headers: Mapping[str, str], data: bytes) -> TailAnswer:
         last_timestamp=optional("last-timestamp"),
     )
     first_offset, next_offset = (int(lower[f"chunks-{name}-offset"]) for name in ("first", "next"))
-    return TailAnswer(bounds, bytes(data), first_offset, next_offset)
+    return TailAnswer(bounds, data, first_offset, next_offset)

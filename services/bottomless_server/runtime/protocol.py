@@ -23,6 +23,7 @@ from bottomless.errors import Overloaded, StoreError
 from bottomless.model.limits import KIB, MIB
 from bottomless_server.runtime.connections import Connections
 from bottomless_server.runtime.declined_upgrade import body_parser, framing_of
+from bottomless_server.runtime.gathered import GATHERS, Gathered
 from bottomless_server.runtime.refusals import (
     headers_too_large,
     not_http,
@@ -142,6 +143,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         # ASGI has no word for it: a server can only wait for a client that takes nothing.
         self.scope["bottomless.cut"] = self.cut  # type: ignore[typeddict-unknown-key]
+        self.scope[GATHERS] = True  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url), url_too_long)
@@ -195,10 +197,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._seconds, self._dropped = 0.0, 0
         super().on_response_complete()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | Gathered) -> None:
         """Send; what waits to be taken is counted."""
         self._written += len(data)
-        self.transport.write(data)
+        if isinstance(data, Gathered):
+            self.transport.writelines(data.views)
+        else:
+            self.transport.write(data)
         self._watched.note_written(len(data))
 
     def end(self) -> None:

@@ -66,7 +66,7 @@ class Commits(NamedTuple):
 
 
 class ChunkRun(NamedTuple):
-    data: bytes
+    data: bytes | memoryview
     fetched: ChunksFetched
     epoch: int
     """Of the owner that gave it."""

@@ -92,7 +92,7 @@ class Session:
             parts.settings.uploader_uploads_in_flight_per_stream,
             parts.settings.uploader_unapplied_count_max,
         )
-        self._gathered: list[bytes] = []
+        self._gathered: list[bytes | memoryview] = []
         self._gathered_ticket: int | None = None
         self._tickets: set[int] = set()
         self._tenant = ""

@@ -8,7 +8,8 @@ rendering.py makes them an answer.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import corrupt
 from bottomless.formats.chunk import batches_of
 from bottomless.model.chunk import ChunkHeader, ChunkKind
+from bottomless.model.limits import KIB
 from bottomless.model.manifest import GapReason
 
 
@@ -56,10 +58,16 @@ class PageBuilder:
         self.size = 0
         self.chunks: list[memoryview] = []
         """What a page of whole chunks is made of."""
+        self._held: dict[int, int] = {}
         self._limit = limit
         self._size_max = size_max
         self._until = until
         self._full = False
+
+    @property
+    def held_size(self) -> int:
+        """Bytes of what was read that stay in memory as long as views of it are in the page."""
+        return sum(self._held.values())
 
     @property
     def full(self) -> bool:
@@ -102,15 +110,19 @@ class PageBuilder:
         if header.kind is ChunkKind.HOLE:
             self.skip(Gap(header.first_offset, header.next_offset))
             return
-        batches = decode_frames(batches_of(header, chunk))
+        batches = decode_frames(batches_of(header, chunk), verified=True)
         if sum(batch.num_rows for batch in batches) != header.record_count:
             raise corrupt("chunk", "its record count is not that of its batches")
+        self._hold(chunk)
         first = header.first_offset
         for batch in batches:
             if self.full:
                 return
             self._add_batch(first, header.timestamp, batch)
             first += batch.num_rows
+
+    def _hold(self, chunk: memoryview) -> None:
+        self._held[id(chunk.obj)] = memoryview(chunk.obj).nbytes
 
     def _add_batch(self, first: int, timestamp: int, batch: pa.RecordBatch) -> None:
         skipped = max(self.position - first, 0)
@@ -152,6 +164,7 @@ class ChunkPageBuilder(PageBuilder):
             return
         if header.kind is ChunkKind.HOLE:
             self.gaps.append(Gap(header.first_offset, header.next_offset))
+        self._hold(chunk)
         self.chunks.append(chunk)
         self.size += len(chunk)
         self.count += header.next_offset - self.position
@@ -195,22 +208,61 @@ SCHEMA = pa.schema(_FIELDS)
 """Of every Arrow answer: a reader may rely on it, whatever the stream holds."""
 
 
+BATCH_SIZE_MIN: Final = 64 * KIB
+"""A stored batch of this size stays as it is in a page's table; smaller neighbours are joined."""
+
+
 def as_table(pages: Sequence[Rows]) -> pa.Table:
-    """The records in one table of SCHEMA; a column that a batch lacks is null, content is 0."""
-    batches = [_with_all_columns(rows) for rows in pages]
-    return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks()
+    """The records in one table of SCHEMA; a column that a batch lacks is null, content is 0.
+
+    A large batch keeps its stored columns as they are, only offset and timestamp are new; small
+    ones are copied together, since each batch of an answer costs a KiB and a look.
+    """
+    batches: list[pa.RecordBatch] = []
+    small: list[pa.RecordBatch] = []
+    for rows in pages:
+        batch = _with_all_columns(rows)
+        if rows.batch.nbytes >= BATCH_SIZE_MIN:
+            batches += _joined(small)
+            small = []
+            batches.append(batch)
+        else:
+            small.append(batch)
+    return pa.Table.from_batches([*batches, *_joined(small)], schema=SCHEMA)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2:
+        return batches
+    return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks().to_batches()
 
 
 def _with_all_columns(rows: Rows) -> pa.RecordBatch:
     count = rows.batch.num_rows
     offsets = np.arange(rows.first_offset, rows.first_offset + count, dtype=np.int64)
     times = np.full(count, rows.timestamp, dtype=np.int64)
-    columns = [pa.array(offsets), pa.array(times).cast(SCHEMA.field("timestamp").type)]
+    columns = [pa.array(offsets), pa.array(times).view(SCHEMA.field("timestamp").type)]
     for field in _FIELDS[2:]:
         if field.name in rows.batch.schema.names:
             columns.append(rows.batch.column(field.name))
-        elif field.name == "content":
-            columns.append(pa.array(np.zeros(count, dtype=np.uint8)))
+        elif count <= _EMPTY_COUNT:
+            columns.append(_empty(field.name)[:count])
         else:
-            columns.append(pa.nulls(count, field.type))
+            columns.append(_made_empty(field.name, count))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+_EMPTY_COUNT: Final = 64 * 1024
+
+
+@lru_cache(maxsize=len(_FIELDS))
+def _empty(name: str) -> "pa.Array[Any]":
+    """What stands for a column that a batch lacks: made once, since pages are full of it."""
+    return _made_empty(name, _EMPTY_COUNT)
+
+
+def _made_empty(name: str, count: int) -> "pa.Array[Any]":
+    if name == "content":
+        return pa.array(np.zeros(count, dtype=np.uint8))
+    empty: pa.Array[Any] = pa.nulls(count, SCHEMA.field(name).type)
+    return empty

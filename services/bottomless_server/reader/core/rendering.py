@@ -8,14 +8,15 @@ On the record's path: after page.py, before ../routes.py sends it.
 """
 
 from base64 import b64encode
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, cast
 
 import orjson
 import pyarrow as pa
 
-from bottomless.model.limits import TIMESTAMP_MAX, TIMESTAMP_MIN
+from bottomless.model.limits import KIB, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.record import Content
 
@@ -29,12 +30,64 @@ class ValueEncoding(StrEnum):
     """`value` for what is valid UTF-8, JSON as its text too; else `value_base64`."""
 
 
-def as_arrow_stream(table: pa.Table) -> bytes:
-    """One IPC stream; with no records it holds the schema alone."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+PIECE_SIZE_MIN: Final = 64 * KIB
+"""A buffer of this size is worth a place of its own in what is sent; smaller ones are joined."""
+
+
+Piece = bytes | memoryview | pa.Buffer
+
+
+def as_chunk_stream(chunks: Sequence[memoryview]) -> list[Piece]:
+    """Chunks in pieces, of which large ones are what was read, not copied."""
+    sink = _Pieces()
+    for chunk in chunks:
+        sink.write(chunk)
+    return sink.taken()
+
+
+def as_arrow_stream(table: pa.Table) -> list[Piece]:
+    """One IPC stream in pieces, of which large ones are the table's own buffers, not copied.
+
+    With no records it holds the schema alone.
+    """
+    sink = _Pieces()
+    with pa.ipc.new_stream(pa.PythonFile(cast("Any", sink), mode="w"), table.schema) as writer:
         writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return sink.taken()
+
+
+class _Pieces:
+    """A file that keeps what is written to it: Arrow gives it buffers as they are."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+        self._small: list[Piece] = []
+
+    def write(self, data: Piece) -> int:
+        size = data.size if isinstance(data, pa.Buffer) else len(data)
+        if size >= PIECE_SIZE_MIN:
+            self._join()
+            self._pieces.append(data)
+        else:
+            self._small.append(data)
+        return size
+
+    def flush(self) -> None:
+        """Nothing is put off."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def taken(self) -> list[Piece]:
+        self._join()
+        return self._pieces
+
+    def _join(self) -> None:
+        if self._small:
+            self._pieces.append(b"".join(self._small))
+            self._small.clear()
 
 
 def as_json(members: dict[str, Any], table: pa.Table, encoding: ValueEncoding) -> bytes:

@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     data: list[memoryview]
 
 
-def divide(data: Sequence[bytes], first_offset: int) -> list[Piece]:
+def divide(data: Sequence[bytes | memoryview], first_offset: int) -> list[Piece]:
     """Divide runs of whole chunks; the bytes are viewed, not copied.
 
     Chunks without a record at an epoch's end belong to no fragment: they say nothing

@@ -1,0 +1,149 @@
+"""Bytes from peers: received in their place, over connections that are kept."""
+
+import asyncio
+import contextlib
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from bottomless.errors import Unavailable
+from bottomless.model.limits import MIB
+from bottomless_server.runtime.peers import Peer
+
+BODY: Final = bytes(range(256)) * (4 * MIB // 256)
+OK: Final = b"HTTP/1.1 200 OK\r\n"
+
+
+class Serving:
+    """A server that answers each request with the next of its answers, whatever was asked."""
+
+    def __init__(self, answers: list[bytes]) -> None:
+        self.answers = answers
+        self.requests: list[bytes] = []
+        self.connection_count = 0
+        self.left = asyncio.Event()
+        """One of the connections has ended."""
+        self.asked = asyncio.Event()
+        self.hang_up = False
+        """After each answer, without having said so."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connection_count += 1
+        self._tasks.append(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError), closing(writer):
+            while True:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+                self.asked.set()
+                if self.answers:
+                    answer = memoryview(self.answers.pop(0))
+                    for start in range(0, len(answer), 100_000):
+                        writer.write(answer[start : start + 100_000])
+                        await writer.drain()
+                if self.hang_up:
+                    break
+        self.left.set()
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def asked(path: Path, *answers: bytes) -> AsyncIterator[tuple[Serving, Peer]]:
+    serving = Serving(list(answers))
+    server = await asyncio.start_unix_server(serving.begin, path / "s.sock")
+    async with server, Peer(f"unix://{path}/s.sock", name="test", timeout_seconds=30) as peer:
+        yield serving, peer
+        await peer.aclose()
+        await serving.aclose()
+
+
+def sized(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    return OK + b"Content-Length: %d\r\n%b\r\n%b" % (len(body), lines, body)
+
+
+async def test_a_large_body_is_held_in_memory_once(tmp_path: Path) -> None:
+    async with asked(tmp_path, sized(b"warm"), sized(BODY)) as (_, peer):
+        await peer.fetch("/")
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            answer = await peer.fetch("/")
+            peak = tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+        assert answer.data == BODY
+        assert peak < 1.5 * len(BODY), "received in its place"
+        assert memoryview(answer.data).readonly
+
+
+async def test_answers_of_all_forms_follow_each_other_on_one_connection(tmp_path: Path) -> None:
+    chunked = OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n3\r\nway\r\n0\r\n\r\n"
+    answers = sized(BODY), chunked, sized(b""), sized(b"small"), sized(BODY[:70_000])
+    async with asked(tmp_path, *answers) as (serving, peer):
+        found = [bytes((await peer.fetch("/a", params={"b": "c d"})).data) for _ in answers]
+        assert found == [BODY, b"halfway", b"", b"small", BODY[:70_000]]
+        assert serving.connection_count == 1
+        assert serving.requests[0].startswith(b"GET /a?b=c+d HTTP/1.1\r\nhost: test\r\n")
+
+
+async def test_a_kept_connection_that_was_closed_is_opened_anew(tmp_path: Path) -> None:
+    async with asked(tmp_path, sized(b"one"), sized(b"two")) as (serving, peer):
+        serving.hang_up = True
+        assert (await peer.fetch("/")).data == b"one"
+        assert (await peer.fetch("/")).data == b"two"
+        assert serving.connection_count == 2
+
+
+async def test_a_connection_that_says_so_is_not_used_again(tmp_path: Path) -> None:
+    async with asked(tmp_path, sized(b"one", b"Connection: close"), sized(b"two")) as (s, peer):
+        await peer.fetch("/")
+        await peer.fetch("/")
+        assert s.connection_count == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SMTP ready\r\n\r\n",
+        OK + b"Content-Length: 99999999999999\r\n\r\n",
+        OK + b"Content-Length: 4\r\n\r\nfour and more",
+        OK + b"X: " + bytes([65]) * 300_000,
+        OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    ],
+    ids=[
+        "not HTTP",
+        "a size beyond all bounds",
+        "more than it says",
+        "an endless head",
+        "two sizes",
+    ],
+)
+async def test_what_is_no_answer_of_ours_is_refused(tmp_path: Path, answer: bytes) -> None:
+    async with asked(tmp_path, answer) as (_, peer):
+        with pytest.raises(Unavailable):
+            await peer.fetch("/", timeout_seconds=5)
+
+
+async def test_who_goes_away_leaves_no_half_answer_to_the_next(tmp_path: Path) -> None:
+    half = sized(BODY)[: 2 * MIB]
+    async with asked(tmp_path, half, sized(b"whole")) as (serving, peer):
+        leaving = asyncio.create_task(peer.fetch("/"))
+        async with asyncio.timeout(30):
+            await serving.asked.wait()
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        assert (await peer.fetch("/")).data == b"whole"
+        assert serving.connection_count == 2
+        async with asyncio.timeout(30):
+            await serving.left.wait()
