@@ -31,13 +31,16 @@ class Blocks:
         """
         numbers = self._numbers(start, size)
         if len(numbers) == 1:
-            block = await self._block(object_key, numbers[0])
-            begin = start - numbers[0] * self._block_size
-            return memoryview(block)[begin : begin + size]
-        blocks = await asyncio.gather(*(self._block(object_key, number) for number in numbers))
+            blocks = [await self._block(object_key, numbers[0])]
+        else:
+            blocks = await asyncio.gather(*(self._block(object_key, number) for number in numbers))
+        # Cut first: of the blocks at the edges most may lie outside of the range.
         begin = start - numbers[0] * self._block_size
-        whole = b"".join(blocks)
-        return memoryview(whole)[begin : begin + size]
+        end = begin + size - (len(blocks) - 1) * self._block_size
+        views = [memoryview(block) for block in blocks]
+        views[-1] = views[-1][: max(end, 0)]
+        views[0] = views[0][begin:]
+        return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
     async def fetch(self, object_key: str, start: int, size: int) -> bytes:
         """The same bytes as the store sends them now, for somebody who verifies them elsewhere.

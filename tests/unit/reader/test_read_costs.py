@@ -13,9 +13,12 @@ import pytest
 from starlette.types import Message
 from support.asgi import scope_of
 from support.counting import counted_calls
-from unit.reader.world import ARROW, Sent, World
+from unit.reader.world import ARROW, Sent, World, a_batch
 
 from bottomless.model.limits import KIB, MIB
+from bottomless.model.record import Columns
+from bottomless_server.reader.core.page import Rows, as_table
+from bottomless_server.reader.core.rendering import as_arrow_stream
 from bottomless_server.reader.page_query import CHUNKS
 from bottomless_server.runtime.gathered import GATHERS, Gathered
 
@@ -138,6 +141,16 @@ async def test_an_arrow_page_of_large_batches_is_their_stored_columns() -> None:
         assert table.column("offset").to_pylist() == list(range(16_000))
         values = [view for view in body.views if is_value(view)]
         assert len(values) == 8, "a buffer for each stored batch"
+
+
+def test_columns_that_a_batch_lacks_add_a_fixed_number_of_bytes() -> None:
+    batch = a_batch([Sent(VALUE)] * 2_000, Columns.VALUE)
+    table = as_table([Rows(2_000 * number, 5, batch) for number in range(8)])
+    table.validate(full=True)
+    size = sum(len(memoryview(piece)) for piece in as_arrow_stream(table))
+    assert size / table.num_rows < len(VALUE) + 44
+    assert table.column("headers").null_count == table.column("key").null_count == 16_000
+    assert set(table.column("content").to_pylist()) == {0}
 
 
 async def test_small_batches_are_put_together() -> None:

@@ -264,5 +264,18 @@ def _empty(name: str) -> "pa.Array[Any]":
 def _made_empty(name: str, count: int) -> "pa.Array[Any]":
     if name == "content":
         return pa.array(np.zeros(count, dtype=np.uint8))
-    empty: pa.Array[Any] = pa.nulls(count, SCHEMA.field(name).type)
+    kind: Any = SCHEMA.field(name).type
+    empty: pa.Array[Any]
+    if name == "headers":
+        # Arrow's own nulls have as many entries as maps, which are all sent, and with a slice
+        # of them the entries of the whole.
+        nowhere: list[pa.Buffer | None] = [
+            pa.py_buffer(bytes(count // 8 + 1)),
+            pa.py_buffer(bytes(4 * (count + 1))),
+        ]
+        fields: list[Any] = [kind.key_field, kind.item_field]
+        entry = pa.struct(fields)
+        empty = pa.Array.from_buffers(kind, count, nowhere, count, children=[pa.array([], entry)])
+    else:
+        empty = pa.nulls(count, kind)
     return empty
