@@ -18,7 +18,7 @@ from chaos.events import Event, calm, node_cut_off, second_uploader
 from chaos.house import INGESTS
 from chaos.run import Plan, run_chaos
 
-KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "60"))
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "45"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 
 

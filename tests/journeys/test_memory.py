@@ -44,7 +44,7 @@ def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> No
         for _ in range(3):
             with memory.sampled() as peak:
                 hostile = asyncio.run(
-                    assault(server.url, stream.name, Numbers(followers=200, seconds=8))
+                    assault(server.url, stream.name, Numbers(followers=200, seconds=6))
                 )
             peaks.append(peak["all in one"] - at_rest)
             answers = hostile.answers
