@@ -233,6 +233,9 @@ class _Connection(asyncio.BufferedProtocol):
 
     def on_body(self, data: bytes) -> None:
         if self._body is None:
+            self._body_size += len(data)
+            if self._body_size > _BODY_SIZE_MAX:
+                raise BrokenOff
             self._parts.append(data)
             return
         # What came with the head; the parser gives no more than the size that stood in it.

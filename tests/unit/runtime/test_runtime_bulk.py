@@ -12,6 +12,7 @@ import pytest
 
 from bottomless.errors import Unavailable
 from bottomless.model.limits import MIB
+from bottomless_server.runtime import bulk
 from bottomless_server.runtime.peers import Peer
 
 BODY: Final = bytes(range(256)) * (4 * MIB // 256)
@@ -94,6 +95,19 @@ async def test_answers_of_all_forms_follow_each_other_on_one_connection(tmp_path
         assert found == [BODY, b"halfway", b"", b"small", BODY[:70_000]]
         assert serving.connection_count == 1
         assert serving.requests[0].startswith(b"GET /a?b=c+d HTTP/1.1\r\nhost: test\r\n")
+
+
+async def test_a_body_that_does_not_say_its_size_has_a_bound_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_BODY_SIZE_MAX", 100_000)
+    part = b"186a0\r\n" + bytes(100_000) + b"\r\n"
+    endless = OK + b"Transfer-Encoding: chunked\r\n\r\n" + part * 3
+    async with asked(tmp_path, endless, sized(b"next")) as (serving, peer):
+        with pytest.raises(Unavailable):
+            await peer.fetch("/")
+        assert (await peer.fetch("/")).data == b"next"
+        assert serving.connection_count == 2
 
 
 async def test_a_kept_connection_that_was_closed_is_opened_anew(tmp_path: Path) -> None:
