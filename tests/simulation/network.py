@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import httpx
+from starlette.datastructures import Headers as StarletteHeaders
 from starlette.types import ASGIApp, Message, Scope
 from support.wire import Mishap, Weather
 
 from bottomless.errors import Outcome
 from bottomless_server.ingest.core.ownership import not_owner
 from bottomless_server.ingest.forwarding import Forwarding
+from bottomless_server.runtime import bulk
 from bottomless_server.runtime.http import ClientGone, wrap
 from bottomless_server.runtime.peers import Peer
 from simulation.loop import Process
@@ -212,6 +214,11 @@ class SimulatedPeer(Peer):
             raise self._unavailable(Outcome.NONE)
         return _Session(self._network, self._source, self.base_url, self._timeout_seconds)
 
+    def _open_bulk(self) -> Any:
+        if self._closed:
+            raise self._unavailable(Outcome.NONE)
+        return _Bulk(self._network, self._source, self.base_url)
+
 
 class SimulatedPeers:
     """Peers of one kind by url."""
@@ -286,6 +293,30 @@ class _Session(NamedTuple):
         except NoAnswer as error:
             raise aiohttp.ServerDisconnectedError from error
         yield _Answer(reply.status, reply.headers, _Content(reply.body))
+
+
+class _Bulk(NamedTuple):
+    """As `BulkClient`."""
+
+    network: Network
+    source: str
+    url: str
+
+    async def get(self, target: str, headers: Mapping[str, str], seconds: float) -> bulk.BulkAnswer:
+        path, _, query = target.partition("?")
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        sent = Request("GET", path, query.encode(), raw)
+        try:
+            reply = await self.network.ask(self.source, self.url, sent, seconds)
+        except NoConnection as error:
+            raise bulk.NoConnection from error
+        except NoAnswer as error:
+            raise bulk.BrokenOff from error
+        answered = StarletteHeaders(raw=reply.headers)
+        return bulk.BulkAnswer(reply.status, answered, memoryview(reply.body))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
 
 async def _whole(data: AsyncIterator[bytes] | bytes | None) -> bytes:
