@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bottomless.drives.past_cache import write_past_cache
+from bottomless.model.limits import MIB
+
 IOV_COUNT_MAX: Final = 1024
 """Buffers per writev: IOV_MAX of Linux."""
+PAST_CACHE_SIZE_MIN: Final = MIB
+"""What is smaller (roots, groups) is read again soon."""
 
 
 class FileCalls:
@@ -22,8 +27,14 @@ class FileCalls:
         return os.open(path, flags, 0o644)
 
     def write(self, file: int, parts: Sequence[memoryview]) -> None:
-        """Write all parts, however many calls that takes."""
+        """Write all parts to a new file, however many calls that takes.
+
+        Much goes past the page cache: a fragment is read later or never, and the pages that it
+        would take hold the ends of streams, which everybody reads now.
+        """
         waiting = [part for part in parts if part.nbytes]
+        if sum(part.nbytes for part in waiting) >= PAST_CACHE_SIZE_MIN:
+            waiting = write_past_cache(file, waiting)
         while waiting:
             written = os.writev(file, waiting[:IOV_COUNT_MAX])
             while waiting and written >= waiting[0].nbytes:

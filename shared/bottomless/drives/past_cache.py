@@ -1,0 +1,99 @@
+"""Write past the page cache, where the file system lets us.
+
+A page that the cache takes for the first time costs more than all else that is done to its bytes;
+docs/decisions/0017 has the figures. Which file systems know `O_DIRECT`, and which alignment they
+want, cannot be asked: it is tried, and what they refuse is written the usual way.
+"""
+
+import errno
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from bottomless.model.limits import MIB
+
+try:
+    import fcntl
+
+    _DIRECT: int = os.O_DIRECT
+except (ImportError, AttributeError):  # Not on Linux.
+    _DIRECT = 0
+
+_BLOCK_SIZE: Final = 4096
+"""Bytes to which positions, sizes and memory are aligned; no usual disk wants more."""
+_BUFFER_SIZE: Final = MIB
+_OWN: Final = threading.local()
+
+
+def write_past_cache(file: int, parts: Sequence[memoryview]) -> list[memoryview]:
+    """Write as much as can go past the cache from the file's position, which is aligned.
+
+    Returns what is left to be written behind it: less than a block, or all that the file system
+    did not take this way.
+
+    Raises:
+        OSError: as of any write.
+    """
+    flags = _make_direct(file)
+    if flags is None:
+        return list(parts)
+    try:
+        return _write(file, deque(parts))
+    finally:
+        fcntl.fcntl(file, fcntl.F_SETFL, flags)
+
+
+def _make_direct(file: int) -> int | None:
+    """The file's flags of before; None where it cannot be."""
+    if not _DIRECT:
+        return None
+    flags = fcntl.fcntl(file, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETFL, flags | _DIRECT)
+    except OSError:
+        return None
+    return flags
+
+
+def _write(file: int, left: deque[memoryview]) -> list[memoryview]:
+    size = sum(part.nbytes for part in left)
+    size -= size % _BLOCK_SIZE
+    buffer = _buffer()
+    while size:
+        block = buffer[: min(size, _BUFFER_SIZE)]
+        _fill(block, left)
+        size -= block.nbytes
+        while block.nbytes:
+            try:
+                written = os.write(file, block)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                # Not aligned as it wants it. The buffer is the thread's, so this is a copy.
+                return [memoryview(bytes(block)), *left]
+            block = block[written:]
+    return list(left)
+
+
+def _fill(block: memoryview, left: deque[memoryview]) -> None:
+    """Move bytes from the front of what is left until the block is full."""
+    filled = 0
+    while filled < block.nbytes:
+        part = left.popleft()
+        taken = min(part.nbytes, block.nbytes - filled)
+        block[filled : filled + taken] = part[:taken]
+        filled += taken
+        if taken < part.nbytes:
+            left.appendleft(part[taken:])
+
+
+def _buffer() -> memoryview:
+    """Aligned memory of this thread, kept: fresh memory would cost what the cache's pages do."""
+    try:
+        kept: memoryview = _OWN.buffer
+    except AttributeError:
+        kept = _OWN.buffer = memoryview(mmap.mmap(-1, _BUFFER_SIZE))
+    return kept
