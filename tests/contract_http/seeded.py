@@ -50,7 +50,16 @@ def seed(client: httpx.Client) -> Known:
         assert stored.status_code == 200, stored.text
         if name in STREAMS:
             _describe(stream, known, created)
+    for name in STREAMS:
+        _let_settle(Stream(client, name))
     return known
+
+
+def _let_settle(stream: Stream) -> None:
+    """Wait for what becomes different by itself, so that tests see what requests change."""
+    stream.wait_uploaded()
+    path = f"{stream.path}/consumers/billing/offset"
+    until(lambda: stream.client.get(path).json()["durability"] == "snapshot", what="the snapshot")
 
 
 def _describe(stream: Stream, known: Known, created: httpx.Response) -> None:
