@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.backing import touch_memory
 from bench.figures import Figure, Goal, Verdict
 from bench.place import Missing, fresh_directory
 
@@ -52,6 +53,8 @@ class Row:
     set_up: Callable[[Stage], None]
     warms_up: bool = True
     rounds_max: int = 100
+    touched_bytes: int = 0
+    """Memory that is touched before each turn (backing.py), where files grow fast."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def play(row: Row, rounds: int, seconds: float) -> Outcome:
                 _turn(stage, name, min(1.0, seconds))
         for number in range(min(rounds, row.rounds_max)):
             for name in list(stage.runners):
+                if row.touched_bytes:
+                    touch_memory(row.touched_bytes)
                 figure = _turn(stage, name, seconds)
                 if figure is not None:
                     sides.setdefault(name, []).append(figure)

@@ -17,6 +17,8 @@ RECORDS_64K: Final = 620
 STREAM: Final = "bench"
 LARGE_CONNECTIONS: Final = 4
 SMALL_CONNECTIONS: Final = 8
+TOUCHED_BYTES: Final = 4 << 30
+"""More than the fastest side writes in a second."""
 RABBIT_KEEPS: Final = {
     "max-length-bytes": "2000000000",
     "stream-max-segment-size-bytes": "500000000",
@@ -114,6 +116,7 @@ ROWS: Final = (
             times("≥ 0.5 x the C reference", "ours", "C reference, os", 0.5),
         ),
         _large_os,
+        touched_bytes=TOUCHED_BYTES,
     ),
     Row(
         "append-fsync",
@@ -125,6 +128,7 @@ ROWS: Final = (
             at_most("≤ 0.25 CPU s per million records", "ours", _cpu, 0.25, "CPU s/M"),
         ),
         _large_fsync,
+        touched_bytes=TOUCHED_BYTES,
     ),
     Row(
         "append-64k",
@@ -132,5 +136,6 @@ ROWS: Final = (
         "records",
         (times("≥ 0.7 x the C reference", "ours", "C reference, fsync", 0.7),),
         _small_fsync,
+        touched_bytes=TOUCHED_BYTES,
     ),
 )

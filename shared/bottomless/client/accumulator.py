@@ -5,8 +5,9 @@ lock and is short: no I/O, no waiting but for room.
 """
 
 import threading
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -63,7 +64,9 @@ class Accumulator:
     def __init__(
         self, bounds: Bounds, clock: Callable[[], float], wake: Callable[[], None]
     ) -> None:
-        self._bounds = bounds
+        self._batch_bytes = bounds.batch_bytes
+        self._buffer_bytes = bounds.buffer_bytes
+        self._linger_seconds = bounds.linger_seconds
         self._clock = clock
         self._wake = wake
         self._lock = threading.Lock()
@@ -82,12 +85,13 @@ class Accumulator:
         self, value: bytes, content: int, size: int, extra: Extra | None = None
     ) -> tuple[Bundle, int] | None:
         """Put a record in; where it is, or None if there is no room."""
+        # The hot loop of every program that sends records one by one.
         held = size + RECORD_OVERHEAD
         with self._lock:
             if not self._has_room(held):
                 return None
             bundle = self._open
-            if bundle is None or bundle.size + size > self._bounds.batch_bytes:
+            if bundle is None or bundle.size + size > self._batch_bytes:
                 bundle = self._next_bundle()
             index = bundle.record_count
             rows = bundle.rows
@@ -102,6 +106,49 @@ class Accumulator:
             bundle.held += held
             self._held += held
             return bundle, index
+
+    def add_values(
+        self, values: Sequence[bytes], content: int, ends: Sequence[int]
+    ) -> tuple[Bundle, int, int] | None:
+        """Put the first of some values in, as many as fit where the next record goes.
+
+        `ends`: bytes of the values up to the end of each. Returns the bundle, the first one's
+        place in it and how many; None if there is no room for one.
+        """
+        with self._lock:
+            first = ends[0] + RECORD_SIZE_MIN
+            if not self._has_room(first + RECORD_OVERHEAD):
+                return None
+            bundle = self._open
+            if bundle is None or bundle.size + first > self._batch_bytes:
+                bundle = self._next_bundle()
+
+            def size_of(count: int) -> int:
+                return ends[count - 1] + count * RECORD_SIZE_MIN
+
+            def held_of(count: int) -> int:
+                return size_of(count) + count * RECORD_OVERHEAD
+
+            counts = range(2, len(values) + 1)
+            batch_room = self._batch_bytes - bundle.size
+            buffer_room = self._buffer_bytes - self._held
+            # The first goes in whatever its size is.
+            count = 1 + min(
+                bisect_right(counts, batch_room, key=size_of),
+                bisect_right(counts, buffer_room, key=held_of),
+            )
+            index = bundle.record_count
+            rows = bundle.rows
+            rows.values += values[:count]
+            rows.contents += [content] * count
+            if rows.keys is not None:
+                for number in range(index, index + count):
+                    _add_extra(bundle, number, _NOTHING)
+            bundle.record_count = index + count
+            bundle.size += size_of(count)
+            bundle.held += held_of(count)
+            self._held += held_of(count)
+            return bundle, index, count
 
     def add_encoded(self, body: EncodedBody) -> Bundle | None:
         """Put a bundle in whose body is encoded; None if there is no room."""
@@ -181,7 +228,7 @@ class Accumulator:
         if self._stopped is not None:
             raise self._stopped()
         # What is larger than the whole buffer must still go through, alone.
-        return not self._held or self._held + held <= self._bounds.buffer_bytes
+        return not self._held or self._held + held <= self._buffer_bytes
 
     def _next_bundle(self) -> Bundle:
         self._seal()
@@ -197,7 +244,7 @@ class Accumulator:
             self._open = None
 
     def _left(self) -> float:
-        return self._opened_at + self._bounds.linger_seconds - self._clock()
+        return self._opened_at + self._linger_seconds - self._clock()
 
 
 def _add_extra(bundle: Bundle, index: int, extra: Extra) -> None:

@@ -17,7 +17,16 @@ from bottomless.client.delivery import Bundle, Deliveries, Delivery, Span, Spans
 from bottomless.client.loop_thread import LoopThread
 from bottomless.client.outbox import Identity
 from bottomless.client.producer import AsyncProducer, no_room
-from bottomless.client.rows import Row, Text, json_row_of, row_of
+from bottomless.client.rows import (
+    PLAIN,
+    Row,
+    Text,
+    Values,
+    json_row_of,
+    row_of,
+    rows_of,
+    size_of_plain,
+)
 
 _OPEN: Final = WeakSet["Producer"]()
 
@@ -61,6 +70,12 @@ class Producer:
             Overloaded: there was no room in time; it was not handed over.
             StoreError: the producer has ended, for this reason.
         """
+        if key is None and headers is None and event_time is None and filter_value is None:
+            # Most records: nothing is made of them that is not kept. A third of the time.
+            size = size_of_plain(value)
+            place = size and self._buffer.add(value, PLAIN, size)  # type: ignore[arg-type]
+            if place:
+                return Delivery(*place)
         return Delivery(*self._put(row_of(value, key, headers, event_time, filter_value)))
 
     def send_json(
@@ -78,8 +93,11 @@ class Producer:
     def send_many(self, values: Iterable[Text]) -> Deliveries:
         """Hand many values over, in their order."""
         spans = Spans()
-        for value in values:
-            spans.add(*self._put(row_of(value)))
+        for some in rows_of(values):
+            if isinstance(some, Row):
+                spans.add(*self._put(some))
+            else:
+                self._put_values(some, spans)
         return Deliveries(spans.all())
 
     def send_table(self, table: Any) -> Deliveries:
@@ -139,6 +157,17 @@ class Producer:
                 self._wait_for_room(row.size + RECORD_OVERHEAD, deadline)
                 place = self._buffer.add(*row)
         return place
+
+    def _put_values(self, some: Values, spans: Spans) -> None:
+        deadline = self._deadline()
+        while some.values:
+            place = self._buffer.add_values(*some)
+            if place is None:
+                self._wait_for_room(some.ends[0] + RECORD_OVERHEAD, deadline)
+                continue
+            spans.add(*place)
+            some = some.without_first(place[2])
+            deadline = self._deadline()
 
     def _deadline(self) -> float:
         return time.monotonic() + self._block_seconds

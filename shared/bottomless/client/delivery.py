@@ -159,12 +159,12 @@ class Spans:
         self._first = 0
         self._next = 0
 
-    def add(self, bundle: Bundle, index: int) -> None:
-        """Note one more record behind those that were noted."""
+    def add(self, bundle: Bundle, index: int, record_count: int = 1) -> None:
+        """Note more records, neighbours, behind those that were noted."""
         if bundle is not self._bundle or index != self._next:
             self._end()
             self._bundle, self._first = bundle, index
-        self._next = index + 1
+        self._next = index + record_count
 
     def all(self) -> list[Span]:
         """What was noted, in its order."""

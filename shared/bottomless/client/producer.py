@@ -18,7 +18,7 @@ from bottomless.client.delivery import (
     Spans,
 )
 from bottomless.client.outbox import Identity, Outbox, Sending
-from bottomless.client.rows import Row, Text, json_row_of, row_of
+from bottomless.client.rows import Row, Text, Values, json_row_of, row_of, rows_of
 from bottomless.errors import InvalidRequest, Overloaded
 from bottomless.model.names import parse_reference
 
@@ -137,8 +137,11 @@ class AsyncProducer:
     async def send_many(self, values: Iterable[Text]) -> AsyncDeliveries:
         """Hand many values over, in their order. Cancelled, it has handed over the first of them."""
         spans = Spans()
-        for value in values:
-            spans.add(*await self._put(row_of(value)))
+        for some in rows_of(values):
+            if isinstance(some, Row):
+                spans.add(*await self._put(some))
+            else:
+                await self._put_values(some, spans)
         return AsyncDeliveries(spans.all())
 
     async def send_table(self, table: Any) -> AsyncDeliveries:
@@ -206,6 +209,21 @@ class AsyncProducer:
         # A loop over `send` that never waits would keep what is full from being sent.
         self._let_others_run = place[1] == 0
         return place
+
+    async def _put_values(self, some: Values, spans: Spans) -> None:
+        deadline = self._deadline()
+        while some.values:
+            if self._let_others_run:
+                self._let_others_run = False
+                await asyncio.sleep(0)
+            place = self.outbox.buffer.add_values(*some)
+            if place is None:
+                await self._wait_for_room(deadline)
+                continue
+            spans.add(*place)
+            self._let_others_run = place[1] == 0
+            some = some.without_first(place[2])
+            deadline = self._deadline()
 
     def _deadline(self) -> float:
         return time.monotonic() + self._sending.block_seconds

@@ -1,10 +1,11 @@
 """One record as a program says it, checked as the server would, so that no batch is refused for it. Pure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
+from itertools import accumulate
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -24,10 +25,25 @@ from bottomless.model.record import Content
 
 Text: TypeAlias = bytes | str
 
-_BYTES: Final = int(Content.BYTES)
+TOGETHER_COUNT_MAX: Final = 1_000
+"""Values that are looked at together; what they are is decided for all of them."""
+PLAIN: Final = int(Content.BYTES)
+"""The content of a value that is bytes."""
 _TEXT: Final = int(Content.TEXT)
 _JSON: Final = int(Content.JSON)
-_ALONE: Final = (None, None, None, None)
+
+
+class Values(NamedTuple):
+    """Values of records that have nothing else, by the column and not one by one."""
+
+    values: list[bytes]
+    content: int
+    ends: list[int]
+    """Bytes of the values up to the end of each."""
+
+    def without_first(self, count: int) -> "Values":
+        rest = self.values[count:]
+        return Values(rest, self.content, list(accumulate(map(len, rest))))
 
 
 class Row(NamedTuple):
@@ -37,6 +53,13 @@ class Row(NamedTuple):
     content: int
     size: int
     extra: Extra | None
+
+
+def size_of_plain(value: object) -> int:
+    """What a value takes that is bytes and goes as it is; 0 of one that has to be looked at."""
+    if type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX:
+        return len(value) + RECORD_SIZE_MIN
+    return 0
 
 
 def row_of(
@@ -52,12 +75,7 @@ def row_of(
         InvalidRequest: a part of it is of another type, too large, or no Unicode.
         TypeError: a value is neither bytes nor text.
     """
-    if type(value) is bytes and (key, headers, event_time, filter_value) == _ALONE:
-        # Most records, so the shortest way.
-        size = len(value)
-        if size <= RECORD_VALUE_SIZE_MAX:
-            return Row(value, _BYTES, size + RECORD_SIZE_MIN, None)
-    content = _BYTES
+    content = PLAIN
     if isinstance(value, str):
         value, content = _encoded("value", value), _TEXT
     elif isinstance(value, (bytearray, memoryview)):
@@ -66,6 +84,27 @@ def row_of(
     elif not isinstance(value, bytes):
         raise TypeError(f"a value is bytes or str, not {type(value).__name__}; see send_json")
     return _row(value, content, key, headers, event_time, filter_value)
+
+
+def rows_of(values: Iterable[Text]) -> Iterator[Row | Values]:
+    """Many values in their order: together where they are bytes that are there already.
+
+    What comes one by one is given on one by one: nobody knows how long the next one takes.
+
+    Raises:
+        InvalidRequest, TypeError: as `row_of`, behind those before it.
+    """
+    if not isinstance(values, (list, tuple)):
+        for value in values:
+            yield row_of(value)
+        return
+    for start in range(0, len(values), TOGETHER_COUNT_MAX):
+        some = list(values[start : start + TOGETHER_COUNT_MAX])
+        if set(map(type, some)) == {bytes} and max(map(len, some)) <= RECORD_VALUE_SIZE_MAX:
+            yield Values(some, PLAIN, list(accumulate(map(len, some))))
+        else:
+            for value in some:
+                yield row_of(value)
 
 
 def json_row_of(

@@ -1,8 +1,17 @@
 import threading
+from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from bottomless.client.accumulator import RECORD_OVERHEAD, Accumulator, Bounds, Extra
+from bottomless.client.accumulator import (
+    RECORD_OVERHEAD,
+    RECORD_SIZE_MIN,
+    Accumulator,
+    Bounds,
+    Extra,
+)
 from bottomless.client.appends import Appended
 from bottomless.client.encoding import ARROW, EncodedBody
 from bottomless.errors import InvalidRequest
@@ -52,6 +61,42 @@ def test_a_bundle_is_taken_when_its_time_is_over() -> None:
     bundle = accumulator.take()
     assert bundle is not None
     assert bundle.rows.values == [b"x", b"y"]
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 130), min_size=1, max_size=30), max_size=6),
+    buffer_bytes=st.sampled_from([200, 700, 100_000]),
+)
+def test_values_that_are_put_in_together_lie_as_if_they_came_alone(
+    sizes: list[list[int]], buffer_bytes: int
+) -> None:
+    one_by_one, _, _ = an_accumulator(batch_bytes=200, buffer_bytes=buffer_bytes)
+    together, _, _ = an_accumulator(batch_bytes=200, buffer_bytes=buffer_bytes)
+    for number, some in enumerate(sizes):
+        values = [b"x" * size for size in some]
+        alone = [
+            one_by_one.add(value, 7, len(value) + RECORD_SIZE_MIN, None) is not None
+            for value in values
+        ]
+        while values:
+            placed = together.add_values(values, 7, list(accumulate(map(len, values))))
+            if placed is None:
+                break
+            bundle, index, count = placed
+            assert bundle.rows.values[index : index + count] == values[:count]
+            values = values[count:]
+        # Where there was no room for one, a smaller one behind it may have found some.
+        if not all(alone):
+            assert values
+            return
+        assert not values
+        if number % 2:
+            for each in (one_by_one, together):
+                put(each, b"y", Extra(key=b"k"))
+
+    bundles = [[bundle.rows for bundle in each.seal()] for each in (one_by_one, together)]
+    assert bundles[0] == bundles[1]
+    assert [len(rows.contents) for rows in bundles[1]] == [len(rows.values) for rows in bundles[1]]
 
 
 def test_columns_that_few_records_have_are_filled_up_for_the_others() -> None:

@@ -7,7 +7,14 @@ import orjson
 import pytest
 
 from bottomless.client.accumulator import Extra
-from bottomless.client.rows import json_row_of, row_of
+from bottomless.client.rows import (
+    TOGETHER_COUNT_MAX,
+    Row,
+    Values,
+    json_row_of,
+    row_of,
+    rows_of,
+)
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.record import Content
 
@@ -113,3 +120,25 @@ def test_what_json_cannot_say_is_refused(value: object) -> None:
 def test_a_value_that_is_neither_bytes_nor_text_is_a_mistake_of_the_program() -> None:
     with pytest.raises(TypeError, match="send_json"):
         row_of({"a": 1})  # type: ignore[arg-type]
+
+
+def test_many_bytes_are_taken_together_and_anything_else_one_by_one() -> None:
+    many = [b"%d" % number for number in range(TOGETHER_COUNT_MAX + 2)]
+    first, second = rows_of(many)
+    assert isinstance(first, Values)
+    assert isinstance(second, Values)
+    assert [*first.values, *second.values] == many
+    assert second.ends == [4, 8]
+    assert first.without_first(1).ends[:10] == [*range(1, 10), 11]
+    mixed: list[Any] = [[b"a", "b"], (value for value in (b"a", b"b")), [b"a", bytearray(b"b")]]
+    for values in mixed:
+        rows = list(rows_of(values))
+        assert [row.value for row in rows if isinstance(row, Row)] == [b"a", b"b"]
+    assert list(rows_of([])) == []
+
+
+def test_what_stands_before_a_value_that_is_too_large_is_handed_over() -> None:
+    rows = rows_of([b"a", b"x" * (2**20 + 1)])
+    assert next(rows) == row_of(b"a")
+    with pytest.raises(InvalidRequest):
+        next(rows)
