@@ -1,6 +1,6 @@
 """Spark jobs beside the least that could do the same, on the same stream in one run.
 
-    .venv/bin/python bench/spark_jobs.py [--mebibytes 512] [--record-bytes 1024] [--rounds 3]
+    .venv/bin/python -m bench.spark_jobs [--mebibytes 512] [--record-bytes 1024] [--rounds 3]
 
 verify is compared with a loop that reads the same files and makes one checksum of each, in as
 many processes as Spark has cores; export with `df.write.parquet` of the same columns. Both
@@ -26,6 +26,7 @@ import fastcrc
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from bench.backing import touch_memory
 from bottomless.client import Client
 from bottomless.spark import configure, register
 from bottomless.spark.jobs import export, verify
@@ -33,6 +34,8 @@ from bottomless.spark.jobs import export, verify
 CORES = 2
 RANGE_SIZE = 8 * 1024 * 1024
 STREAM = "bench-jobs"
+TOUCHED_BYTES = 3 << 30
+"""More than a side writes: what it exports, and what its programs take meanwhile."""
 
 
 def checksum(path: str) -> int:
@@ -61,11 +64,13 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, Any]:
-    """Both once to warm up, then in turns."""
+    """Both once to warm up, then in turns, each with memory that is there (backing.py)."""
     ours(), theirs()
     mine, other = [], []
     for _ in range(rounds):
+        touch_memory(TOUCHED_BYTES)
         mine.append(timed(ours))
+        touch_memory(TOUCHED_BYTES)
         other.append(timed(theirs))
     ratios = sorted(b / a for a, b in zip(mine, other, strict=True))
     return {
