@@ -34,6 +34,8 @@ from bottomless.spark.jobs import export, verify
 CORES = 2
 RANGE_SIZE = 8 * 1024 * 1024
 STREAM = "bench-jobs"
+WARM_UP_COUNT = 8
+"""Until then the JVM compiles what it runs, on the same two cores."""
 TOUCHED_BYTES = 3 << 30
 """More than a side writes: what it exports, and what its programs take meanwhile."""
 
@@ -64,8 +66,9 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, Any]:
-    """Both once to warm up, then in turns, each with memory that is there (backing.py)."""
-    ours(), theirs()
+    """Both some times to warm up, then in turns, each with memory that is there (backing.py)."""
+    for _ in range(WARM_UP_COUNT):
+        ours(), theirs()
     mine, other = [], []
     for _ in range(rounds):
         touch_memory(TOUCHED_BYTES)
