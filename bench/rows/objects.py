@@ -27,6 +27,8 @@ NOTHING_LOCAL: Final = {
     "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": str(SEGMENT_BYTES),
 }
 FREED_SECONDS: Final = 60
+TOUCHED_BYTES: Final = 2 << 30
+"""More than a server takes that was just started."""
 READERS: Final = 50
 READ_BY_ALL: Final = 500_000
 """Records of the stream that they read."""
@@ -156,6 +158,7 @@ ROWS: Final = (
             _memory("S3, cold"),
         ),
         _objects,
+        touched_bytes=TOUCHED_BYTES,
     ),
     Row(
         "fifty-readers",
