@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
 
 import orjson
 
@@ -55,11 +55,9 @@ class Row(NamedTuple):
     extra: Extra | None
 
 
-def size_of_plain(value: object) -> int:
-    """What a value takes that is bytes and goes as it is; 0 of one that has to be looked at."""
-    if type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX:
-        return len(value) + RECORD_SIZE_MIN
-    return 0
+def is_plain(value: object) -> TypeGuard[bytes]:
+    """Whether a value is bytes that go as they are; others have to be looked at."""
+    return type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX
 
 
 def row_of(

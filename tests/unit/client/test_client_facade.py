@@ -227,6 +227,18 @@ def test_who_is_interrupted_can_close_what_still_ends(while_waiting: bool) -> No
         thread.stop()
 
 
+def test_many_values_wait_for_room_and_stay_in_order(server: RawServer) -> None:
+    server.script = ingest = StrictIngest()
+    many = [b"%d" % number for number in range(3_000)]
+    with Client(server.url) as client:
+        options = {"in_flight": 1, "buffer_bytes": 2_000, "batch_bytes": 700}
+        with client.producer("orders", **options) as producer:  # type: ignore[arg-type]
+            stored = producer.send_many(many).result(60)
+            assert producer._buffer.held_max <= 2_000
+    assert ingest.values == many
+    assert sum(acks.record_count for acks in stored) == len(many)
+
+
 def test_a_child_of_a_fork_may_not_hand_records_to_its_parents_producer(
     server: RawServer,
 ) -> None:

@@ -1,7 +1,7 @@
 """Producers that have to wait, and producers that end: what is handed over then, and what is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import polars as pl
@@ -32,6 +32,33 @@ async def test_a_buffer_that_is_full_makes_sending_wait_and_holds_no_more() -> N
         await producer.flush()
         assert producer.outbox.buffer.held_max <= 2000
     assert ingest.values == values(200)
+
+
+@pytest.mark.parametrize("take", [list, tuple, iter])
+async def test_many_values_wait_for_room_and_stay_in_order(
+    take: Callable[[list[bytes]], Iterable[bytes]],
+) -> None:
+    """As many together as fit; what is no list comes one by one."""
+    ingest, many = StrictIngest(), values(3_000)
+    options = {"in_flight": 1, "buffer_bytes": 2_000, "batch_bytes": 700}
+    async with producing(ingest, **options) as (producer, _):
+        stored = await (await producer.send_many(take(many)))
+        assert producer.outbox.buffer.held_max <= 2_000
+    assert ingest.values == many
+    assert [acks.first_offset for acks in stored] == [
+        sum(acks.record_count for acks in stored[:number]) for number in range(len(stored))
+    ]
+    assert sum(acks.record_count for acks in stored) == len(many)
+
+
+async def test_many_values_wait_no_longer_than_was_said() -> None:
+    ingest = StrictIngest()
+    ingest.troubles.append(never)
+    options = {"in_flight": 1, "buffer_bytes": 100, "block_seconds": 0.05}
+    async with producing(ingest, **options) as (producer, _):
+        with pytest.raises(Overloaded) as caught:
+            await producer.send_many([b"x", b"y" * 50])
+        assert caught.value.outcome is Outcome.NONE
 
 
 async def test_waiting_for_room_ends_in_time_and_hands_nothing_over() -> None:
