@@ -1,35 +1,51 @@
 """Which stream a name means: asked of manifest, and remembered for less than a lease.
 
 After a deletion a name may be given to another stream, so nobody may go by an old answer
-for longer than the old owner's lease would last.
+for longer than the old owner's lease would last. Names in use are asked for again before that,
+many in one question: a node has thousands, and a question costs more than an append.
 """
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Final, Protocol
 
-from bottomless.errors import Code, NotFound, Unavailable
+import structlog
+
+from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.runtime.peers import PeerAnswer
 
-_NAME_COUNT_MAX = 100_000
+log = structlog.get_logger(__name__)
+
+_NAME_COUNT_MAX: Final = 100_000
+_TOGETHER_COUNT_MAX: Final = 1_000
+"""Names in one question; manifest takes no more."""
+_GATHER_SECONDS: Final = 0.1
+"""How long a name waits for others that are due; what is known of it is good for much longer."""
 
 
 class ManifestCalls(Protocol):
     """What ingest asks of manifest; a `Peer` is one."""
 
     async def call(
-        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: Any = None,
     ) -> PeerAnswer: ...
 
     async def aclose(self) -> None: ...
 
 
 class StreamNames:
-    """A small cache in front of manifest; one question at a time for each name."""
+    """A small cache in front of manifest; one question at a time for each name, and one for all
+    that are due."""
 
     def __init__(self, manifest: ManifestCalls, clocks: Clocks, keep_ms: int) -> None:
         self._manifest = manifest
@@ -37,6 +53,8 @@ class StreamNames:
         self._keep_ms = keep_ms
         self._known: dict[FullName, tuple[StreamId, int]] = {}
         self._asking: dict[FullName, asyncio.Task[StreamId]] = {}
+        self._due: dict[FullName, None] = {}
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def find(self, name: FullName) -> StreamId:
         """The stream behind a name.
@@ -53,7 +71,7 @@ class StreamNames:
             return await asyncio.shield(self._ask(name))
         if age >= self._keep_ms // 2:
             # Asked again while the old answer is good, so that no append waits for it.
-            self._ask(name)
+            self._refresh(name)
         return stream_id
 
     async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
@@ -100,6 +118,50 @@ class StreamNames:
             raise Unavailable("manifest gave an answer to another question")
         return StreamState(answer["state"])
 
+    def _refresh(self, name: FullName) -> None:
+        self._due[name] = None
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._ask_together())
+            self._refreshing.add_done_callback(self._refreshed)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("names could not be asked for", exc_info=error)
+
+    async def _ask_together(self) -> None:
+        while self._due:
+            await asyncio.sleep(_GATHER_SECONDS)
+            names = list(islice(self._due, _TOGETHER_COUNT_MAX))
+            for name in names:
+                del self._due[name]
+            try:
+                await self._load_together(names)
+            except StoreError as error:
+                # The old answers are good for a while; then each is asked for by itself.
+                log.info("names were not asked for ahead of time", error=str(error))
+
+    async def _load_together(self, names: list[FullName]) -> None:
+        asked_at = self._clocks.elapsed()
+        asked = [{"tenant": name.tenant, "name": name.name} for name in names]
+        answer: Any = (
+            await self._manifest.call("POST", "/internal/v1/names", body={"names": asked})
+        ).body
+        found = {
+            FullName(one["tenant"], one["name"]): one["stream_id"] for one in answer["streams"]
+        }
+        for name in names:
+            if name in found:
+                self._keep(name, parse_stream_id(found[name]), asked_at)
+            else:
+                # What became of it is told to who asks for it next.
+                self._known.pop(name, None)
+
+    def _keep(self, name: FullName, stream_id: StreamId, asked_at: int) -> None:
+        if len(self._known) >= _NAME_COUNT_MAX:
+            self._known.clear()
+        self._known[name] = (stream_id, asked_at)
+
     def _ask(self, name: FullName) -> asyncio.Task[StreamId]:
         asking = self._asking.get(name)
         if asking is None:
@@ -110,7 +172,7 @@ class StreamNames:
 
     def _asked(self, name: FullName, task: asyncio.Task[StreamId]) -> None:
         del self._asking[name]
-        # Looked at here, since a question ahead of time has nobody waiting for its answer.
+        # Looked at here, since all who waited for the answer may have gone.
         if not task.cancelled():
             task.exception()
 
@@ -133,12 +195,12 @@ class StreamNames:
             self._known.pop(name, None)
             raise stream_not_found()
         stream_id = parse_stream_id(answer["stream_id"])
-        if len(self._known) >= _NAME_COUNT_MAX:
-            self._known.clear()
-        self._known[name] = (stream_id, asked_at)
+        self._keep(name, stream_id, asked_at)
         return stream_id
 
     async def aclose(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         for asking in list(self._asking.values()):
             asking.cancel()
         await self._manifest.aclose()

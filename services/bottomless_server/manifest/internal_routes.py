@@ -51,6 +51,7 @@ from bottomless_server.runtime.http import (
 )
 
 _FRAGMENT_COUNT_MAX: Final = 1_024
+_NAME_COUNT_MAX: Final = 1_000
 _REREAD_SECONDS: Final = 1.0
 """How late a long poll may hear of what another process published."""
 
@@ -59,6 +60,15 @@ _Session = Annotated[str, Field(min_length=1, max_length=128)]
 _Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)]
 _U64 = Annotated[int, Field(ge=0, lt=2**63)]
 _U32 = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+class _Name(ClosedBody):
+    tenant: str
+    name: str
+
+
+class _Names(ClosedBody):
+    names: Annotated[list[_Name], Field(min_length=1, max_length=_NAME_COUNT_MAX)]
 
 
 class _Begin(ClosedBody):
@@ -99,6 +109,7 @@ def internal_api(
     api = create_api("Bottomless manifest, internal")
     routes = _Routes(context, registry, mutators)
     base = "/internal/v1/streams"
+    api.add_api_route("/internal/v1/names", routes.by_names, methods=["POST"])
     api.add_api_route(base + "/by-name/{name}", routes.by_name, methods=["GET"])
     api.add_api_route(base + "/{stream_id}", routes.by_id, methods=["GET"])
     api.add_api_route(base + "/{stream_id}/root", routes.root, methods=["GET"])
@@ -123,6 +134,22 @@ class _Routes:
         tenant = query.get("tenant", TENANT_DEFAULT)
         name = FullName(tenant, parse_stream_name(request.path_params["name"]))
         return json_response(describe_record(await self._registry.find(name)))
+
+    async def by_names(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        asked = await read_closed_body(request, _Names)
+        names = [
+            FullName(parse_tenant(one.tenant), parse_stream_name(one.name)) for one in asked.names
+        ]
+        found = await self._registry.find_many(names)
+        return json_response(
+            {
+                "streams": [
+                    {"tenant": name.tenant, "name": name.name, "stream_id": stream_id}
+                    for name, stream_id in found.items()
+                ]
+            }
+        )
 
     async def by_id(self, request: Request) -> Response:
         parse_query(request.scope, {})

@@ -21,7 +21,7 @@ the home without asking here, and is noticed so.
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -82,6 +82,16 @@ class Registry:
             NotFound
         """
         return await self.load(await self._context.streams.find(name))
+
+    async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
+        """The streams behind names, without those that name none, or one that is being deleted."""
+        found = await self._context.streams.find_many(names)
+        active = {
+            record.stream_id
+            for record in await self._context.streams.load_many(list(found.values()))
+            if record.state is StreamState.ACTIVE
+        }
+        return {name: stream_id for name, stream_id in found.items() if stream_id in active}
 
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The record of a stream that is not being deleted; mends what a crash left undone.

@@ -103,6 +103,15 @@ class Streams:
             raise stream_not_found()
         return StreamId(value.decode("ascii"))
 
+    async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
+        """The ids behind names, without those that no stream has."""
+        values = await self._coordination.get_many([name_key(name) for name in names])
+        return {
+            name: StreamId(value.decode("ascii"))
+            for name, value in zip(names, values, strict=True)
+            if value is not None
+        }
+
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The record of a stream.
 

@@ -138,14 +138,36 @@ class SmallManifest:
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self.questions = 0
+        self.asked_together: list[list[dict[str, str]]] = []
+        """The names of each question that was for many."""
+        self.is_away = False
         self.homes: list[str] = []
         """Streams of which the bucket was asked to say where they are."""
         self.knows_homes = True
         """Whether it can put them into the bucket now."""
 
     async def call(
-        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: Any = None,
     ) -> PeerAnswer:
+        if method == "POST":
+            assert path == "/internal/v1/names"
+            self.questions += 1
+            self.asked_together.append(body["names"])
+            if self.is_away:
+                raise Unavailable("the manifest does not answer", outcome=Outcome.NONE)
+            names = [FullName(one["tenant"], StreamName(one["name"])) for one in body["names"]]
+            found = await self._streams.find_many(names)
+            streams = [
+                {"tenant": name.tenant, "name": name.name, "stream_id": stream_id}
+                for name, stream_id in found.items()
+                if (await self._streams.load(stream_id)).state is StreamState.ACTIVE
+            ]
+            return PeerAnswer(200, {}, {"streams": streams})
         if method == "PUT":
             if not self.knows_homes:
                 raise Unavailable("the manifest does not answer", outcome=Outcome.UNKNOWN)
@@ -155,6 +177,8 @@ class SmallManifest:
             record = await self._streams.load(StreamId(path.rsplit("/", 1)[1]))
             return PeerAnswer(200, {}, {"stream_id": record.stream_id, "state": record.state.value})
         self.questions += 1
+        if self.is_away:
+            raise Unavailable("the manifest does not answer", outcome=Outcome.NONE)
         assert params is not None
         name = FullName(str(params["tenant"]), StreamName(path.rsplit("/", 1)[1]))
         stream_id = await self._streams.find(name)

@@ -359,6 +359,25 @@ async def test_others_find_a_stream_by_name_and_by_id(service: Service) -> None:
     assert (await service.internal.get(f"{base}/{'0' * 36}")).status_code == 400
 
 
+async def test_many_names_are_found_in_one_question(service: Service) -> None:
+    stream_id = await service.owned()
+    path = "/internal/v1/names"
+
+    def named(tenant: str, name: str) -> dict[str, str]:
+        return {"tenant": tenant, "name": name}
+
+    names = [named("default", "orders"), named("default", "none"), named("acme", "orders")]
+    found = await service.internal.post(path, json={"names": names})
+
+    assert found.json() == {"streams": [{**names[0], "stream_id": stream_id}]}
+    too_many = [named("default", f"orders-{number}") for number in range(1_001)]
+    for refused in ([], too_many, [named("default", "no/name")], [{"name": "orders"}]):
+        answer = await service.internal.post(path, json={"names": refused})
+        assert answer.status_code in (400, 422), answer.text
+    await service.public.delete("/v1/streams/orders")
+    assert (await service.internal.post(path, json={"names": names})).json() == {"streams": []}
+
+
 async def test_the_root_is_named_and_waited_for(service: Service) -> None:
     stream_id = await service.owned()
     path = f"/internal/v1/streams/{stream_id}/root"

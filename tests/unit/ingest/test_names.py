@@ -1,0 +1,106 @@
+"""Names that ingest remembers: asked for again before their answers are too old, many at once."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from bottomless.coordination.base import Changes
+from bottomless.coordination.memory import MemoryCoordination
+from bottomless.errors import NotFound, Unavailable
+from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import FullName, StreamId, StreamName
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.stores.streams import GENERATION_KEY, Streams, stream_key
+from bottomless_server.ingest.names import StreamNames
+from unit.ingest.house import SmallManifest, StandingClocks, eventually
+
+KEEP_MS = 8_000
+COUNT = 1_500
+NAMES = [FullName("default", StreamName(f"orders-{number}")) for number in range(COUNT)]
+
+
+class Asking:
+    """Names of many streams, of which every answer is there."""
+
+    def __init__(self) -> None:
+        self.time = StandingClocks()
+        self.coordination = MemoryCoordination(lambda: self.time.wall)
+        self.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
+        self.streams = Streams(self.coordination)
+        self.manifest = SmallManifest(self.streams)
+        self.names = StreamNames(self.manifest, self.time.clocks(), KEEP_MS)
+
+    async def set_up(self) -> None:
+        for number, name in enumerate(NAMES):
+            stream_id = StreamId(f"0198d2a4-5b1e-7c3a-9a51-{number:012x}")
+            record = StreamRecord(
+                stream_id, name.name, name.tenant, StreamState.ACTIVE, 0, StreamConfig()
+            )
+            await self.streams.create(record)
+        await self.find_all()
+        self.manifest.questions = 0
+
+    async def find_all(self) -> None:
+        for name in NAMES:
+            await self.names.find(name)
+
+    async def end(self, name: FullName) -> None:
+        """Begin to delete the stream, as its record says it."""
+        key = stream_key(await self.streams.find(name))
+        value = await self.coordination.get(key)
+        assert value is not None
+        record = replace(decode_record(value), state=StreamState.DELETING)
+        self.coordination.write(Changes({key: encode_record(record)}))
+
+    def refreshed(self) -> bool:
+        return self.names._refreshing is None
+
+
+@pytest.fixture
+async def asking() -> AsyncIterator[Asking]:
+    made = Asking()
+    await made.set_up()
+    yield made
+    await made.names.aclose()
+
+
+async def test_names_in_use_are_asked_for_by_the_thousand_and_nobody_waits(asking: Asking) -> None:
+    asking.time.advance(KEEP_MS // 2)
+    await asking.find_all()
+    assert asking.manifest.questions == 0, "the old answers are good, and nobody waited"
+    await eventually(asking.refreshed)
+
+    assert [len(names) for names in asking.manifest.asked_together] == [1_000, 500]
+    asking.manifest.questions = 0
+    asking.time.advance(KEEP_MS // 2 - 1)
+    await asking.find_all()
+    assert asking.refreshed(), "all answers are young"
+    asking.time.advance(KEEP_MS // 2 + 1)
+    await asking.names.find(NAMES[0])
+    assert asking.manifest.questions == 1, "this one had grown too old to go by"
+
+
+async def test_a_stream_that_is_being_deleted_is_known_no_more(asking: Asking) -> None:
+    await asking.end(NAMES[3])
+    asking.time.advance(KEEP_MS // 2)
+    await asking.find_all()
+    await eventually(asking.refreshed)
+
+    with pytest.raises(NotFound):
+        await asking.names.find(NAMES[3])
+    assert await asking.names.find(NAMES[4])
+
+
+async def test_old_answers_are_good_until_their_end_where_nobody_answers(asking: Asking) -> None:
+    asking.manifest.is_away = True
+    asking.time.advance(KEEP_MS - 1)
+    assert await asking.names.find(NAMES[0])
+    await eventually(asking.refreshed)
+    assert asking.manifest.asked_together
+
+    assert await asking.names.find(NAMES[0])
+    asking.time.advance(1)
+    with pytest.raises(Unavailable):
+        await asking.names.find(NAMES[0])
