@@ -81,6 +81,8 @@ class Driven:
             if not self.offer() and self.house.server.is_dead:
                 break
         self.house.revive()
+        # What was on its way may be stored, or not; sent again as it was, it is, once.
+        self.fill(1)
 
     def fill(self, count: int) -> "Driven":
         for _ in range(count):
