@@ -120,12 +120,12 @@ class StreamNames:
 
     def _refresh(self, name: FullName) -> None:
         self._due[name] = None
-        if self._refreshing is None:
+        # One that has just ended does not look at what is due any more.
+        if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._ask_together())
             self._refreshing.add_done_callback(self._refreshed)
 
     def _refreshed(self, task: asyncio.Task[None]) -> None:
-        self._refreshing = None
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("names could not be asked for", exc_info=error)
 

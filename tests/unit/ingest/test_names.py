@@ -55,7 +55,7 @@ class Asking:
         self.coordination.write(Changes({key: encode_record(record)}))
 
     def refreshed(self) -> bool:
-        return self.names._refreshing is None
+        return self.names._refreshing is None or self.names._refreshing.done()
 
 
 @pytest.fixture
