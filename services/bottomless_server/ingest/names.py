@@ -151,6 +151,10 @@ class StreamNames:
             FullName(one["tenant"], one["name"]): one["stream_id"] for one in answer["streams"]
         }
         for name in names:
+            known = self._known.get(name)
+            if known is not None and known[1] > asked_at:
+                # Asked for alone meanwhile, and that is the newer answer.
+                continue
             if name in found:
                 self._keep(name, parse_stream_id(found[name]), asked_at)
             else:

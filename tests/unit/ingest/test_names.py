@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,9 @@ from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import GENERATION_KEY, Streams, stream_key
+from bottomless.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
 from bottomless_server.ingest.names import StreamNames
+from bottomless_server.runtime.peers import PeerAnswer
 from unit.ingest.house import SmallManifest, StandingClocks, eventually
 
 KEEP_MS = 8_000
@@ -91,6 +93,30 @@ async def test_a_stream_that_is_being_deleted_is_known_no_more(asking: Asking) -
     with pytest.raises(NotFound):
         await asking.names.find(NAMES[3])
     assert await asking.names.find(NAMES[4])
+
+
+async def test_an_answer_does_not_take_the_place_of_a_newer_one(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = NAMES[0]
+    old, new = await asking.names.find(name), await asking.names.find(NAMES[1])
+    answer = asking.manifest.call
+
+    async def answer_late(method: str, path: str, **rest: Any) -> PeerAnswer:
+        said = await answer(method, path, **rest)
+        if method == "POST":
+            # The name is another stream's now, and an append has found out.
+            asking.time.advance(1)
+            asking.coordination.write(Changes({name_key(name): new.encode()}))
+            assert await asking.names.find_other(name, old) == new
+        return said
+
+    monkeypatch.setattr(asking.manifest, "call", answer_late)
+    asking.time.advance(KEEP_MS // 2)
+    assert await asking.names.find(name) == old
+    await eventually(asking.refreshed)
+
+    assert await asking.names.find(name) == new
 
 
 async def test_old_answers_are_good_until_their_end_where_nobody_answers(asking: Asking) -> None:
