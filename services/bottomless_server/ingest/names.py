@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
@@ -22,8 +23,6 @@ from bottomless_server.runtime.peers import PeerAnswer
 log = structlog.get_logger(__name__)
 
 _NAME_COUNT_MAX: Final = 100_000
-_TOGETHER_COUNT_MAX: Final = 1_000
-"""Names in one question; manifest takes no more."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 
@@ -132,7 +131,7 @@ class StreamNames:
     async def _ask_together(self) -> None:
         while self._due:
             await asyncio.sleep(_GATHER_SECONDS)
-            names = list(islice(self._due, _TOGETHER_COUNT_MAX))
+            names = list(islice(self._due, NAMES_TOGETHER_COUNT_MAX))
             for name in names:
                 del self._due[name]
             try:

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, Fenced, InvalidRequest, Overloaded, StoreError
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
+from bottomless.model.limits import LONG_POLL_MS_MAX, NAMES_TOGETHER_COUNT_MAX, OFFSET_MAX
 from bottomless.model.manifest import Node
 from bottomless.model.names import (
     TENANT_DEFAULT,
@@ -51,7 +51,6 @@ from bottomless_server.runtime.http import (
 )
 
 _FRAGMENT_COUNT_MAX: Final = 1_024
-_NAME_COUNT_MAX: Final = 1_000
 _REREAD_SECONDS: Final = 1.0
 """How late a long poll may hear of what another process published."""
 
@@ -68,7 +67,7 @@ class _Name(ClosedBody):
 
 
 class _Names(ClosedBody):
-    names: Annotated[list[_Name], Field(min_length=1, max_length=_NAME_COUNT_MAX)]
+    names: Annotated[list[_Name], Field(min_length=1, max_length=NAMES_TOGETHER_COUNT_MAX)]
 
 
 class _Begin(ClosedBody):

@@ -14,6 +14,8 @@ TIMESTAMP_MAX: Final = 253_402_300_799_999
 """First and last millisecond of the years 1 to 9999, which RFC 3339 can write."""
 
 NAME_SIZE_MAX: Final = 128
+NAMES_TOGETHER_COUNT_MAX: Final = 1_000
+"""In one question of ingest to manifest."""
 RECORD_VALUE_SIZE_MAX: Final = MIB
 RECORD_KEY_SIZE_MAX: Final = KIB
 FILTER_VALUE_SIZE_MAX: Final = 255
