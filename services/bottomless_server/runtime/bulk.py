@@ -182,6 +182,12 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, _: Exception | None) -> None:
         self._open.discard(self)
         self._fail()
+        # The parser holds this connection, and this the parser: what is not let go of here, half
+        # a body of many MiB among it, would stay until the collector of cycles comes by.
+        del self._parser
+        self._body = None
+        self._parts = []
+        self._transport = None
 
     def get_buffer(self, _: int) -> memoryview:
         if self._body is None:

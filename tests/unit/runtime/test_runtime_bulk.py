@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
@@ -85,6 +86,32 @@ async def test_a_large_body_is_held_in_memory_once(tmp_path: Path) -> None:
         assert answer.data == BODY
         assert peak < 1.5 * len(BODY), "received in its place"
         assert memoryview(answer.data).readonly
+
+
+async def test_half_a_body_is_let_go_of_with_its_connection(tmp_path: Path) -> None:
+    half = sized(BODY)[: len(BODY) // 2]
+    async with asked(tmp_path, sized(b"warm"), half) as (serving, peer):
+        await peer.fetch("/")
+        serving.asked.clear()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            leaving = asyncio.create_task(peer.fetch("/"))
+            async with asyncio.timeout(30):
+                while tracemalloc.get_traced_memory()[0] - before < len(BODY):
+                    await asyncio.sleep(0.01)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            async with asyncio.timeout(30):
+                await serving.left.wait()
+                while tracemalloc.get_traced_memory()[0] - before > MIB:
+                    await asyncio.sleep(0.01)
+        finally:
+            tracemalloc.stop()
+            gc.enable()
 
 
 async def test_answers_of_all_forms_follow_each_other_on_one_connection(tmp_path: Path) -> None:
