@@ -196,9 +196,9 @@ def refusal(body: bytes) -> Code:
     ],
 )
 def test_what_is_not_one_json_text_is_malformed_at_once(body: bytes) -> None:
-    before = time.perf_counter()
+    before = time.thread_time()
     assert refusal(body) is Code.MALFORMED_JSON
-    assert time.perf_counter() - before < 0.1
+    assert time.thread_time() - before < 0.1
 
 
 @pytest.mark.parametrize(
