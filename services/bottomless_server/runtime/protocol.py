@@ -103,6 +103,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._watched.remove(self)
         self._let_bodies_go()
         super().connection_lost(exc)
+        if self.cycle is not None:
+            # It refers to this connection and this to it, until the collector of cycles comes
+            # by; the application is told that the client has gone, and gets no more of the body.
+            self.cycle.body = b""  # type: ignore[assignment]
 
     def data_received(self, data: bytes | memoryview) -> None:
         """`data` is read only before this returns."""

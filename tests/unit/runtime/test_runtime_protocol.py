@@ -1,6 +1,8 @@
 """Connections have bounds in time and in bytes, and who meets one is told so."""
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -372,6 +374,35 @@ async def test_a_listener_has_a_bound_on_bodies_that_it_holds() -> None:
         await holding.send(b"c")
         assert await holding.answer() == (200, str(MIB).encode())
         assert listener.connections.body_bytes == 0
+
+
+@as_served
+async def test_what_a_body_left_unread_is_let_go_of_with_its_connection() -> None:
+    app = App()
+    request = b"POST /wait HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % MIB + bytes(100 * KIB)
+    count = 40
+    async with listening(wrap(app)) as listener:
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(count):
+                async with connected(listener) as client:
+                    await client.send(request)
+                    while listener.connections.body_bytes < 100 * KIB:
+                        await asyncio.sleep(0.01)
+                async with asyncio.timeout(10):
+                    while len(listener.connections):
+                        await asyncio.sleep(0.01)
+            app.go.set()
+            async with asyncio.timeout(10):
+                while app.count < count:
+                    await asyncio.sleep(0.01)
+            left = tracemalloc.get_traced_memory()[0]
+            assert left < count * 100 * KIB / 2
+        finally:
+            tracemalloc.stop()
+            gc.enable()
 
 
 @as_served
