@@ -26,7 +26,7 @@ import fastcrc
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from bench.backing import touch_memory
+from bench.backing import prepare_turn
 from bottomless.client import Client
 from bottomless.spark import configure, register
 from bottomless.spark.jobs import export, verify
@@ -66,14 +66,14 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, Any]:
-    """Both some times to warm up, then in turns, each with memory that is there (backing.py)."""
+    """Both some times to warm up, then in turns, each on a machine that is prepared (backing.py)."""
     for _ in range(WARM_UP_COUNT):
         ours(), theirs()
     mine, other = [], []
     for _ in range(rounds):
-        touch_memory(TOUCHED_BYTES)
+        prepare_turn(TOUCHED_BYTES)
         mine.append(timed(ours))
-        touch_memory(TOUCHED_BYTES)
+        prepare_turn(TOUCHED_BYTES)
         other.append(timed(theirs))
     ratios = sorted(b / a for a, b in zip(mine, other, strict=True))
     return {

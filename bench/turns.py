@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.backing import touch_memory
+from bench.backing import prepare_turn
 from bench.figures import Figure, Goal, Verdict
 from bench.place import Missing, fresh_directory
 
@@ -82,8 +82,7 @@ def play(row: Row, rounds: int, seconds: float) -> Outcome:
                 _turn(stage, name, min(1.0, seconds))
         for number in range(min(rounds, row.rounds_max)):
             for name in list(stage.runners):
-                if row.touched_bytes:
-                    touch_memory(row.touched_bytes)
+                prepare_turn(row.touched_bytes)
                 figure = _turn(stage, name, seconds)
                 if figure is not None:
                     sides.setdefault(name, []).append(figure)
