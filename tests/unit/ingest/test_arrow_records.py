@@ -151,6 +151,41 @@ def test_a_value_beyond_the_limit_is_too_large() -> None:
     assert refused(arrow(pa.table({"value": [b"a" * (MIB + 1)]}))).code is Code.RECORD_TOO_LARGE
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()], ids=str)
+def test_a_dictionary_with_a_null_among_its_values_is_no_way_to_store_one(
+    kind: pa.DataType,
+) -> None:
+    hiding = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 0], pa.int8()), pa.array(["a", None], kind)
+    )
+    assert hiding.null_count == 0
+
+    fault = refused(arrow(pa.table({"value": hiding})))
+    assert fault.faults[0].pointer == "/value"
+    assert fault.message == "the records are not valid at /value: the column has no nulls"
+
+    rows = taken(arrow(pa.table({"value": ["x", "y", "z"], "key": hiding})))
+    assert [row["key"] for row in rows] == [b"a", None, b"a"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"18446744073709551616", b'{"a": [-9223372036854775809]}', b"1" * 300, b"-" + b"9" * 20],
+)
+def test_json_with_a_number_that_readers_would_round_is_refused(value: bytes) -> None:
+    contents = pa.array([2, 2], pa.uint8())
+    fault = refused(arrow(pa.table({"value": [b"1", value], "content": contents})))
+    assert (fault.code, fault.faults[0].pointer) == (Code.NUMBER_OUT_OF_RANGE, "/value")
+
+
+def test_json_with_large_numbers_and_many_digits_is_stored_as_it_is() -> None:
+    values = [b"18446744073709551615", b"-9223372036854775808", b"0.10000000000000000000000001"]
+    values.append(b'"1234567890123456789012345"')
+    contents = pa.array([2] * len(values), pa.uint8())
+    rows = taken(arrow(pa.table({"value": values, "content": contents})))
+    assert [row["value"] for row in rows] == values
+
+
 def test_a_dictionary_or_a_view_that_names_one_value_often_is_measured_first() -> None:
     often = pa.array([0] * 100_000, pa.int32())
     large = pa.DictionaryArray.from_arrays(often, pa.array([b"a" * MIB]))

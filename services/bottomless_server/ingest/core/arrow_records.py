@@ -5,6 +5,8 @@ them. Sizes are bounded before a dictionary or a view is decoded, since both may
 one large value a million times.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow.compute import call_function
 
+from bottomless.errors import Code
 from bottomless.formats.batch import FIELDS, schema_of
 from bottomless.formats.rows import Frame, encode_frames
 from bottomless.model.limits import (
@@ -138,6 +141,9 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
         raise
     except pa.ArrowException as error:
         raise column_fault(name, "a value does not fit the column's type") from error
+    if not FIELDS[column].nullable and array.null_count:
+        # Of a dictionary that has one among its values, which its indices do not show.
+        raise column_fault(name, "the column has no nulls")
     if column is Columns.FILTER_VALUE:
         array.validate(full=True)
     if column is Columns.EVENT_TIME:
@@ -225,6 +231,29 @@ def _check_json(values: Any) -> None:
             orjson.loads(value)
         except orjson.JSONDecodeError as error:
             raise column_fault("value", "a value that is JSON does not read as such") from error
+        # It rounds an integer beyond 64 bits without a word, and so would other readers.
+        if _MANY_DIGITS.search(value):
+            try:
+                _WHOLE.decode(value.decode())
+            except OverflowError as error:
+                code = Code.NUMBER_OUT_OF_RANGE
+                raise column_fault("value", "a number is beyond 64 bits", code) from error
+            except (ValueError, RecursionError) as error:
+                raise column_fault("value", "a value that is JSON does not read as such") from error
+
+
+def _within_64_bits(digits: str) -> int:
+    # Shorter than what `int` takes long for, or far beyond.
+    if len(digits) > _DIGITS_MAX or not _INTEGER_MIN <= int(digits) <= _INTEGER_MAX:
+        raise OverflowError
+    return 0
+
+
+_DIGITS_MAX: Final = 20
+_INTEGER_MIN: Final = -(2**63)
+_INTEGER_MAX: Final = 2**64 - 1
+_MANY_DIGITS: Final = re.compile(rb"[0-9]{19}")
+_WHOLE: Final = json.JSONDecoder(parse_int=_within_64_bits)
 
 
 def _together(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

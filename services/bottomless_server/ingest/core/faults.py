@@ -33,9 +33,15 @@ def invalid(faults: Sequence[Fault]) -> InvalidRequest:
     code = Code.VALIDATION_FAILED
     if codes == {Code.NUMBER_OUT_OF_RANGE.value}:
         code = Code.NUMBER_OUT_OF_RANGE
-    return InvalidRequest("the records are not valid", code=code, faults=faults[:FAULT_COUNT_MAX])
+    first = faults[0]
+    place = f" at {first.pointer}" if first.pointer else ""
+    return InvalidRequest(
+        f"the records are not valid{place}: {first.detail}",
+        code=code,
+        faults=faults[:FAULT_COUNT_MAX],
+    )
 
 
-def column_fault(name: str, sentence: str) -> InvalidRequest:
+def column_fault(name: str, sentence: str, code: Code = Code.VALIDATION_FAILED) -> InvalidRequest:
     """A fault of a column of an Arrow request."""
-    return invalid([Fault(Code.VALIDATION_FAILED, sentence, f"/{name}" if name else None)])
+    return invalid([Fault(code, sentence, f"/{name}" if name else None)])
