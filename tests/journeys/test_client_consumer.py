@@ -156,6 +156,48 @@ def test_a_position_that_a_trim_passed_during_an_outage_is_an_error_and_no_leap(
     assert found in ([], ["b"], ["b", "c"])
 
 
+def test_who_comes_back_to_a_position_that_was_trimmed_is_told_and_may_go_on_from_the_first(
+    client: Client,
+) -> None:
+    client.update_stream("orders", {"fragment": {"max_age_ms": 100}})
+    append(client, "a")
+    with client.consumer("orders", "billing") as orders:
+        next(orders)
+        orders.commit()
+    for value in "bcd":
+        append(client, value)
+        client.wait_until_stored("orders", timeout_seconds=60)
+    until(lambda: _trimmed(client), what="the trim")
+
+    for read in client.read, client.read_arrow:
+        with pytest.raises(OffsetGone):
+            read("orders", 1)
+        assert read("orders", 1, on_out_of_range="clamp").next_offset == 4
+    with pytest.raises(OffsetGone):
+        next(client.arrow_pages("orders", 1))
+    with client.consumer("orders", "billing") as orders:
+        with pytest.raises(OffsetGone) as caught:
+            next(orders)
+        assert caught.value.facts["first_offset"] == 3
+    client.commit("orders", "billing", caught.value.facts["first_offset"])
+    with client.consumer("orders", "billing") as orders:
+        assert [record["value"] for record in next(orders).records] == ["d"]
+
+
+def test_a_consumer_commits_nothing_to_a_stream_that_took_the_name(client: Client) -> None:
+    append(client, "a", "b")
+    with client.consumer("orders", "billing", auto_commit=False) as orders:
+        next(orders)
+        client.delete_stream("orders")
+        client.create_stream("orders")
+        append(client, *"12345")
+        with pytest.raises(WrongOffset) as caught:
+            orders.commit()
+    assert caught.value.code is Code.STREAM_REPLACED
+    with client.consumer("orders", "billing") as orders:
+        assert next(orders).records[0]["value"] == "1"
+
+
 def _trimmed(client: Client) -> bool:
     accepted = client.trim("orders", 3)
     client.wait_for_operation(accepted["operation_id"], timeout_seconds=30)

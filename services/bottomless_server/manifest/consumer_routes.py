@@ -29,7 +29,7 @@ from bottomless_server.manifest.core.consumers import (
     offset_etag,
     offset_not_found,
 )
-from bottomless_server.manifest.core.preconditions import require_match
+from bottomless_server.manifest.core.preconditions import check_stream_id, require_match
 from bottomless_server.manifest.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.runtime.full_names import full_name_of
@@ -43,6 +43,7 @@ class _Commit(ClosedBody):
     offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)] | None = None
     next_offset: Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)] | None = None
     allow_regression: bool = False
+    expect_stream_id: str | None = None
 
 
 def add_consumer_routes(
@@ -106,19 +107,17 @@ class _Routes:
         name = full_name_of(request.scope, request.path_params["s"])
         consumer = parse_reference(request.path_params["c"])
         negotiate(header(request.scope, b"accept"), [JSON])
-        asked = _asked(
-            consumer,
-            await read_closed_body(request, _Commit, size_max=_BODY_SIZE_MAX),
-            header(request.scope, b"if-match"),
-        )
+        body = await read_closed_body(request, _Commit, size_max=_BODY_SIZE_MAX)
+        asked = _asked(consumer, body, header(request.scope, b"if-match"))
         if asked.allow_regression:
             note_action(request.scope, "offset.force")
         record = await self._registry.find(name)
+        check_stream_id(record, body.expect_stream_id)
         first_offset, committed_next = await self._ends(record)
         self._check(asked, record, committed_next)
         stored, changed = await self._commit(record, asked)
-        body = await self._describe(record, stored, first_offset, committed_next)
-        return json_response({**body, "changed": changed}, 200, _headers(record, stored))
+        described = await self._describe(record, stored, first_offset, committed_next)
+        return json_response({**described, "changed": changed}, 200, _headers(record, stored))
 
     async def delete(self, request: Request) -> Response:
         parse_query(request.scope, {})

@@ -18,8 +18,8 @@ from bottomless.model.stream import LEASE_HOLDER_SIZE_MAX, Lease, StreamRecord
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.condemning import give_back, grant, renew
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.preconditions import check_stream_id
 from bottomless_server.manifest.registry import Registry
-from bottomless_server.manifest.retention_routes import check_stream_id
 from bottomless_server.runtime.full_names import full_name_of
 from bottomless_server.runtime.http import header, json_response, negotiate, parse_query
 

@@ -10,7 +10,6 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, WrongOffset
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.stream import StreamRecord
@@ -18,6 +17,7 @@ from bottomless_server.manifest.affected import affected_consumers
 from bottomless_server.manifest.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.preconditions import check_stream_id
 from bottomless_server.manifest.core.verdict import Verdict
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operation_routes import accepted
@@ -113,18 +113,6 @@ def _retention(asked: _Preview) -> RetentionConfig | None:
     if asked.retention is None:
         return None
     return parse_config({"retention": asked.retention}).retention
-
-
-def check_stream_id(record: StreamRecord, expected: str | None) -> None:
-    """Raises:
-    WrongOffset: `stream-replaced`: the name belongs to another stream by now.
-    """
-    if expected is not None and expected != record.stream_id:
-        raise WrongOffset(
-            "the stream of this name is another one",
-            code=Code.STREAM_REPLACED,
-            facts={"stream_id": record.stream_id},
-        )
 
 
 def _headers(record: StreamRecord) -> dict[str, str]:

@@ -101,7 +101,7 @@ def _consume(
         sys.stdout.flush()
         if batch.records or batch.gaps:
             try:
-                client.commit(stream, consumer, batch.next_offset)
+                client.commit(stream, consumer, batch.next_offset, stream_id=batch.stream_id)
             except StoreError as error:
                 if not error.retryable:
                     raise

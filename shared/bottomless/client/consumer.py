@@ -147,7 +147,8 @@ class AsyncConsumer:
         """Store that everything that was given is processed.
 
         Raises:
-            WrongOffset: `offset-regression`, another program is ahead with the same name.
+            WrongOffset: `offset-regression`, another program is ahead with the same name;
+                `stream-replaced`, another stream has the stream's.
         """
         await self.store(self.position)
 
@@ -205,8 +206,14 @@ class AsyncConsumer:
         name, processed = self._consuming.name, self._processed
         if name is None or processed is None or processed == self._committed:
             return
+        assert self._last is not None, "what is processed was given"
         await self._client.commit(
-            self._consuming.stream, name, processed, retry_seconds=retry_seconds
+            self._consuming.stream,
+            name,
+            processed,
+            # The name may be another stream's by now, of which nothing is processed.
+            stream_id=self._last.stream_id,
+            retry_seconds=retry_seconds,
         )
         self._committed = processed
         self._commit_at = time.monotonic() + self._consuming.commit_seconds

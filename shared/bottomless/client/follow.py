@@ -32,6 +32,8 @@ class Batch(NamedTuple):
     next_offset: int
     gaps: list[dict[str, int]]
     """Offsets between them that were given up for good."""
+    stream_id: str = ""
+    """Of the stream that has them; its name may be another's by now."""
 
 
 class FollowCalls(Wire):
@@ -52,11 +54,16 @@ class FollowCalls(Wire):
         waited out, as long as it lasts; `on_outage` hears of each. Empty batches come too.
 
         Raises:
-            OffsetGone: retention or trim passed the position.
+            OffsetGone: retention or trim passed the position, also one that it begins with.
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
-        query: dict[str, int | str] = {**parameters, "offset": offset, "follow": "true"}
+        query: dict[str, int | str] = {
+            "on_out_of_range": "error",
+            **parameters,
+            "offset": offset,
+            "follow": "true",
+        }
         connected = False
         failures = 0
         backoff = Backoff(self._retry_seconds)
@@ -64,12 +71,12 @@ class FollowCalls(Wire):
             pause = 0.0
             try:
                 async with self._open(f"{stream_path(name)}/records", query, _NDJSON) as answer:
-                    _stay_with(query, answer)
+                    stream_id = _stay_with(query, answer)
                     connected = True
                     async for batch in read_batches(answer.pieces):
                         failures = 0
                         query["offset"] = batch.next_offset
-                        yield batch
+                        yield batch._replace(stream_id=stream_id)
             except StoreError as error:
                 if not error.retryable or (not connected and backoff.after(error) is None):
                     raise
@@ -83,8 +90,9 @@ class FollowCalls(Wire):
             await asyncio.sleep(pause)
 
 
-def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> None:
-    """Let whatever is asked from now on be this stream, from this offset, or an error.
+def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> str:
+    """Let whatever is asked from now on be this stream, from this offset, or an error; returns
+    the stream's id.
 
     A spec is for the first time: asked again, `next` would leap over what came meanwhile,
     and a position that retention has passed would be moved without a word.
@@ -97,6 +105,7 @@ def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> None:
     query["on_out_of_range"] = "error"
     for beginning in ("consumer", "default"):
         query.pop(beginning, None)
+    return stream_id
 
 
 async def read_batches(pieces: AsyncIterator[bytes]) -> AsyncIterator[Batch]:

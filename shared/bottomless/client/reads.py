@@ -65,8 +65,13 @@ class ReadCalls(Wire):
     """What `openapi/reader.yaml` says of records and offsets."""
 
     async def read(self, /, name: str, offset: int | str, **parameters: int | str) -> Page:
-        """Read one page from an offset or an offset spec."""
-        query = {"offset": offset, **parameters}
+        """Read one page from an offset or an offset spec.
+
+        Raises:
+            OffsetGone: retention or trim passed the offset; `on_out_of_range="clamp"` begins
+                with what is there.
+        """
+        query = {"offset": offset, "on_out_of_range": "error", **parameters}
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
         value = members(answer)
         return Page(
@@ -76,10 +81,15 @@ class ReadCalls(Wire):
     async def read_arrow(
         self, /, name: str, offset: int | str, **parameters: int | str
     ) -> ArrowPage:
-        """Read one page as Arrow; its size is bounded by bytes."""
+        """Read one page as Arrow; its size is bounded by bytes. Raises as `read`."""
         import pyarrow as pa  # noqa: PLC0415  # it takes longer to load than a question to ask
 
-        query = {"offset": offset, "max_bytes": PAGE_SIZE_MAX, **parameters}
+        query = {
+            "offset": offset,
+            "max_bytes": PAGE_SIZE_MAX,
+            "on_out_of_range": "error",
+            **parameters,
+        }
         answer = await self._send(
             "GET", f"{stream_path(name)}/records", query, type_wanted=ARROW, bulk=True
         )
@@ -109,7 +119,8 @@ class ReadCalls(Wire):
         Without an end they end where the stream ended when the first was read.
 
         Raises:
-            OffsetGone: retention or trim came by on the way; nothing is left out silently.
+            OffsetGone: retention or trim came by, before or on the way; nothing is left out
+                silently.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
         query: dict[str, int | str] = dict(parameters)

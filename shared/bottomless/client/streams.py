@@ -65,10 +65,17 @@ class StreamCalls(Wire):
         next_offset: int,
         *,
         allow_regression: bool = False,
+        stream_id: str | None = None,
         retry_seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Store the offset that a consumer continues with."""
-        value = {"next_offset": next_offset, "allow_regression": allow_regression}
+        """Store the offset that a consumer continues with, of this stream if it is named.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the name is another stream's; `offset-regression`.
+        """
+        value: dict[str, Any] = {"next_offset": next_offset, "allow_regression": allow_regression}
+        if stream_id is not None:
+            value["expect_stream_id"] = stream_id
         answer = await self._send(
             "PUT",
             f"{_consumer_path(name, consumer)}/offset",

@@ -42,6 +42,8 @@ class Stream:
         self.start = start
         self.asked: list[dict[str, str]] = []
         self.commits: list[int] = []
+        self.committed_to: set[str] = set()
+        """Ids of streams that commits were for."""
         self.commit_reply: Callable[[int], bytes] = lambda offset: answer(
             value={"next_offset": offset}
         )
@@ -49,7 +51,9 @@ class Stream:
 
     def __call__(self, asked: Asked) -> Any:
         if asked.method == "PUT":
-            offset = orjson.loads(asked.body)["next_offset"]
+            body = orjson.loads(asked.body)
+            self.committed_to.add(body["expect_stream_id"])
+            offset = body["next_offset"]
             self.commits.append(offset)
             return self.commit_reply(offset)
         query = parse_qs(urlsplit(asked.path).query)
@@ -130,6 +134,7 @@ async def test_what_was_asked_for_once_is_pinned_from_then_on() -> None:
         await values_of(consumer, 1)
     first, second = stream.asked[:2]
     assert (first["offset"], first["consumer"], first["default"]) == ("stored", "billing", "next")
+    assert first["on_out_of_range"] == "error", "also where it begins nothing is left out"
     assert "expect_stream_id" not in first
     assert second == {
         "offset": "40",
@@ -149,6 +154,7 @@ async def test_a_batch_is_committed_when_the_next_is_asked_for_and_not_before() 
         assert stream.commits == [2]
         await anext(consumer)
     assert stream.commits == [2, 4]
+    assert stream.committed_to == {STREAM_ID}
 
 
 async def test_what_is_processed_is_committed_while_nothing_new_comes() -> None:

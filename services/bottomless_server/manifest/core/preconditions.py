@@ -1,6 +1,8 @@
-"""`If-Match`: change a thing only as it was when it was read (RFC 9110, section 13.1.1)."""
+"""Change a thing only as it was when it was read: by `If-Match` (RFC 9110, section 13.1.1), or by
+the stream that a name is taken for."""
 
 from bottomless.errors import Code, Fault, InvalidRequest, WrongOffset
+from bottomless.model.stream import StreamRecord
 
 
 def require_match(if_match: str | None, current: str | None) -> None:
@@ -34,3 +36,15 @@ def require_precondition(if_match: str | None) -> str:
             faults=[Fault(Code.PRECONDITION_REQUIRED, sentence, header="if-match")],
         )
     return if_match
+
+
+def check_stream_id(record: StreamRecord, expected: str | None) -> None:
+    """Raises:
+    WrongOffset: `stream-replaced`: the name belongs to another stream by now.
+    """
+    if expected is not None and expected != record.stream_id:
+        raise WrongOffset(
+            "the stream of this name is another one",
+            code=Code.STREAM_REPLACED,
+            facts={"stream_id": record.stream_id},
+        )
