@@ -23,7 +23,7 @@ from bottomless_server.ingest.core.intake import (
     take_json,
     take_raw,
 )
-from bottomless_server.ingest.core.promises import NOTHING, Promise, read_promise
+from bottomless_server.ingest.core.promises import NOTHING, Promise, bad_header, read_promise
 from bottomless_server.runtime.encodings import ENCODINGS
 from bottomless_server.runtime.http import (
     content_encoding,
@@ -52,6 +52,7 @@ _INLINE_SIZE: Final = 128 * KIB
 """Bodies above are read in a thread, since the loop serves everybody: some tenths of a
 millisecond each. Below, to go there and back would cost more."""
 
+_OF_RAW: Final = frozenset({b"stream-key", b"stream-filter-value"})
 _PROMISES: Final = frozenset(
     {
         b"producer-id",
@@ -99,18 +100,37 @@ def read_form(scope: Scope) -> Form:
     """
     parse_query(scope, {})
     negotiate(header(scope, b"accept"), [JSON])
+    media_type = content_type(scope, ACCEPTED)
     promise = NOTHING
-    if not _PROMISES.isdisjoint([name for name, _ in scope["headers"]]):
+    named = {name for name, _ in scope["headers"]}
+    if media_type != RAW:
+        _refuse(_OF_RAW & named, f"it goes with {RAW}; other records bring their own")
+    if not _PROMISES.isdisjoint(named):
         principal = principal_of(scope)
         sender = principal.actor if principal.authenticated else ""
         promise = read_promise(lambda name: header(scope, name.encode()), sender)
     declared = header(scope, b"content-length")
     return Form(
-        media_type=content_type(scope, ACCEPTED),
+        media_type=media_type,
         encoding=content_encoding(scope, ENCODINGS),
         promise=promise,
         declared_size=int(declared) if declared is not None and declared.isdigit() else None,
     )
+
+
+def refuse_promises(scope: Scope) -> None:
+    """Refuse what only an append can be asked for, where nothing is appended.
+
+    Raises:
+        InvalidRequest: 400.
+    """
+    named = {name for name, _ in scope["headers"]}
+    _refuse((_PROMISES | _OF_RAW) & named, "it says nothing here: it is for an append")
+
+
+def _refuse(names: set[bytes] | frozenset[bytes], sentence: str) -> None:
+    for name in sorted(names):
+        raise bad_header(name.decode(), sentence)
 
 
 async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int) -> Append:

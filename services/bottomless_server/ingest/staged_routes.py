@@ -14,7 +14,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.core.frames import read_frames
-from bottomless_server.ingest.forms import FRAMES, JSON
+from bottomless_server.ingest.forms import FRAMES, JSON, refuse_promises
 from bottomless_server.ingest.routes import Appends
 from bottomless_server.ingest.staged import StagedBatches
 from bottomless_server.runtime.fault_points import reach
@@ -44,6 +44,7 @@ class StagedRoute:
         negotiate(header(scope, b"accept"), [JSON])
         content_type(scope, [FRAMES])
         content_encoding(scope)
+        refuse_promises(scope)
         name = full_name_of(scope, s)
         declared = header(scope, b"content-length")
         size = BINARY_BODY_SIZE_MAX

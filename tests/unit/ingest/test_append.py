@@ -174,6 +174,18 @@ async def test_a_raw_record_is_stored_as_it_is(house: House) -> None:
     assert problem(await house.append_raw(b"a" * (MIB + 1), **headers)) == (413, "record-too-large")
 
 
+@pytest.mark.parametrize("name", ["stream-key", "stream-filter-value"])
+async def test_a_header_of_raw_records_is_refused_with_others_and_never_dropped(
+    house: House, name: str
+) -> None:
+    json = {"content-type": "application/json", name: "k"}
+    answer = await house.append_raw(b'{"records": [{"value": "a"}]}', **json)
+
+    assert problem(answer) == (400, "bad-header")
+    assert answer.json()["errors"][0]["header"] == name
+    assert await house.rows() == []
+
+
 @pytest.mark.parametrize("media_type", ["text/plain", "", "application/json; charset=utf-16"])
 async def test_another_media_type_is_refused_with_those_that_are_taken(
     house: House, media_type: str

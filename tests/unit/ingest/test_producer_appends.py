@@ -72,6 +72,25 @@ async def test_an_answer_says_what_was_stored_and_what_was_there(house: House) -
     assert await house.values() == [f"p-{n}".encode() for n in range(16)]
 
 
+@pytest.mark.parametrize(
+    "promise", [{"producer-id": "p", "producer-seq": "0"}, {"idempotency-key": "i"}]
+)
+async def test_a_raw_record_with_another_key_is_no_repeat(
+    house: House, promise: dict[str, str]
+) -> None:
+    raw = {"content-type": "application/octet-stream", **promise}
+    tombstone = {**raw, "stream-key": "a"}
+    first, again = [await house.append_raw(b"", **tombstone) for _ in range(2)]
+    assert (first.status_code, again.headers["idempotent-replayed"]) == (200, "true")
+
+    for other in ({"stream-key": "b"}, {"stream-key": "a", "stream-filter-value": ""}, {}):
+        answer = await house.append_raw(b"", **raw, **other)
+        assert answer.status_code in (409, 422), answer.text
+    swapped = await house.append_raw(b"", **raw, **{"stream-filter-value": "a"})
+    assert swapped.status_code in (409, 422)
+    assert len(await house.values()) == 1
+
+
 async def test_repeats_of_a_pending_append_wait_for_it_and_get_its_offsets(house: House) -> None:
     answers = await asyncio.gather(*(strict(house, 0, 3) for _ in range(8)))
 

@@ -89,6 +89,16 @@ async def last_number(house: House, producer: str = "job") -> int:
     return int(answer.json()["last_seq"])
 
 
+@pytest.mark.parametrize(
+    "name", ["producer-id", "idempotency-key", "stream-expected-offset", "stream-key"]
+)
+async def test_what_an_append_promises_is_refused_where_nothing_is_appended(
+    house: House, name: str
+) -> None:
+    answer = await house.client.post(STAGE, content=body_of("a"), headers={**FRAMES, name: "1"})
+    assert problem(answer) == (400, "bad-header")
+
+
 async def test_staged_batches_are_seen_by_nobody_until_they_are_committed_in_order(
     house: House,
 ) -> None:

@@ -102,7 +102,16 @@ def take_raw(
         keys=None if key is None else [key.encode("ascii")],
         filter_values=None if filter_value is None else [filter_value],
     )
-    return _of_rows(rows, body, promise, None)
+    return _of_rows(rows, body + _told_apart(key, filter_value), promise, None)
+
+
+def _told_apart(key: str | None, filter_value: str | None) -> bytes:
+    """What makes a raw record another one than its body does: part of what a repeat repeats."""
+    if key is None and filter_value is None:
+        return b""
+    # No header has a zero byte, and one that is empty is not one that is absent.
+    parts = (b"" if text is None else b"\1" + text.encode("ascii") for text in (key, filter_value))
+    return b"".join(b"\0" + part for part in parts)
 
 
 def take_arrow(body: bytes, frame_size_max: int, promise: Promise = NOTHING) -> Append:
