@@ -18,3 +18,7 @@ def __getattr__(name: str) -> Any:
     from bottomless import client  # noqa: PLC0415
 
     return getattr(client, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

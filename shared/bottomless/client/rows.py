@@ -161,6 +161,8 @@ def _row(
 
 
 def _headers(headers: Mapping[str, Text]) -> list[tuple[str, bytes]]:
+    if not isinstance(headers, Mapping):
+        raise _fault("headers", "they are a mapping of names to text or bytes")
     if len(headers) > HEADER_COUNT_MAX:
         raise _fault("headers", f"a record has at most {HEADER_COUNT_MAX} headers")
     pairs = []

@@ -3,22 +3,52 @@
 Loads Arrow, so it is imported where one of them is made and not above.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bottomless.client.encoding import ARROW, Compression, EncodedBody
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.formats.batch import FIELDS, Codec
 from bottomless.formats.rows import build_batch, encode_frames, slices_of
-from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, BINARY_BODY_SIZE_MAX, MIB
+from bottomless.model.limits import (
+    ARROW_RECORD_COUNT_MAX,
+    BINARY_BODY_SIZE_MAX,
+    FILTER_VALUE_SIZE_MAX,
+    MIB,
+    RECORD_KEY_SIZE_MAX,
+    RECORD_VALUE_SIZE_MAX,
+)
 from bottomless.model.rows import Rows
 
 TABLE_SIZE_MAX: Final = BINARY_BODY_SIZE_MAX // 2
 """Bytes of the rows that are put into one Arrow body: what Arrow adds has room."""
 
 _COLUMNS: Final = frozenset(field.name for field in FIELDS.values())
+_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_WITH_LENGTH: Final = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+)
+_BYTES: Final = (*_TEXT, *_WITH_LENGTH, pa.types.is_binary_view)
+_TYPES: Final[dict[str, tuple[Callable[[pa.DataType], bool], ...]]] = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "filter_value": _TEXT,
+    "content": (pa.types.is_integer,),
+    "event_time": (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,),
+    "headers": (pa.types.is_map,),
+}
+_SIZES_MAX: Final = {
+    "value": RECORD_VALUE_SIZE_MAX,
+    "key": RECORD_KEY_SIZE_MAX,
+    "filter_value": FILTER_VALUE_SIZE_MAX,
+}
 _PLACE_COLUMNS: Final = ("offset", "timestamp")
 """What a read adds to a record, and an append does not take."""
 _CODECS: Final = {None: Codec.NONE, "zstd": Codec.ZSTD, "lz4": Codec.LZ4}
@@ -61,7 +91,8 @@ def as_table(rows: Any) -> pa.Table:
     (`__arrow_c_stream__`), as Polars and DuckDB do. Offsets and times of a read are left out.
 
     Raises:
-        InvalidRequest: it is no table, has no column `value` or one that no record has.
+        InvalidRequest: it is no table, has no column `value` or one that no record has, or one
+            of another type; a value is null, or larger than any server takes.
     """
     table = _table(rows)
     kept = [name for name in table.column_names if name not in _PLACE_COLUMNS]
@@ -73,7 +104,45 @@ def as_table(rows: Any) -> pa.Table:
             code=Code.VALIDATION_FAILED,
             faults=[Fault(Code.VALIDATION_FAILED, "not a column of a record", pointer="")],
         )
-    return table.select(kept)
+    table = table.select(kept)
+    for name in kept:
+        _check_column(name, table.column(name))
+    return table
+
+
+def _check_column(name: str, column: "pa.ChunkedArray[Any]") -> None:
+    """What no server takes is refused here, where nothing was handed over yet. The server looks
+    closer: at UTF-8, JSON, headers and times."""
+    if not _has_type_of(name, column.type):
+        raise _column_fault(name, f"a column {name} of type {column.type} fits no record")
+    if name == "value" and any(_null_count(chunk) for chunk in column.chunks):
+        raise _column_fault(name, "a value is null")
+    limit = _SIZES_MAX.get(name)
+    if limit is None or not any(has_length(column.type) for has_length in _WITH_LENGTH):
+        return
+    largest = pc.max(pc.binary_length(column)).as_py()
+    if largest is not None and largest > limit:
+        code = Code.RECORD_TOO_LARGE if name == "value" else Code.VALIDATION_FAILED
+        raise _column_fault(name, f"a {name} has at most {limit} bytes", code)
+
+
+def _has_type_of(name: str, kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
+        return name not in ("value", "content")
+    return any(fits(kind) for fits in _TYPES[name])
+
+
+def _null_count(chunk: Any) -> int:
+    # Indices do not show a null that stands among the values of a dictionary.
+    if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count:
+        chunk = chunk.dictionary_decode()
+    return int(chunk.null_count)
+
+
+def _column_fault(name: str, sentence: str, code: Code = Code.VALIDATION_FAILED) -> InvalidRequest:
+    return InvalidRequest(sentence, code=code, faults=[Fault(code, sentence, pointer=f"/{name}")])
 
 
 def _table(rows: Any) -> pa.Table:

@@ -88,14 +88,15 @@ def parse_offset_spec(text: str) -> OffsetSpec:
         case "stored":
             return Stored()
     kind, separator, argument = text.partition(":")
-    if not separator:
+    match kind + separator:
+        case "tail:":
+            return Tail(parse_offset(argument))
+        case "timestamp:":
+            return Since(parse_timestamp(argument))
+        case "interval:":
+            return Ago(_parse_interval(argument))
+    if not separator and text[:1].isdigit():
         return At(parse_offset(text))
-    if kind == "tail":
-        return Tail(parse_offset(argument))
-    if kind == "timestamp":
-        return Since(parse_timestamp(argument))
-    if kind == "interval":
-        return Ago(_parse_interval(argument))
     raise _bad_spec(
         "an offset spec is first, last, next, stored, an integer, tail:N, timestamp:T or interval:D"
     )

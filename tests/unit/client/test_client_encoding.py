@@ -9,7 +9,7 @@ from bottomless.client.encoding import joined_json_body, json_body
 from bottomless.client.tables import arrow_bodies, as_table, frames_body
 from bottomless.errors import InvalidRequest
 from bottomless.formats.batch import Codec, decode_message, split_frames
-from bottomless.model.limits import BINARY_BODY_SIZE_MAX
+from bottomless.model.limits import BINARY_BODY_SIZE_MAX, RECORD_VALUE_SIZE_MAX
 from bottomless.model.rows import Rows
 
 ROWS = Rows([b"a", b"b" * 1000], [0, 1], keys=[None, b"k"])
@@ -18,6 +18,29 @@ ROWS = Rows([b"a", b"b" * 1000], [0, 1], keys=[None, b"k"])
 def rows_of(body: bytes) -> list[dict[str, Any]]:
     frames = split_frames(memoryview(body))
     return [row for head, data in frames for row in decode_message(head, data).to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "place"),
+    [
+        ({"value": pa.array(["a", None])}, "/value"),
+        ({"value": pa.array(["a", None]).dictionary_encode(null_encoding="encode")}, "/value"),
+        ({"value": pa.nulls(2)}, "/value"),
+        ({"value": [1, 2]}, "/value"),
+        ({"value": ["a", "b" * (RECORD_VALUE_SIZE_MAX + 1)]}, "/value"),
+        ({"value": ["a", "b"], "key": [b"k", b"k" * 1025]}, "/key"),
+        ({"value": ["a", "b"], "filter_value": [b"f", b"g"]}, "/filter_value"),
+        ({"value": ["a", "b"], "event_time": pa.array([0, 1], pa.timestamp("us"))}, "/event_time"),
+        ({"value": ["a", "b"], "content": ["0", "1"]}, "/content"),
+        ({"value": ["a", "b"], "headers": ["h", "h"]}, "/headers"),
+    ],
+)
+def test_rows_that_no_server_takes_are_refused_before_anything_is_handed_over(
+    columns: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        as_table(pa.table(columns))
+    assert caught.value.faults[0].pointer == place
 
 
 @pytest.mark.parametrize("compression", [None, "zstd", "lz4"])

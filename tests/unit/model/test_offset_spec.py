@@ -92,6 +92,12 @@ def test_other_specs_are_refused(text: str) -> None:
     assert len(str(caught.value)) < 100
 
 
+@pytest.mark.parametrize("text", ["First", "tail", "first,last", "", "-1", "yesterday", "TAIL:1"])
+def test_who_names_no_offset_is_told_what_may_be_named(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="an offset spec is first, last, next, stored"):
+        parse_offset_spec(text)
+
+
 @given(st.text())
 def test_any_text_is_a_spec_or_refused(text: str) -> None:
     for whole in (text, f"timestamp:{text}", f"tail:{text}", f"interval:{text}"):

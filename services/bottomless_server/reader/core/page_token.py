@@ -52,4 +52,7 @@ def _signature(tenant: str, body: bytes, secret: bytes) -> bytes:
 
 
 def _bad_token() -> InvalidRequest:
-    return InvalidRequest("the page token was not made by this service, or by one since restarted")
+    return InvalidRequest(
+        "the page token was not made by this service, or by one since restarted: begin the list "
+        "anew, at the offset that it had come to"
+    )
