@@ -5,6 +5,7 @@ the process that starts it, keeps all it has in the directory, and knows one use
 """
 
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -25,6 +26,8 @@ START_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.05
 PORTS: Final = ("master.port", "volume.port", "filer.port", "s3.port")
 """Each has a second one, for gRPC."""
+PORT_BLOCKS: Final = range(10_000, 20_000, 10)
+"""First ports of what one server takes; the kernel gives none of them to clients."""
 
 
 class Account(NamedTuple):
@@ -74,7 +77,12 @@ def running_s3(directory: Path, account: Account) -> Iterator[str]:
         RuntimeError: it does not come up; the message has the end of its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    ports = _free_ports()
+    with ExitStack() as held:
+        ports = _own_ports(held)
+        yield from _running(directory, account, ports)
+
+
+def _running(directory: Path, account: Account, ports: dict[str, int]) -> Iterator[str]:
     endpoint = f"http://127.0.0.1:{ports['s3.port']}"
     log_path = directory / "weed.log"
     with log_path.open("w") as log:
@@ -141,8 +149,21 @@ def _answers(endpoint: str) -> bool:
         return False
 
 
-def _free_ports() -> dict[str, int]:
+def _own_ports(held: ExitStack) -> dict[str, int]:
+    """Free ports that no other server of this module takes, for as long as the first of their
+    block is held: whoever starts at the same time would find the same ones free."""
     names = [*PORTS, *(f"{name}.grpc" for name in PORTS)]
-    with ExitStack() as held:
-        listening = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
-        return dict(zip(names, (one.getsockname()[1] for one in listening), strict=True))
+    blocks = list(PORT_BLOCKS)
+    random.SystemRandom().shuffle(blocks)
+    for first in blocks:
+        with ExitStack() as taken:
+            try:
+                taken.enter_context(socket.create_server(("127.0.0.1", first)))
+                with ExitStack() as tried:
+                    for port in range(first + 1, first + 1 + len(names)):
+                        tried.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            held.enter_context(taken.pop_all())
+            return dict(zip(names, range(first + 1, first + 1 + len(names)), strict=True))
+    raise RuntimeError("no ports are free")

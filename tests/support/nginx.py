@@ -6,7 +6,6 @@ another one.
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from bottomless.coordination.die_with_parent import die_with_parent
+from support.ports import lasting_ports
 from support.waiting import until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
@@ -58,7 +58,7 @@ def running_nginx(
     Call from the main thread only: the kernel kills it with it.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    listen = f"127.0.0.1:{_free_port()}"
+    listen = f"127.0.0.1:{lasting_ports(1)[0]}"
     file = directory / "nginx.conf"
     file.write_text(configuration(listen, upstreams, second_ingest))
     with (directory / "nginx.log").open("a") as log:
@@ -88,9 +88,3 @@ def _answers(url: str) -> bool:
         return httpx.get(f"{url}/livez", timeout=5).is_success
     except httpx.TransportError:
         return False
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port

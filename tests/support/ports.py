@@ -5,6 +5,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from s3_server import PORT_BLOCKS
+
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """From these the kernel gives ports to clients, and to who asks for port 0."""
 
@@ -16,7 +18,8 @@ def lasting_ports(count: int) -> list[int]:
     connect to anything may be given it.
     """
     first, last = (int(word) for word in RANGE.read_text().split())
-    candidates = [*range(10_000, first), *range(last + 1, 65_536)]
+    # Those below are of S3 servers (docs/examples/s3_server.py).
+    candidates = [*range(PORT_BLOCKS.stop, first), *range(last + 1, 65_536)]
     random.SystemRandom().shuffle(candidates)
     found: list[int] = []
     while len(found) < count:

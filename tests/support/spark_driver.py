@@ -105,28 +105,29 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
             .start()
         )
 
-    def start_copies() -> list[Any]:
-        """One with the sink as it is, and one without its number."""
-        return [
-            start_copy("stopping", "copied", "earliest", 40_000),
-            start_copy("doubling", "doubled", f"-{DOUBLED_COUNT}", DOUBLED_COUNT // 3),
-        ]
+    def copies() -> Iterator[Any]:
+        """One with the sink as it is, and one without its number.
+
+        Begun one after the other: Spark changes a map of its functions in Python for the one
+        while it sends the same map with a task of the other, which then cannot be read.
+        """
+        yield start_copy("stopping", "copied", "earliest", 40_000)
+        yield start_copy("doubling", "doubled", f"-{DOUBLED_COUNT}", DOUBLED_COUNT // 3)
 
     def copy() -> None:
-        for query in start_copies():
+        for query in copies():
             query.awaitTermination()
             if query.exception() is not None:
                 raise query.exception()
 
     def copy_until_commit() -> None:
         """Leaves the queries running: each stops in a commit, until it is killed there."""
-        queries = start_copies()
         never = threading.Event()
-        while not all(Path(plan.directory, f"{point}.reached").exists() for point in COMMITS):
-            for query in queries:
+        for query, point in zip(copies(), COMMITS, strict=True):
+            while not Path(plan.directory, f"{point}.reached").exists():
                 if not query.isActive:
                     raise query.exception() or RuntimeError("a query did not come to its commit")
-            never.wait(0.02)
+                never.wait(0.02)
 
     steps = {"read": read, "copy": copy, "copy_until_commit": copy_until_commit}
     return {**steps, "written": write("written"), "killed": write("killed")}
