@@ -9,7 +9,7 @@ from bottomless.cli.examples import examples
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Form, Output
 from bottomless.cli.session import open_client
-from bottomless.cli.stream_names import Stream
+from bottomless.cli.stream_names import Stream, checked_stream
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
 
 def _collect_garbage(
     context: typer.Context,
-    stream: Annotated[str | None, typer.Option(help="Only this stream.")] = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Only this stream.", callback=checked_stream)
+    ] = None,
     minimum_age: Annotated[
         str | None, typer.Option(help="Only objects that are so old: 1D, 6h, PT1H.")
     ] = None,

@@ -8,7 +8,7 @@ from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.output import Column, Form, Output, show, show_list
 from bottomless.cli.session import open_client
-from bottomless.cli.stream_names import Stream
+from bottomless.cli.stream_names import Consumer, Stream
 from bottomless.model.limits import OFFSET_MAX
 
 _COLUMNS: Final = [
@@ -17,8 +17,6 @@ _COLUMNS: Final = [
     Column("LAG", lambda item: item["lag_records"]),
     Column("COMMITTED", lambda item: item["committed_at"]),
 ]
-
-_Consumer = Annotated[str, typer.Argument(help="Name of the consumer.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,7 +41,7 @@ def _list(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -
 
 
 def _get(
-    context: typer.Context, stream: Stream, consumer: _Consumer, output: Output = Form.TABLE
+    context: typer.Context, stream: Stream, consumer: Consumer, output: Output = Form.TABLE
 ) -> None:
     """Show how far a consumer has come."""
     with open_client(context) as client:
@@ -53,7 +51,7 @@ def _get(
 def _set(
     context: typer.Context,
     stream: Stream,
-    consumer: _Consumer,
+    consumer: Consumer,
     next_offset: Annotated[
         int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="The offset to continue with.")
     ],
@@ -68,7 +66,7 @@ def _set(
         show(stored, output, name=consumer)
 
 
-def _remove(context: typer.Context, stream: Stream, consumer: _Consumer, yes: Yes = False) -> None:
+def _remove(context: typer.Context, stream: Stream, consumer: Consumer, yes: Yes = False) -> None:
     """Forget a consumer's stored offset."""
     confirm(f"Forget how far {consumer} has come in {stream}?", yes)
     with open_client(context) as client:

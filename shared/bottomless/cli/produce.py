@@ -16,7 +16,7 @@ from bottomless.cli.examples import examples
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.sending import Sender
 from bottomless.cli.session import open_client
-from bottomless.cli.stream_names import Stream
+from bottomless.cli.stream_names import Stream, checked_reference
 from bottomless.errors import Code, InvalidRequest, StoreError
 from bottomless.model.limits import JSON_RECORD_COUNT_MAX, MIB, RECORD_VALUE_SIZE_MAX
 
@@ -67,7 +67,10 @@ _Format = Annotated[
 _KeyField = Annotated[str | None, typer.Option(help="With ndjson: the member that is the key.")]
 _Producer = Annotated[
     str | None,
-    typer.Option(help="Number the records as this producer: repeats are not stored twice."),
+    typer.Option(
+        help="Number the records as this producer: repeats are not stored twice.",
+        callback=checked_reference,
+    ),
 ]
 _Resume = Annotated[
     bool,

@@ -1,4 +1,4 @@
-"""Stream names as an argument, which the shell can complete by asking the server.
+"""Names as arguments: checked before anything is asked or sent; the shell can complete streams.
 
 A completion that fails is none: it may neither hang the shell nor write into its line.
 """
@@ -8,6 +8,8 @@ from itertools import islice
 from typing import Annotated, Final
 
 import typer
+
+from bottomless.model.names import parse_reference, parse_stream_name
 
 COUNT_MAX: Final = 50
 """More than this nobody reads as a choice."""
@@ -30,4 +32,22 @@ def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
     return []
 
 
-Stream = Annotated[str, typer.Argument(help="Name of the stream.", autocompletion=complete_stream)]
+def checked_stream(text: str | None) -> str | None:
+    """Raises:
+    InvalidRequest: `bad-name`, which ends the program before it asks or sends anything.
+    """
+    return None if text is None else parse_stream_name(text)
+
+
+def checked_reference(text: str | None) -> str | None:
+    """The same for a name of a consumer or producer."""
+    return None if text is None else parse_reference(text)
+
+
+Stream = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the stream.", callback=checked_stream, autocompletion=complete_stream
+    ),
+]
+Consumer = Annotated[str, typer.Argument(help="Name of the consumer.", callback=checked_reference)]

@@ -15,7 +15,7 @@ from bottomless.cli.failures import tell
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.records import FollowForm, RecordForm, Writer, writer_of
 from bottomless.cli.session import open_client
-from bottomless.cli.stream_names import Stream
+from bottomless.cli.stream_names import Stream, checked_reference
 from bottomless.errors import StoreError
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def _tail(
         str | None,
         typer.Option(
             help="Begin where this consumer has come to (the first time at --from, else at the "
-            "first record), and store how far it comes."
+            "first record), and store how far it comes.",
+            callback=checked_reference,
         ),
     ] = None,
     details: Details = False,

@@ -117,7 +117,7 @@ class AsyncClient(
         `delivery_seconds`.
 
         Raises:
-            InvalidRequest: a number is out of its range.
+            InvalidRequest: a number is out of its range, or `bad-name`.
         """
         bounds = Bounds(batch_bytes, linger_seconds, buffer_bytes)
         sending = Sending(bounds, in_flight, compression, delivery_seconds, block_seconds)
@@ -142,7 +142,7 @@ class AsyncClient(
         is interrupted, each time; it goes on by itself.
 
         Raises:
-            InvalidRequest: a number is out of its range.
+            InvalidRequest: a number is out of its range, or `bad-name`.
         """
         consuming = Consuming(
             stream, name, start, auto_commit, commit_seconds, max_bytes, expect_stream_id, on_outage

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from bottomless.client.address import segment, stream_path
+from bottomless.client.address import check_reference, producer_path, stream_path
 from bottomless.client.encoding import ARROW, JSON, OCTETS, json_body
 from bottomless.client.wire import Wire, members
 from bottomless.model.offset_spec import parse_timestamp
@@ -135,7 +135,7 @@ class AppendCalls(Wire):
         The same again stores nothing twice, so it is sent again whatever became of the first.
         """
         numbers = {
-            "Producer-Id": producer,
+            "Producer-Id": check_reference(producer),
             "Producer-Epoch": str(epoch),
             "Producer-Seq": str(sequence),
         }
@@ -147,7 +147,7 @@ class AppendCalls(Wire):
 
     async def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
         """Fence older instances of a producer; answers `epoch`, and `last_seq` to go on after."""
-        path = f"{stream_path(name)}/producers/{segment(producer)}/epoch"
+        path = f"{producer_path(name, producer)}/epoch"
         return await self._send_json("POST", path, repeatable=True)
 
     async def _append(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from bottomless.client.address import check_reference, check_stream
 from bottomless.client.follow import Batch, FollowCalls
 from bottomless.client.streams import StreamCalls
 from bottomless.errors import InvalidRequest, StoreError
@@ -51,6 +52,9 @@ class Consuming:
     """Hears why reading is interrupted; it goes on by itself."""
 
     def __post_init__(self) -> None:
+        check_stream(self.stream)
+        if self.name is not None:
+            check_reference(self.name)
         if not 1 <= self.max_bytes <= PAGE_SIZE_MAX or self.commit_seconds < 0:
             raise InvalidRequest(
                 f"max_bytes is from 1 to {PAGE_SIZE_MAX}, commit_seconds not below 0"

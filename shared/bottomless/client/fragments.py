@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from bottomless.client.address import segment, stream_path
+from bottomless.client.address import fragment_path, stream_path
 from bottomless.client.encoding import OCTETS
 from bottomless.client.wire import LIST_PAGE_SIZE, Wire, members
 from bottomless.errors import Code, WrongOffset
@@ -82,7 +82,7 @@ class FragmentCalls(Wire):
         self, name: str, fragment_id: str
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The object of one fragment, piece by piece."""
-        path = f"{stream_path(name)}/fragments/{segment(fragment_id)}"
+        path = fragment_path(name, fragment_id)
         async with self._open(path, {}, OCTETS) as answer:
             yield answer.pieces
 

@@ -7,7 +7,7 @@ keeps it, since nobody can ask for it again.
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from bottomless.client.address import segment
+from bottomless.client.address import key_path
 from bottomless.client.wire import Wire, members
 
 _PATH: Final = "/v1/keys"
@@ -40,19 +40,15 @@ class KeyCalls(Wire):
 
     async def show_key(self, key_id: str) -> dict[str, Any]:
         """A key, without its secret."""
-        return members(await self._send("GET", _key_path(key_id)))
+        return members(await self._send("GET", key_path(key_id)))
 
     async def rotate_key(
         self, key_id: str, *, overlap_seconds: int | None = None
     ) -> dict[str, Any]:
         """Give a key a new secret; the one before stays good for the overlap (default an hour)."""
         asked = {} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}
-        return await self._send_json("POST", f"{_key_path(key_id)}/rotate", asked)
+        return await self._send_json("POST", f"{key_path(key_id)}/rotate", asked)
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:
         """Refuse a key from now on; the same again changes nothing."""
-        return await self._send_json("DELETE", _key_path(key_id), repeatable=True)
-
-
-def _key_path(key_id: str) -> str:
-    return f"{_PATH}/{segment(key_id)}"
+        return await self._send_json("DELETE", key_path(key_id), repeatable=True)

@@ -9,6 +9,7 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 
+from bottomless.client.address import check_reference, check_stream
 from bottomless.client.appends import AppendCalls
 from bottomless.client.delivery import (
     AsyncDeliveries,
@@ -20,7 +21,6 @@ from bottomless.client.delivery import (
 from bottomless.client.outbox import Identity, Outbox, Sending
 from bottomless.client.rows import Row, Text, Values, json_row_of, row_of, rows_of
 from bottomless.errors import InvalidRequest, Overloaded
-from bottomless.model.names import parse_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,9 @@ class Wanted:
     next_sequence: int | None = None
 
     def __post_init__(self) -> None:
+        check_stream(self.stream)
+        if self.producer_id is not None:
+            check_reference(self.producer_id)
         together = (self.epoch is None) == (self.next_sequence is None)
         if not together or (self.epoch is not None and self.producer_id is None):
             raise InvalidRequest("epoch and next_sequence go together, with a producer_id")
@@ -46,7 +49,7 @@ async def identify(client: AppendCalls, wanted: Wanted) -> Identity:
         StoreError: as the server answers; the stream is looked for here.
     """
     given = wanted.producer_id
-    name = f"py-{token_hex(8)}" if given is None else parse_reference(given)
+    name = f"py-{token_hex(8)}" if given is None else given
     if wanted.epoch is not None and wanted.next_sequence is not None:
         return Identity(wanted.stream, name, wanted.epoch, wanted.next_sequence)
     known = await client.raise_producer_epoch(wanted.stream, name)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from bottomless.client.address import segment, stream_path
+from bottomless.client.address import consumer_path, stream_path
 from bottomless.client.encoding import JSON
 from bottomless.client.wire import Wire, members
 
@@ -56,7 +56,7 @@ class StreamCalls(Wire):
 
     async def describe_consumer(self, name: str, consumer: str) -> dict[str, Any]:
         """A consumer's stored offset and its lag."""
-        return members(await self._send("GET", _consumer_path(name, consumer)))
+        return members(await self._send("GET", consumer_path(name, consumer)))
 
     async def commit(
         self,
@@ -78,7 +78,7 @@ class StreamCalls(Wire):
             value["expect_stream_id"] = stream_id
         answer = await self._send(
             "PUT",
-            f"{_consumer_path(name, consumer)}/offset",
+            f"{consumer_path(name, consumer)}/offset",
             content=orjson.dumps(value),
             type_sent=JSON,
             repeatable=True,
@@ -88,8 +88,4 @@ class StreamCalls(Wire):
 
     async def forget_consumer(self, name: str, consumer: str) -> None:
         """Delete a consumer's stored offset."""
-        await self._send("DELETE", f"{_consumer_path(name, consumer)}/offset", type_wanted=JSON)
-
-
-def _consumer_path(name: str, consumer: str) -> str:
-    return f"{stream_path(name)}/consumers/{segment(consumer)}"
+        await self._send("DELETE", f"{consumer_path(name, consumer)}/offset", type_wanted=JSON)

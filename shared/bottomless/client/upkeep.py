@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bottomless.client.address import segment, stream_path
+from bottomless.client.address import check_stream, operation_path, stream_path, takeover_path
 from bottomless.client.wire import Wire, members
 from bottomless.errors import Unavailable
 
@@ -68,7 +68,7 @@ class UpkeepCalls(Wire):
         if minimum_age is not None:
             value["minimum_age"] = minimum_age
         if stream is not None:
-            value["stream"] = stream
+            value["stream"] = check_stream(stream)
         return await self._send_json("POST", "/v1/admin/gc", value)
 
     async def rebuild(self) -> dict[str, Any]:
@@ -78,11 +78,11 @@ class UpkeepCalls(Wire):
     async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
         """Give up what only a lost home held; answers the operation's id."""
         value = {"accept_loss": True, "expect_home": expect_home}
-        return await self._send_json("POST", f"/v1/admin/streams/{segment(name)}/takeover", value)
+        return await self._send_json("POST", takeover_path(name), value)
 
     async def operation(self, operation_id: str) -> dict[str, Any]:
         """What became of the work behind an operation's id."""
-        return members(await self._send("GET", f"/v1/operations/{segment(operation_id)}"))
+        return members(await self._send("GET", operation_path(operation_id)))
 
     async def wait_for_operation(
         self, operation_id: str, *, timeout_seconds: float | None = None

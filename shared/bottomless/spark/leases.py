@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Final, NamedTuple
 
+from bottomless.client.address import check_id
 from bottomless.errors import Code, Denied, NotFound, OffsetGone, Overloaded, StoreError
 from bottomless.model.offset_spec import parse_timestamp
 from bottomless.spark.service import Source, send_json
@@ -78,7 +79,8 @@ def renew_lease(source: Source, lease: Lease | None) -> None:
         _renewed.clear()
     _renewed[lease.lease_id] = now
     try:
-        send_json(source, "PUT", f"leases/{lease.lease_id}", {"ttl_seconds": lease.seconds})
+        path = f"leases/{check_id(lease.lease_id)}"
+        send_json(source, "PUT", path, {"ttl_seconds": lease.seconds})
     except StoreError as error:
         _log.warning("a lease was not renewed: %s", error)
 
@@ -88,7 +90,7 @@ def return_lease(source: Source, lease: Lease | None) -> None:
     if lease is None:
         return
     try:
-        send_json(source, "DELETE", f"leases/{lease.lease_id}")
+        send_json(source, "DELETE", f"leases/{check_id(lease.lease_id)}")
     except StoreError as error:
         _log.info("a lease was not returned: %s", error)
 

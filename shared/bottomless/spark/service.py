@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import urllib3
 
+from bottomless.client.address import stream_path
 from bottomless.client.credential import Credential
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Unavailable
@@ -59,7 +59,7 @@ def send_json(
 def _request(
     source: Source, method: str, path: str, media_type: str, **content: Any
 ) -> urllib3.BaseHTTPResponse:
-    url = f"{source.url}/v1/streams/{quote(source.name, safe='')}/{path}"
+    url = f"{source.url}{stream_path(source.name)}/{path}"
     # From the worker's environment: options travel with every task and hold no secret.
     named = {"Accept": media_type, **Credential().headers()}
     if content.get("json") is not None:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
 
 import urllib3
 
+from bottomless.client.address import check_reference, stream_path
 from bottomless.client.credential import Credential
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, NotFound, Outcome, Unavailable
@@ -68,7 +68,7 @@ def is_known(target: Target, producer_id: str) -> bool:
 def last_number(target: Target, producer_id: str) -> int | None:
     """The last number that the stream has of a producer, None where it does not know it."""
     try:
-        known = _ask(target, "GET", f"producers/{quote(producer_id, safe='')}")
+        known = _ask(target, "GET", f"producers/{check_reference(producer_id)}")
     except NotFound as error:
         if error.code is Code.PRODUCER_NOT_FOUND:
             return None
@@ -96,7 +96,7 @@ def _ask(
     headers: Mapping[str, str] | None = None,
     query: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    url = f"{target.url}/v1/streams/{quote(target.stream, safe='')}/{path}"
+    url = f"{target.url}{stream_path(target.stream)}/{path}"
     # From the worker's environment: options travel with every task and hold no secret.
     named = {"Accept": JSON, **(headers or {}), **Credential().headers()}
     try:

@@ -7,7 +7,7 @@ import pytest
 from support.raw_server import answer, problem, raw_server
 
 from bottomless.client import AsyncClient
-from bottomless.client.address import parse_url, segment
+from bottomless.client.address import parse_url
 from bottomless.client.credential import Credential
 from bottomless.errors import InvalidRequest, StoreError
 
@@ -38,10 +38,6 @@ def test_what_is_no_url_of_a_server_is_refused_and_not_repeated(text: str) -> No
 
 def test_a_url_may_have_a_path_and_loses_its_last_slash() -> None:
     assert parse_url("https://host:8443/streams/") == "https://host:8443/streams"
-
-
-def test_a_name_is_one_segment_whatever_is_in_it() -> None:
-    assert segment("a/../b ?#%") == "a%2F..%2Fb%20%3F%23%25"
 
 
 @pytest.mark.parametrize("token", ["two words", "line\r\nX: y", "ümlaut", "x" * 8193])
