@@ -4,7 +4,11 @@
 `time.monotonic` as a default; so a simulation is a program of its own (`__main__.py`).
 Outside of a run everything is as it always is.
 
-Each simulated process has a wall clock of its own, which its context says.
+Each simulated machine has clocks of its own, and the context of a process says which: a wall
+clock that may be wrong, a monotonic clock that stands still while the machine sleeps (a virtual
+machine that is paused, a host that is suspended; Linux says the same of CLOCK_MONOTONIC), and a
+boot clock that does not (CLOCK_BOOTTIME). A machine may also be paused so that no clock of it
+sees that: then the boot clock stands still as well.
 """
 
 import os
@@ -22,26 +26,63 @@ BEGIN_MS: Final = 1_750_000_000_000
 
 
 @dataclass
-class WallClock:
-    """Of one machine: how far it is ahead of true time."""
+class MachineClock:
+    """Of one machine. `now` is true time everywhere, in seconds since the run began."""
 
     skew_ms: int = 0
+    """How far its wall clock is ahead of true time."""
+    slept_seconds: float = 0.0
+    """What its monotonic clock did not see, of the sleeps that are over."""
+    unseen_seconds: float = 0.0
+    """Of these, what its boot clock did not see either."""
+    asleep_since: float | None = None
+
+    def monotonic(self, now: float) -> float:
+        return (now if self.asleep_since is None else self.asleep_since) - self.slept_seconds
+
+    def boot(self, now: float) -> float:
+        return now - self.unseen_seconds
+
+    def fall_asleep(self, now: float) -> None:
+        if self.asleep_since is None:
+            self.asleep_since = now
+
+    def wake(self, now: float, *, unseen: bool = False) -> float:
+        """How long it slept; with `unseen` no clock of the machine says so."""
+        if self.asleep_since is None:
+            return 0.0
+        slept = now - self.asleep_since
+        self.asleep_since = None
+        self.slept_seconds += slept
+        self.unseen_seconds += slept if unseen else 0.0
+        return slept
 
 
 @dataclass
 class Clockwork:
     elapsed: Callable[[], float]
-    """Virtual seconds since the run began."""
+    """Virtual seconds since the run began: true time."""
     chance: random.Random
     """What takes the place of the system's randomness."""
-    true: WallClock = field(default_factory=WallClock)
+    true: MachineClock = field(default_factory=MachineClock)
+
+    @property
+    def machine(self) -> MachineClock:
+        return MACHINE.get() or self.true
 
     def wall_ns(self) -> int:
-        clock = WALL_CLOCK.get() or self.true
-        return (BEGIN_MS + clock.skew_ms) * 1_000_000 + int(self.elapsed() * 1e9)
+        return (BEGIN_MS + self.machine.skew_ms) * 1_000_000 + int(self.elapsed() * 1e9)
+
+    def monotonic(self) -> float:
+        return self.machine.monotonic(self.elapsed())
+
+    def clock_gettime(self, clock: int) -> float:
+        if clock == time.CLOCK_BOOTTIME:
+            return self.machine.boot(self.elapsed())
+        return self.wall_ns() / 1e9 if clock == time.CLOCK_REALTIME else self.monotonic()
 
 
-WALL_CLOCK: ContextVar[WallClock | None] = ContextVar("wall clock", default=None)
+MACHINE: ContextVar[MachineClock | None] = ContextVar("machine", default=None)
 _running: list[Clockwork] = []
 _real_urandom = os.urandom
 
@@ -54,13 +95,14 @@ def install() -> None:
     """
     if "bottomless" in sys.modules:
         raise RuntimeError("clocks are to be replaced before the product is imported")
-    ours: dict[str, Callable[[Clockwork], float]] = {
+    ours: dict[str, Callable[..., float]] = {
         "time": lambda work: work.wall_ns() / 1e9,
         "time_ns": Clockwork.wall_ns,
-        "monotonic": lambda work: work.elapsed(),
-        "monotonic_ns": lambda work: int(work.elapsed() * 1e9),
-        "perf_counter": lambda work: work.elapsed(),
-        "perf_counter_ns": lambda work: int(work.elapsed() * 1e9),
+        "monotonic": Clockwork.monotonic,
+        "monotonic_ns": lambda work: int(work.monotonic() * 1e9),
+        "perf_counter": Clockwork.monotonic,
+        "perf_counter_ns": lambda work: int(work.monotonic() * 1e9),
+        "clock_gettime": Clockwork.clock_gettime,
     }
     for name, read in ours.items():
         setattr(time, name, _either(getattr(time, name), read))
@@ -68,10 +110,8 @@ def install() -> None:
     random._urandom = _urandom  # type: ignore[attr-defined]
 
 
-def _either(
-    real: Callable[[], object], ours: Callable[[Clockwork], object]
-) -> Callable[[], object]:
-    return lambda: ours(_running[-1]) if _running else real()
+def _either(real: Callable[..., object], ours: Callable[..., object]) -> Callable[..., object]:
+    return lambda *clock: ours(_running[-1], *clock) if _running else real(*clock)
 
 
 def _urandom(size: int, /) -> bytes:

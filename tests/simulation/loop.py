@@ -5,6 +5,9 @@ any event loop; which process goes next is a matter of seeded chance. What belon
 that was killed never runs again: no `finally`, no `except`, as after SIGKILL.
 
 Calls in worker threads run here, one at a time, at moments that are made up from the seed.
+
+`now` is true time. `time()` is what the monotonic clock of the asking machine says, as in any
+event loop: while the machine sleeps it stands still, and so do the timers of its processes.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, TypeVar
 
-from simulation.clockwork import WALL_CLOCK, WallClock
+from simulation.clockwork import MACHINE, MachineClock
 
 _T = TypeVar("_T")
 THREAD_SECONDS_MAX: Final = 0.004
@@ -29,8 +32,9 @@ class Killed(BaseException):
 class Process:
     """One life of a program: all that runs in its context."""
 
-    def __init__(self, loop: "VirtualLoop", name: str, clock: WallClock) -> None:
+    def __init__(self, loop: "VirtualLoop", name: str, clock: MachineClock) -> None:
         self.name = name
+        self.clock = clock
         self.alive = True
         self.on_death: list[Callable[[], None]] = []
         self.steps_left: int | None = None
@@ -42,7 +46,7 @@ class Process:
         """What must not be collected, since that would run what stands in a `finally`."""
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
-        self.context.run(WALL_CLOCK.set, clock)
+        self.context.run(MACHINE.set, clock)
 
     def spawn(self, work: Coroutine[Any, Any, _T]) -> "asyncio.Task[_T]":
         """Run in this process, in a context of its own."""
@@ -56,9 +60,23 @@ class Process:
         self._parked.append(handle)
 
     def resume(self) -> None:
+        if self.clock.asleep_since is not None:
+            return
         self.paused = False
         parked, self._parked = self._parked, []
         self._loop.ready_again(parked)
+
+    def sleep(self) -> None:
+        """The machine stops, with its monotonic clock and the timers that go by it."""
+        self.paused = True
+        self.clock.fall_asleep(self._loop.now)
+
+    def wake(self, *, unseen: bool = False) -> None:
+        """The machine goes on where it was; `unseen`: none of its clocks tells that it slept."""
+        slept = self.clock.wake(self._loop.now, unseen=unseen)
+        late, self._parked = self._parked, []
+        self._loop.postpone(self, slept, late)
+        self.resume()
 
     def keep(self, thing: object) -> None:
         self._graveyard.append(thing)
@@ -121,8 +139,40 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(_make_task)
         self.set_exception_handler(self._note)
 
-    def time(self) -> float:
+    @property
+    def now(self) -> float:
+        """True time, for whoever is not a machine."""
         return self._now
+
+    def time(self) -> float:
+        machine = MACHINE.get()
+        return self._now if machine is None else machine.monotonic(self._now)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        # Timers are kept by true time; who sets one says it by its own clock.
+        true_when = when + (self._now - self.time())
+        return super().call_at(true_when, callback, *args, context=context)
+
+    def postpone(self, process: Process, seconds: float, parked: list[asyncio.Handle]) -> None:
+        """Move the timers of a process that slept: they go by its monotonic clock. What came due
+        while it slept was parked, and is not due."""
+        timers = [timer for timer in self._scheduled if _process_of(timer) is process]
+        for handle in parked:
+            if isinstance(handle, asyncio.TimerHandle) and not handle.cancelled():
+                timers.append(handle)
+                self._scheduled.append(handle)
+                handle._scheduled = True  # type: ignore[attr-defined]
+            else:
+                self._ready.append(handle)
+        for timer in timers:
+            timer._when += seconds
+        heapq.heapify(self._scheduled)
 
     def create_future(self) -> "asyncio.Future[Any]":
         made: asyncio.Future[Any] = _NumberedFuture(loop=self)

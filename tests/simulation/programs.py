@@ -32,7 +32,7 @@ from bottomless_server.reader.app import create_service as create_reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings
-from simulation.clockwork import BEGIN_MS, WallClock
+from simulation.clockwork import BEGIN_MS, MachineClock
 from simulation.loop import Process, VirtualLoop
 from simulation.network import Network, SimulatedForwarding, SimulatedPeer, SimulatedPeers
 from simulation.story import Story
@@ -114,22 +114,26 @@ class Ground:
     story: Story
     directory: Path
     """A real one, for locks only."""
+    valkey_clock: MachineClock
+    """Its wall clock, by which leases run out; true until it is stepped."""
 
 
 def lay_ground(loop: VirtualLoop, story: Story, directory: Path, chance: random.Random) -> Ground:
     weather = Weather(chance)
+    valkey_clock = MachineClock()
 
     def true_ms() -> int:
-        return BEGIN_MS + int(loop.time() * 1000)
+        return BEGIN_MS + int(loop.now * 1000)
 
     return Ground(
         loop,
         weather,
         Network(weather),
         MemoryDrive(true_ms),
-        FaultCoordination(true_ms, Wire(weather)),
+        FaultCoordination(lambda: true_ms() + valkey_clock.skew_ms, Wire(weather)),
         story,
         directory,
+        valkey_clock,
     )
 
 
@@ -140,7 +144,7 @@ class Program:
     ground: Ground
     name: str
     make: "Callable[[Program], Service]"
-    clock: WallClock = field(default_factory=WallClock)
+    clock: MachineClock = field(default_factory=MachineClock)
     disk: PowerLossDisk | None = None
     process: Process | None = None
     service: Service | None = None
@@ -169,6 +173,8 @@ class Program:
     def start(self) -> None:
         """Begin a life; it serves when its start has succeeded, and dies when that fails."""
         assert not self.alive
+        # Whoever starts a program has woken its machine.
+        self.clock.wake(self.ground.loop.now)
         self.lives += 1
         self.started = False
         process = self.process = Process(self.ground.loop, self.name, self.clock)
@@ -237,14 +243,20 @@ def ingest_program(ground: Ground, name: str) -> Program:
             ground.coordination,
             manifest=SimulatedPeer(ground.network, name, manifest_url(), "manifest"),
             files=disk,
-            clocks=Clocks(
-                wall=lambda: BEGIN_MS + program.clock.skew_ms + int(ground.loop.time() * 1000),
-                monotonic=ground.loop.time,
-            ),
+            clocks=_clocks_of(program),
             forwarding=SimulatedForwarding(ground.network, name, 4.0),
         )
 
     return Program(ground, name, make, disk=disk)
+
+
+def _clocks_of(program: Program) -> Clocks:
+    """Of its machine, whoever asks: those who look at a claim stand on no machine."""
+    loop, machine = program.ground.loop, program.clock
+    return Clocks(
+        wall=lambda: BEGIN_MS + machine.skew_ms + int(loop.now * 1000),
+        monotonic=lambda: machine.monotonic(loop.now),
+    )
 
 
 def manifest_url() -> str:

@@ -179,11 +179,11 @@ class Simulation:
             assert manifest is not None
             reader = Reader(self.town, stream, self.watches[stream.name], self.chance("last"))
             reader.position = manifest.floor
-            began = self.loop.time()
+            began = self.loop.now
             before = set(stream.seen)
             stream.seen = {o: v for o, v in stream.seen.items() if o < manifest.floor}
             while not await reader.page(limit=1000):
-                if self.loop.time() - began > self.quiet_seconds:
+                if self.loop.now - began > self.quiet_seconds:
                     raise Broken(f"{stream.name} cannot be read after the troubles")
                 await asyncio.sleep(0.05)
             floor = self.watches[stream.name]._manifest.floor
@@ -224,9 +224,9 @@ class Simulation:
             self.loop.failures.append(error)
 
     async def _until(self, fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
-        deadline = self.loop.time() + seconds
+        deadline = self.loop.now + seconds
         while not fact():
-            if self.loop.time() > deadline:
+            if self.loop.now > deadline:
                 raise Broken(f"waited {seconds} s in vain for {what}")
             await asyncio.sleep(0.05)
 
@@ -240,8 +240,8 @@ def simulate(
 ) -> Outcome:
     """Run one seed to its end, or to what did not hold."""
     loop = VirtualLoop(random.Random(f"{seed} loop"))
-    story = Story(loop.time, echo)
-    clockwork = Clockwork(loop.time, random.Random(f"{seed} system"))
+    story = Story(lambda: loop.now, echo)
+    clockwork = Clockwork(lambda: loop.now, random.Random(f"{seed} system"))
     failure: str | None = None
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simulation-")))
@@ -266,7 +266,7 @@ def simulate(
             program.kill()
     story.count("steps", loop.step_count)
     story.count("lost requests or replies", ground.weather.lost_count)
-    story.count("seconds", int(loop.time()))
+    story.count("seconds", int(loop.now))
     return Outcome(seed, story.digest(), failure, story.lines, story.counts)
 
 

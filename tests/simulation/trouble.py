@@ -58,7 +58,7 @@ class Trouble:
         """Start again who died, some time later."""
         waiting: dict[str, float] = {}
         while True:
-            now = self.ground.loop.time()
+            now = self.ground.loop.now
             for program in self.programs:
                 if program.alive:
                     waiting.pop(program.name, None)
