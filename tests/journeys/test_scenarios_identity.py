@@ -241,12 +241,14 @@ def test_scopes_and_prefixes_are_kept_to_the_letter(house: House, kind: str) -> 
             for method, path in (
                 ("GET", "/records?offset=0"),
                 ("POST", "/records"),
-                ("PUT", ""),
                 ("GET", "/fragments?locations=true"),
                 ("POST", "/trim"),
             ):
                 hidden = reader.request(method, f"/v1/streams/{name}{path}")
                 assert told(hidden) == told(missing(house, method, path)), (name, path)
+        # D13: creating is no question about a stream; whether there is one, the answer is the same.
+        for name in ("orders", "orders2", "not-there"):
+            problem_of(reader.put(f"/v1/streams/{name}", json={}), 403, "forbidden")
         problem_of(reader.get("/v1/streams"), 403, "forbidden")
         problem_of(reader.post("/v1/admin/gc"), 403, "forbidden")
         problem_of(reader.get("/v1/keys"), 403, "forbidden")
@@ -411,9 +413,10 @@ def test_every_service_has_the_gate_and_a_proxy_passes_credentials_on(tmp_path: 
 
 
 def told(answer: httpx.Response) -> tuple[int, dict[str, Any]]:
-    """All that an answer says, but the id of its request."""
+    """All that an answer says, but the id of its request and the name that the request has."""
     problem = answer.json()
     del problem["request_id"]
+    assert problem.pop("stream") == answer.request.url.path.split("/")[3]
     return answer.status_code, problem
 
 

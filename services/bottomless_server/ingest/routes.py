@@ -99,7 +99,7 @@ class AppendRoute:
             # Nobody is there to answer, and nothing was stored.
             return
         except StoreError as error:
-            await send_problem(send, error, request_id)
+            await send_problem(send, error, request_id, scope["path"])
         except Exception as error:
             log.exception("an append met a bug", request_id=request_id)
             await send_problem(send, unexpected(error, Outcome.UNKNOWN), request_id)

@@ -1,13 +1,14 @@
 """Bodies of requests as closed schemas: an unknown member is refused, never ignored."""
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import MIB
+from bottomless.model.unknown_member import unknown_member
 from bottomless_server.runtime.http import (
     content_encoding,
     content_type,
@@ -67,17 +68,33 @@ async def read_closed_body(
         raise InvalidRequest(
             "the body does not fit its schema",
             code=Code.VALIDATION_FAILED,
-            faults=[_fault(item) for item in found],
+            faults=[_fault(model, item) for item in found],
         ) from error
 
 
-def _fault(item: Any) -> Fault:
+def _fault(model: type[BaseModel], item: Any) -> Fault:
     place, kind = item["loc"], str(item["type"])
     if kind == "extra_forbidden":
         # The member's name is the sender's, so the pointer stops at its parent.
-        sentence = "there is a member that the schema does not know"
+        sentence = unknown_member(place[-1:], _known(model, place[:-1]))
         return Fault("unknown-member", sentence, _pointer(place[:-1]))
     return Fault(kind.replace("_", "-"), str(item["msg"]), _pointer(place))
+
+
+def _known(model: type[BaseModel], place: Sequence[object]) -> list[str]:
+    """The members that a body knows at a place."""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        annotation = None if field is None else field.annotation
+        below = [
+            each
+            for each in (annotation, *get_args(annotation))
+            if isinstance(each, type) and issubclass(each, BaseModel)
+        ]
+        if not below:
+            return []
+        model = below[0]
+    return list(model.model_fields)
 
 
 def _pointer(place: Sequence[object]) -> str:

@@ -148,7 +148,8 @@ def wrap(app: ASGIApp) -> ASGIApp:
 
 def _answer(request: Request, error: StoreError) -> Response:
     write = request.method not in _READS
-    return problem_response(error, request_id_of(request.scope), write=write)
+    scope = request.scope
+    return problem_response(error, request_id_of(scope), write=write, path=scope["path"])
 
 
 async def _answer_store_error(request: Request, error: Exception) -> Response:

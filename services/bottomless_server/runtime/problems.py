@@ -6,6 +6,7 @@ name a status; `http.py` puts this behind every application.
 
 import math
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Scope, Send
 
 from bottomless.errors import Code, Fault, InvalidRequest, Outcome, Overloaded, StoreError
+from bottomless.model.names import parse_stream_name
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -109,6 +111,9 @@ _STORES_AWAY: Final = frozenset({Code.OBJECT_STORE_UNAVAILABLE, Code.COORDINATIO
 """What is away for seconds or minutes, and nobody behind us says for how long."""
 _PAUSE_SECONDS: Final = 1
 
+_STREAM_PATH: Final = re.compile(r"/v1/(?:admin/)?streams/([^/]+)")
+"""Of the public interface; those who ask inside know for themselves which stream it was."""
+
 _REQUEST_ID: Final = "bottomless.request_id"
 
 
@@ -153,15 +158,18 @@ def take_request_id(scope: Scope, request_id: str) -> None:
     scope[_REQUEST_ID] = request_id
 
 
-def problem_response(error: StoreError, request_id: str, *, write: bool = True) -> Response:
-    """The answer for an error; for a read (`write` false) without an outcome where it says nothing."""
-    problem = _problem(error, request_id, write=write)
+def problem_response(
+    error: StoreError, request_id: str, *, write: bool = True, path: str = ""
+) -> Response:
+    """The answer for an error; for a read (`write` false) without an outcome where it says nothing.
+    `path` is the request's, which may name the stream that there is not."""
+    problem = _problem(error, request_id, path, write=write)
     return Response(problem.body, problem.status, problem.headers)
 
 
-async def send_problem(send: Send, error: StoreError, request_id: str) -> None:
+async def send_problem(send: Send, error: StoreError, request_id: str, path: str = "") -> None:
     """The same for those who speak ASGI themselves."""
-    problem = _problem(error, request_id, write=True)
+    problem = _problem(error, request_id, path, write=True)
     headers = [*problem.headers.items(), ("content-length", str(len(problem.body)))]
     await send(
         {
@@ -188,10 +196,11 @@ class _Problem(NamedTuple):
     body: bytes
 
 
-def _problem(error: StoreError, request_id: str, *, write: bool) -> _Problem:
+def _problem(error: StoreError, request_id: str, path: str, *, write: bool) -> _Problem:
     status = STATUS[error.code]
     members: dict[str, Any] = {
         **error.facts,
+        **_missing_stream(error, path),
         "type": f"urn:bottomless:problem:{error.code}",
         "title": error.code.replace("-", " ").capitalize(),
         "status": status,
@@ -207,6 +216,18 @@ def _problem(error: StoreError, request_id: str, *, write: bool) -> _Problem:
         members["errors"] = [_fault_members(fault) for fault in error.faults]
     headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
     return _Problem(status, headers, orjson.dumps(members))
+
+
+def _missing_stream(error: StoreError, path: str) -> dict[str, str]:
+    """The name of the stream that there is not, as the caller's own path has it: only where it is
+    a valid name, and the same whether the stream is hidden from the caller or is not there."""
+    found = _STREAM_PATH.match(path) if error.code is Code.STREAM_NOT_FOUND else None
+    if found is None:
+        return {}
+    try:
+        return {"stream": parse_stream_name(found[1])}
+    except InvalidRequest:
+        return {}
 
 
 def _fault_members(fault: Fault) -> dict[str, str]:

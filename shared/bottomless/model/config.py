@@ -22,6 +22,7 @@ from bottomless.model.limits import (
     LABEL_SIZE_MAX,
     OFFSET_MAX,
 )
+from bottomless.model.unknown_member import unknown_member
 
 UNLIMITED: Final = "unlimited"
 """Explicitly no limit, where null means whatever the default is."""
@@ -99,16 +100,23 @@ def _fault(item: Any) -> Fault:
     place, kind = item["loc"], item["type"]
     if kind in {"extra_forbidden", "invalid_key"}:
         # The member's name is the sender's, so the pointer stops at its parent.
-        return Fault(
-            "unknown-member",
-            "there is a member that the schema does not know",
-            _pointer(place[:-1]),
-        )
+        sentence = unknown_member(place[-1:], _known(place[:-1]))
+        return Fault("unknown-member", sentence, _pointer(place[:-1]))
     if place and place[0] == "labels":
         place = place[:1]
     if place[:1] == ("retention",):
         place = place[:2]
     return Fault(str(kind).replace("_", "-"), str(item["msg"]), _pointer(place))
+
+
+def _known(place: tuple[object, ...]) -> list[str]:
+    """The members that the schema knows at a place."""
+    sections: dict[tuple[object, ...], type[BaseModel]] = {
+        (): StreamConfig,
+        ("retention",): RetentionConfig,
+        ("fragment",): FragmentConfig,
+    }
+    return list(sections[place].model_fields) if place in sections else []
 
 
 def _pointer(place: tuple[object, ...]) -> str:

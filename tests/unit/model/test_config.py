@@ -184,6 +184,16 @@ def test_values_are_never_echoed() -> None:
             faults_of({section: {member: SECRET}})
 
 
+def test_a_misspelt_member_is_named_with_the_one_that_was_meant() -> None:
+    """D18: once it was "there is a member that the schema does not know"."""
+    [fault] = faults_of({"retension": {}})
+    assert fault.detail == (
+        "there is no member retension; retention is known; known here: retention, fragment, labels"
+    )
+    [fault] = faults_of({"fragment": {"max_age": 1}})
+    assert "there is no member max_age; max_age_ms is known" in fault.detail
+
+
 def test_all_faults_are_named_at_once() -> None:
     faults = faults_of({"fragment": {"target_bytes": 0, "max_age_ms": "1"}, "x": 1})
     assert {fault.pointer for fault in faults} == {

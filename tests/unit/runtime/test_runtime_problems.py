@@ -1,5 +1,6 @@
 """Every failure of an application is one shape, whoever caused it."""
 
+import json
 from typing import Annotated, Any
 
 import httpx
@@ -106,6 +107,31 @@ async def test_an_error_is_answered_with_its_facts() -> None:
         "outcome": "none",
         "first_offset": 3,
     }
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/streams/orders", "/v1/streams/orders/records", "/v1/admin/streams/orders/gap"]
+)
+def test_the_stream_that_there_is_not_is_named_as_the_caller_named_it(path: str) -> None:
+    """D18: once the answer left it to the reader of a traceback to find out which."""
+    problem = json.loads(bytes(problem_response(NotFound("no"), "id", path=path).body))
+    assert problem["stream"] == "orders"
+
+
+@pytest.mark.parametrize(
+    ("error", "path"),
+    [
+        (NotFound("no"), "/v1/streams/a b"),
+        (NotFound("no"), "/v1/streams/<b>"),
+        (NotFound("no"), "/v1/streams/" + "a" * 129),
+        (NotFound("no"), "/v1/streams/a..b"),
+        (NotFound("no"), "/internal/v1/streams/orders"),
+        (NotFound("no"), ""),
+        (NotFound("no", code=Code.OFFSET_NOT_FOUND), "/v1/streams/orders/records/5"),
+    ],
+)
+def test_nothing_else_of_a_path_is_repeated(error: NotFound, path: str) -> None:
+    assert "stream" not in json.loads(bytes(problem_response(error, "id", path=path).body))
 
 
 async def test_retry_after_is_said_in_whole_seconds() -> None:

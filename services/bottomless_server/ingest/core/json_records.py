@@ -2,6 +2,7 @@
 
 import binascii
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from bottomless.model.limits import (
 from bottomless.model.offset_spec import parse_timestamp
 from bottomless.model.record import Content
 from bottomless.model.rows import Headers, Rows
+from bottomless.model.unknown_member import unknown_member
 from bottomless_server.ingest.core.faults import (
     FAULT_COUNT_MAX,
     batch_too_large,
@@ -33,9 +35,8 @@ EncodeJson = Callable[[Any, str], bytes]
 """Writes a JSON value compactly; raises InvalidRequest with the pointer it is given."""
 
 _VALUES: Final = ("value", "json", "value_base64")
-_MEMBERS: Final = frozenset(
-    (*_VALUES, "key", "key_base64", "headers", "event_time", "filter_value")
-)
+_OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
+_MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
 _ID: Final = "publishing_id"
 
 
@@ -76,7 +77,8 @@ def _records_of(value: Any) -> list[Any]:
         raise invalid([Fault(Code.VALIDATION_FAILED, "the body is an object", "")])
     if value.keys() - {"records"}:
         # The member's name is the sender's, so the pointer stops at its parent.
-        raise invalid([Fault("unknown-member", "the one member is records", "")])
+        sentence = unknown_member(_unknown(value, {"records"}), ("records",))
+        raise invalid([Fault("unknown-member", sentence, "")])
     records = value.get("records")
     if not isinstance(records, list) or not records:
         sentence = "records is an array of at least one record"
@@ -108,7 +110,9 @@ class _Columns:
         if record.keys() - self._members:
             if _ID in record:
                 raise _Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
-            raise _Wrong("", "there is a member that records do not have", "unknown-member")
+            known = (*_VALUES, *_OPTIONAL, *((_ID,) if self._numbered else ()))
+            sentence = unknown_member(_unknown(record, self._members), known)
+            raise _Wrong("", sentence, "unknown-member")
         if self._numbered:
             self.ids.append(_publishing_id(record, self.ids))
         value, content = self._value(number, record)
@@ -165,6 +169,10 @@ class _Columns:
             self._event_times,
             self._filter_values,
         )
+
+
+def _unknown(value: dict[str, Any], known: AbstractSet[str]) -> list[str]:
+    return [name for name in value if name not in known]
 
 
 def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ from bottomless.errors import Code, Fault, InvalidRequest, NotFound
 from bottomless.formats.checks import check
 from bottomless.formats.sealed_json import seal, unseal
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
+from bottomless.model.unknown_member import unknown_member
 from bottomless_server.ingest.core.promises import hash_of
 
 COMMIT_COUNT_MAX: Final = 10_000
@@ -131,8 +132,9 @@ def read_staged_ids(value: Any) -> list[str]:
     if not isinstance(value, dict):
         raise _invalid("", "it is an object with the member staged")
     if value.keys() != {"staged"}:
-        name = next((name for name in value if name != "staged"), None)
-        raise _invalid("", "it has one member, staged" if name is None else "an unknown member")
+        others = [name for name in value if name != "staged"]
+        sentence = unknown_member(others, ("staged",)) if others else "it has one member, staged"
+        raise _invalid("", sentence)
     ids = value["staged"]
     if not isinstance(ids, list) or not 1 <= len(ids) <= COMMIT_COUNT_MAX:
         raise _invalid("/staged", f"it is a list of 1 to {COMMIT_COUNT_MAX} ids")

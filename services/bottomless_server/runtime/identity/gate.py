@@ -111,7 +111,7 @@ class Gate:
         # Who is not known cannot be named: those are counted in the log, not in the audit.
         if audited is not None and audited.action is not None and principal is not LOCAL:
             await self._audit.write(audited, principal, STATUS[error.code], request_id)
-        await send_problem(send, error, request_id)
+        await send_problem(send, error, request_id, scope["path"])
 
     def _checked_late(
         self,
@@ -143,7 +143,7 @@ class Gate:
                     await check()
                 except StoreError as error:
                     refused = True
-                    await send_problem(send, error, request_id_of(scope))
+                    await send_problem(send, error, request_id_of(scope), scope["path"])
             if not refused:
                 await send(message)
 
@@ -203,7 +203,7 @@ def judge(principal: Principal, method: str, found: Found | None) -> None:
         stream = found.parts[STREAM]
         if any(grants.allow(operation, stream) for operation in rule.operations):
             return
-        raise forbidden() if grants.show(stream) else stream_not_found()
+        raise stream_not_found() if rule.hides and not grants.show(stream) else forbidden()
     if rule.reach is Reach.NOTHING:
         return
     if rule.reach is Reach.SOMEWHERE:

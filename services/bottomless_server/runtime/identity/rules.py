@@ -46,6 +46,8 @@ class Rule:
     """What the audit calls it, if it is always audited."""
     route_says: bool = False
     """The route says by `note_action` whether it is to be audited."""
+    hides: bool = True
+    """Whoever may do nothing with the stream in the path is told that there is none."""
 
     @property
     def audited(self) -> bool:
@@ -125,7 +127,8 @@ _TABLE: Final[Sequence[tuple[str, str, Rule]]] = (
     ("DELETE", _S + "/consumers/{c}/offset", _on_stream(_CONSUME, action="offset.forget")),
     ("GET", "/v1/streams", Rule(Reach.SOMEWHERE, (_DESCRIBE,))),
     ("GET HEAD", _S, _on_stream(_DESCRIBE)),
-    ("PUT", _S, _on_stream(_MANAGE, action="stream.create")),
+    # To create needs no stream, so that it is forbidden says nothing of whether there is one.
+    ("PUT", _S, Rule(Reach.STREAM, (_MANAGE,), "stream.create", hides=False)),
     ("PATCH", _S, _on_stream(_MANAGE, action="stream.update")),
     ("DELETE", _S, _on_stream(Operation.DELETE, action="stream.delete")),
     ("POST", _S + "/retention/preview", _on_stream(_MANAGE)),

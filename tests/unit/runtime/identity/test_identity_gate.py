@@ -116,6 +116,8 @@ async def test_a_manifest_that_cannot_be_asked_is_no_refusal() -> None:
         (["append:orders"], "POST", "/v1/streams/orders/records", None),
         (["read:orders"], "POST", "/v1/streams/orders/records", Denied),
         (["append:other"], "POST", "/v1/streams/orders/records", NotFound),
+        (["append:other"], "PATCH", "/v1/streams/orders", NotFound),
+        (["append:other"], "PUT", "/v1/streams/orders", Denied),
         (["append:orders"], "GET", "/v1/streams/orders/producers/p", None),
         (["append:orders"], "GET", "/v1/streams/orders/producers", Denied),
         (["consume:orders"], "PUT", "/v1/streams/orders/consumers/c/offset", None),

@@ -1,0 +1,30 @@
+"""What is said of a member that nobody knows: its name where that is harmless, and the known ones.
+
+Errors carry no input, since what was sent by mistake may be a secret. A name of a few letters is
+none, and neither is one that differs from a known name by a slip of the finger; digits are what
+keys and tokens are made of, so any other name that has some is not repeated. Pure.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}", re.ASCII)
+_SLIPPED: Final = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
+_LIKENESS: Final = 0.75
+"""Of what counts as a slip: one wrong, missing or exchanged letter in a name of four or more."""
+
+
+def unknown_member(given: Iterable[object], known: Sequence[str]) -> str:
+    """One sentence about the unknown members `given`, the first that can be named by its name."""
+    listed = f"known here: {', '.join(known)}" if known else "none is known here"
+    for name in given:
+        if not isinstance(name, str) or not _SLIPPED.fullmatch(name):
+            continue
+        near = get_close_matches(name, known, n=1, cutoff=_LIKENESS)
+        if near:
+            return f"there is no member {name}; {near[0]} is known; {listed}"
+        if _PLAIN.fullmatch(name):
+            return f"there is no member {name}; {listed}"
+    return f"there is a member that is not known; {listed}"
