@@ -15,7 +15,7 @@ from simulation.programs import Program
 from simulation.story import Story
 
 ANSWER_SECONDS: Final = 6.0
-_LATER: Final = frozenset({429, 502, 503, 504})
+LATER: Final = frozenset({429, 502, 503, 504})
 """Statuses after which it is tried again."""
 
 
@@ -129,7 +129,7 @@ class StrictProducer(Writer):
                 answer = await self.send(values, headers)
                 if answer is not None and answer[0] == 200:
                     break
-                if answer is not None and answer[0] not in _LATER and answer[0] != 404:
+                if answer is not None and answer[0] not in LATER and answer[0] != 404:
                     raise Broken(f"{self.name} at {sequence} was answered {answer}")
                 self.town.story.count("appends repeated")
                 await asyncio.sleep(self.chance.uniform(0.01, 0.5))
@@ -154,7 +154,7 @@ class PlainWriter(Writer):
                     raise Broken(f"appended at {told}, on condition of {expected_offset}")
                 if status == 412:
                     self.end = max(self.end, told["next_offset"])
-                if status != 200 and (status not in _LATER or told.get("outcome") == "none"):
+                if status != 200 and (status not in LATER or told.get("outcome") == "none"):
                     self.expected.refuse(values)
                     self.town.story.count("appends refused")
             await asyncio.sleep(self.chance.uniform(0, 0.4))
@@ -194,7 +194,7 @@ class Reader:
         if status == 410:
             self._skip(told)
             return False
-        if status in _LATER or (status == 404 and self.expected.deleted):
+        if status in LATER or (status == 404 and self.expected.deleted):
             self.town.story.count("pages refused")
             return False
         if status == 416 and known_next <= position:
@@ -253,7 +253,7 @@ class Trimmer:
                 f"/v1/streams/{self.expected.name}/trim",
                 body={"before_offset": before},
             )
-            if answer is None or answer[0] in _LATER or self.expected.deleted:
+            if answer is None or answer[0] in LATER or self.expected.deleted:
                 continue
             status, told = answer
             if status != 202:

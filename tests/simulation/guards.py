@@ -13,6 +13,8 @@ from support.power_loss import PowerLossDisk
 
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.upkeep import Upkeep
+from bottomless_server.reader.follow import _Following
+from bottomless_server.reader.pages import Page
 
 
 class Replaced(NamedTuple):
@@ -49,6 +51,13 @@ def _mark_everything(upkeep: Upkeep) -> None:
         segment.published_at = segment.published_at or upkeep._clocks.elapsed()
 
 
+def _counted_when_read(following: _Following, page: Page) -> None:
+    _remember(following, page)
+    following._next_offset = page.next_offset
+
+
+_remember: Final = _Following._remember
+
 GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
     "a sync before the answer": (
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)],
@@ -64,6 +73,10 @@ GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
     ),
     "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
     "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]),
+    "an end that names what was sent": (
+        [Replaced(_Following, "_remember", _counted_when_read)],
+        [1, 2, 3],
+    ),
 }
 
 

@@ -1,8 +1,8 @@
 """HTTP between simulated processes: requests go to the real applications, without sockets.
 
 A request that arrived is worked on in the process that serves it, whatever becomes of whoever
-sent it; if that process dies, the connection ends without an answer. Answers are taken whole,
-so those that stay open (events, `follow=true`) are not simulated.
+sent it; if that process dies, the connection ends without an answer. Answers are taken whole;
+those that stay open (events, `follow=true`) stand in open_answers.py.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Network:
     """Which application answers at which address, and what befalls requests on their way."""
 
     def __init__(self, weather: Weather) -> None:
-        self._weather = weather
+        self.weather = weather
         self._served: dict[str, tuple[Process, ASGIApp]] = {}
         self.apart: set[frozenset[str]] = set()
         """Pairs of names that cannot reach each other."""
@@ -70,11 +70,12 @@ class Network:
         Raises:
             NoConnection, NoAnswer
         """
-        process, app = self._served.get(url, (None, None))
-        if process is None or not process.alive or app is None:
+        try:
+            process, app = self.served_at(url)
+        except NoConnection:
             await asyncio.sleep(0.001)
-            raise NoConnection
-        passage = self._weather.passage(f"network.{process.name}")
+            raise
+        passage = self.weather.passage(f"network.{process.name}")
         if frozenset((source, process.name)) in self.apart:
             await asyncio.sleep(min(_CONNECT_SECONDS, seconds))
             raise NoConnection
@@ -82,7 +83,7 @@ class Network:
             await asyncio.sleep(passage.silence_seconds)
             raise NoAnswer
         late = passage.silence_seconds if passage.mishap is Mishap.LATE_REQUEST else 0.0
-        exchange = _Exchange(process, app, request, lambda: self._cut(source, process))
+        exchange = Exchange(process, app, request, lambda: self.is_apart(source, process))
         timer = asyncio.get_running_loop().call_later(
             passage.there_seconds + late, exchange.begin, context=Context()
         )
@@ -102,11 +103,22 @@ class Network:
             if passage.mishap is not Mishap.LATE_REQUEST:
                 exchange.leave()
 
-    def _cut(self, source: str, process: Process) -> bool:
+    def served_at(self, url: str) -> tuple[Process, ASGIApp]:
+        """The process that lives there, and its application.
+
+        Raises:
+            NoConnection: none does.
+        """
+        process, app = self._served.get(url, (None, None))
+        if process is None or not process.alive or app is None:
+            raise NoConnection
+        return process, app
+
+    def is_apart(self, source: str, process: Process) -> bool:
         return frozenset((source, process.name)) in self.apart
 
 
-class _Exchange:
+class Exchange:
     """One request at the process that serves it."""
 
     def __init__(
@@ -144,7 +156,7 @@ class _Exchange:
             self._left.set_result(None)
 
     async def _serve(self) -> None:
-        await self._app(_scope_of(self._request), self._receive, self._send)
+        await self._app(scope_of(self._request), self._receive, self._send)
 
     async def _receive(self) -> Message:
         if not self._taken:
@@ -179,7 +191,7 @@ class _Exchange:
             self.reply.exception()
 
 
-def _scope_of(request: Request) -> Scope:
+def scope_of(request: Request) -> Scope:
     headers = [(name.lower(), value) for name, value in request.headers]
     if request.body or request.method in ("POST", "PUT", "PATCH"):
         headers = [pair for pair in headers if pair[0] != b"content-length"]

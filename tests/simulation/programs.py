@@ -79,6 +79,9 @@ READER: Final[dict[str, Any]] = {
     "reader_block_bytes": 16_384,
     "reader_root_ttl_ms": 50,
     "reader_name_ttl_ms": 500,
+    "reader_blocked_seconds": 1.5,
+    "reader_heartbeat_seconds": 1.0,
+    "reader_rotate_seconds": 6.0,
     "page_token_secret": "a secret of the simulation, long enough",
 }
 

@@ -17,6 +17,7 @@ import structlog
 from simulation.clients import PlainWriter, Reader, StrictProducer, Town, Trimmer
 from simulation.clockwork import Clockwork, running
 from simulation.expected import Broken, Expected
+from simulation.followers import Follower
 from simulation.invariants import Watch
 from simulation.loop import PROCESS, VirtualLoop
 from simulation.programs import (
@@ -107,6 +108,10 @@ class Simulation:
                 works.append(kind(self.town, stream, who, self.chance(who)).run())
             works += [
                 Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run()
+                for number in range(2)
+            ]
+            works += [
+                Follower(self.town, stream, watch, self.chance(f"{name}-f{number}")).run()
                 for number in range(2)
             ]
             works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())

@@ -4,7 +4,8 @@ Each goes from page to page at its client's own speed: the next page is read whe
 before it was taken, so that a connection holds one page that is on its way and one that
 waits, both of a bounded size. At the end of a stream all wait for one question to the
 owner (shared_tail.py). An answer never jumps: it ends, with a reason and the offset to go
-on from.
+on from. That offset is the end of what the connection accepted, whatever was read since: a
+send that was given up has written nothing.
 
 On the record's path: after assemble.py put a page together.
 """
@@ -105,7 +106,7 @@ class FollowResponse(Response):
                 # What waits in the connection cannot be taken back: it gets its last words
                 # and a little time, and is then cut off with all that it holds.
                 if (cut := scope.get("bottomless.cut")) is not None:
-                    cut(following.end(End("slow-consumer")))
+                    cut(following.end(End("slow-consumer")) if following.begun else None)
                     await leaving
             elif working.done():
                 working.result()
@@ -128,8 +129,11 @@ class _Following:
     """That of its credential, where there is one."""
     blocked: bool = False
     """The client took nothing for too long."""
+    begun: bool = False
+    """Its head was sent, so that something of it can stand after that."""
     _sent_at: float = 0
     _next_offset: int = 0
+    """Offset after what was sent: where a client goes on, and what is read next."""
     _committed_next: int = 0
     _bounds: Bounds | None = None
 
@@ -147,6 +151,7 @@ class _Following:
             "page-start-offset": str(page.start.offset),
             "stream-next-offset": str(page.committed_next),
         }
+        self._next_offset = page.start.offset
         self._remember(page)
 
     async def run(self) -> None:
@@ -155,6 +160,7 @@ class _Following:
         standing = None if self.standing is None else asyncio.create_task(self.standing.ended())
         try:
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+            self.begun = True
             await self._send_body(self._framing.opening)
             end = await self._follow(Leave(draining, standing))
             await self._send_body(self.end(end), more=False)
@@ -190,8 +196,9 @@ class _Following:
         """Send the page; even an empty first one, since its id is where a reader resumes."""
         assert self.shared is not None
         page = self.shared.page
+        next_offset = page.next_offset
         members: dict[str, Any] = {
-            "next_offset": page.next_offset,
+            "next_offset": next_offset,
             "up_to_date": page.up_to_date,
         }
         if first:
@@ -203,6 +210,8 @@ class _Following:
         del page
         self.shared = None
         await self._send_body(body)
+        # Not before: a send that is given up waits for its client first, and writes nothing.
+        self._next_offset = next_offset
 
     async def _wait(self, left: int | None, rotate_at: float, leave: "Leave") -> End | None:
         """Read the next page that holds something; meanwhile say that this answer lives."""
@@ -260,7 +269,6 @@ class _Following:
         return await followers.read(self.wanted.name, followers.bounded(query, left), seconds)
 
     def _remember(self, page: Page) -> None:
-        self._next_offset = page.next_offset
         self._committed_next, self._bounds = page.committed_next, page.bounds
 
     async def _beat(self) -> None:

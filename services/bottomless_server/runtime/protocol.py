@@ -217,10 +217,14 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def cut(self, last: bytes) -> None:
-        """End an answer in chunks whose client takes nothing: its last bytes stand behind what
-        waits already, and some seconds later the connection is gone, with whatever is left."""
+    def cut(self, last: bytes | None) -> None:
+        """End an answer in chunks whose client takes nothing: its last bytes stand after what
+        waits already, and some seconds later the connection is gone, with whatever is left.
+        An answer of which not even the head was sent has no last bytes."""
         if self.transport.is_closing():
+            return
+        if last is None:
+            self.transport.abort()
             return
         self.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
         self.transport.close()

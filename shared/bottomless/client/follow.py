@@ -1,7 +1,8 @@
 """Follow a stream: batches as they are appended, over any number of connections.
 
-The position is that of the last whole batch. A batch that a broken connection cut is
-dropped and asked for again, so nothing comes twice and nothing is left out.
+The position is that of the last whole batch, whatever the end of an answer says, and whether
+there is an end at all. A batch that a broken connection cut is dropped and asked for again, so
+nothing comes twice and nothing is left out.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _AGAIN: Final = frozenset({"rotate", "draining", "slow-consumer"})
 
 
 class Batch(NamedTuple):
-    """Records that came together, and where to go on behind them."""
+    """Records that came together, and where to go on after them."""
 
     records: list[dict[str, Any]]
     next_offset: int
@@ -71,11 +72,14 @@ class FollowCalls(Wire):
             pause = 0.0
             try:
                 async with self._open(f"{stream_path(name)}/records", query, _NDJSON) as answer:
-                    stream_id = _stay_with(query, answer)
+                    stream_id = _stay_with(query, answer, begun=connected)
                     connected = True
                     async for batch in read_batches(answer.pieces):
                         failures = 0
                         query["offset"] = batch.next_offset
+                        if "limit" in query:
+                            # Of all answers together; of 0 no server would hear.
+                            query["limit"] = int(query["limit"]) - len(batch.records)
                         yield batch._replace(stream_id=stream_id)
             except StoreError as error:
                 if not error.retryable or (not connected and backoff.after(error) is None):
@@ -85,12 +89,14 @@ class FollowCalls(Wire):
                 if failures or error.retry_after_seconds != 0:
                     pause = jittered(failures, error.retry_after_seconds)
                 failures += 1
+                if query.get("limit") == 0:
+                    return
             else:
                 return
             await asyncio.sleep(pause)
 
 
-def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> str:
+def _stay_with(query: dict[str, int | str], answer: OpenAnswer, *, begun: bool) -> str:
     """Let whatever is asked from now on be this stream, from this offset, or an error; returns
     the stream's id.
 
@@ -101,7 +107,8 @@ def _stay_with(query: dict[str, int | str], answer: OpenAnswer) -> str:
     if stream_id is None or not (start.isascii() and start.isdigit()):
         raise stranger()
     query["expect_stream_id"] = stream_id
-    query["offset"] = int(start)
+    if not begun:
+        query["offset"] = int(start)
     query["on_out_of_range"] = "error"
     for beginning in ("consumer", "default"):
         query.pop(beginning, None)
@@ -122,12 +129,16 @@ async def read_batches(pieces: AsyncIterator[bytes]) -> AsyncIterator[Batch]:
             continue
         if not isinstance(control, dict) or type(control.get("next_offset")) is not int:
             raise stranger()
+        if "end" in control:
+            # Its offset is not gone by: where more was read than was sent, a server of an
+            # earlier release named the end of what it had read.
+            if records:
+                break
+            _end(control)
+            return
         if "time" not in control:
             yield Batch(records, control["next_offset"], control.get("gaps") or [])
             records = []
-        if "end" in control:
-            _end(control)
-            return
     raise Unavailable("the answer broke off")
 
 

@@ -127,6 +127,36 @@ async def test_reading_goes_on_where_it_was_whatever_breaks_off() -> None:
     assert len(outages) >= 6
 
 
+@pytest.mark.parametrize("reason", ["slow-consumer", "draining", "rotate"])
+async def test_an_end_that_names_more_than_what_came_moves_nothing(reason: str) -> None:
+    """A server of release 0.1 named the end of a page that it had read and never written. All
+    bytes that the tests fed to a client until then agreed with each other, so that going by the
+    end and going by the last batch were the same."""
+    stream = Stream(
+        records(0, 3) + end(reason, 5),
+        lines({"offset": 3, "value": "3"}) + end(reason, 4),
+        records(3, 2),
+    )
+    async with consuming(stream) as (consumer, _):
+        assert await values_of(consumer, 5) == [str(number) for number in range(5)]
+    assert [asked["offset"] for asked in stream.asked[1:3]] == ["3", "3"]
+
+
+async def test_a_limit_is_that_of_all_answers_together() -> None:
+    stream = Stream(records(0, 3) + end("rotate", 3), records(3, 1) + end("max-records", 4))
+    ended = Stream(records(0, 4))
+    for script in (stream, ended):
+        async with raw_server(script) as server, AsyncClient(server.url) as client:
+            found = [
+                record["offset"]
+                async for batch in client.follow("orders", 0, on_outage=lambda _: None, limit=4)
+                for record in batch.records
+            ]
+        assert found == [0, 1, 2, 3]
+    assert [asked["limit"] for asked in stream.asked] == ["4", "1"]
+    assert [asked["limit"] for asked in ended.asked] == ["4"]
+
+
 async def test_what_was_asked_for_once_is_pinned_from_then_on() -> None:
     """A spec asked again would leap, and a name may be another stream's by now."""
     stream = Stream(b"", records(40, 1), start=40)
