@@ -16,6 +16,7 @@ from typing import Final
 from bottomless.errors import StoreError
 from bottomless_server.ingest.core.batcher import Room
 from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.core.places import Places
 from bottomless_server.ingest.core.producers import Appended, decide, in_flight
 from bottomless_server.ingest.core.promises import NOTHING, Promise, WithKey
 from bottomless_server.ingest.core.tracking import Tracking
@@ -106,6 +107,7 @@ class Line:
         now: int,
     ) -> None:
         room, busy = Room(self._chunk_size_max), set[str | bytes | None]()
+        places = Places(tracking, now)
         while self._waiting and not room.full and len(left) < _LEFT_COUNT_MAX:
             waiting = self._waiting.popleft()
             left.append(waiting)
@@ -115,7 +117,7 @@ class Line:
                     busy.add(_name_of(promise))
                     continue
                 try:
-                    verdict = decide(tracking, append, next_offset, now)
+                    verdict = decide(tracking, append, next_offset, now, places)
                 except StoreError as error:
                     self.settle(left.pop(), error)
                     continue
@@ -127,6 +129,8 @@ class Line:
                 busy.add(_name_of(promise))
             if not room.take(append):
                 return
+            if promise.identity is not None:
+                places.take(promise.identity)
             chosen.append(Chosen(left.pop(), append, duplicates))
             if promise.expected_offset is not None:
                 return

@@ -25,6 +25,7 @@ from bottomless.errors import (
 )
 from bottomless.model.chunk import AppendMode, TrackedEntry
 from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.core.places import Places
 from bottomless_server.ingest.core.promises import (
     SEQUENCE_MAX,
     FromProducer,
@@ -69,8 +70,12 @@ class New(NamedTuple):
     duplicates: int = 0
 
 
-def decide(tracking: Tracking, append: Append, next_offset: int, now: int) -> New | Appended:
+def decide(
+    tracking: Tracking, append: Append, next_offset: int, now: int, places: Places | None = None
+) -> New | Appended:
     """What becomes of an append, if the stream ends at `next_offset` and the time is `now`.
+
+    `places` are those that the round still has, where it holds other appends already.
 
     Raises:
         StoreError: it is refused, by the codes of api.md; nothing is stored of it.
@@ -80,7 +85,9 @@ def decide(tracking: Tracking, append: Append, next_offset: int, now: int) -> Ne
     if isinstance(promise.identity, WithKey):
         verdict = _decide_key(tracking, append, promise.identity, now)
     elif promise.identity is not None:
-        verdict = _decide_producer(tracking, append, promise.identity, next_offset, now)
+        verdict = _decide_producer(tracking, append, promise.identity, next_offset)
+    if isinstance(verdict, New) and promise.identity is not None:
+        _check_place(tracking, promise.identity, places or Places(tracking, now))
     expected = promise.expected_offset
     if isinstance(verdict, New) and expected is not None and expected != next_offset:
         raise WrongOffset(
@@ -98,7 +105,8 @@ def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedE
     """
     before = tracking.producers.get(producer_id)
     if before is None:
-        _check_producer_room(tracking, now)
+        identity = FromProducer(producer_id, 0, AppendMode.PLAIN)
+        _check_place(tracking, identity, Places(tracking, now))
         raised = Producer(AppendMode.PLAIN, 1, None, 0, now)
     else:
         if before.epoch >= SEQUENCE_MAX:
@@ -134,8 +142,6 @@ def in_flight() -> Overloaded:
 def _decide_key(tracking: Tracking, append: Append, asked: WithKey, now: int) -> New | Appended:
     use = tracking.key(asked.key_hash, now)
     if use is None:
-        if not tracking.has_room_for_key(now):
-            raise _quota("idempotency keys", tracking.bounds.key_count_max)
         return New()
     if (use.body_hash, use.body_crc) != (append.body_hash, append.body_crc):
         raise InvalidRequest("this key was used for another body", code=Code.IDEMPOTENCY_MISMATCH)
@@ -145,12 +151,10 @@ def _decide_key(tracking: Tracking, append: Append, asked: WithKey, now: int) ->
 
 
 def _decide_producer(
-    tracking: Tracking, append: Append, asked: FromProducer, next_offset: int, now: int
+    tracking: Tracking, append: Append, asked: FromProducer, next_offset: int
 ) -> New | Appended:
     known = tracking.producers.get(asked.producer_id)
-    if known is None:
-        _check_producer_room(tracking, now)
-    else:
+    if known is not None:
         _check_known(known, asked)
     if asked.mode is AppendMode.STRICT:
         return _decide_strict(known, append, asked, next_offset)
@@ -248,8 +252,11 @@ def _too_old(append: Append, next_offset: int) -> Appended:
     return Appended(None, next_offset, None, 0, append.record_count, replayed=True)
 
 
-def _check_producer_room(tracking: Tracking, now: int) -> None:
-    if not tracking.has_room_for_producer(now):
+def _check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Places) -> None:
+    if isinstance(identity, WithKey):
+        if not places.keys.fits(identity.key_hash):
+            raise _quota("idempotency keys", tracking.bounds.key_count_max)
+    elif not places.producers.fits(identity.producer_id):
         raise _quota("producers", tracking.bounds.producer_count_max)
 
 

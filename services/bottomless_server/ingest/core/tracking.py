@@ -6,7 +6,7 @@ failed was never here.
 
 Bounded: of each producer its last few appends; so many producers, of whom the one that was
 silent longest goes first; keys for as long as their window, and so many. What goes too early
-by that is refused before it comes (core/producers.py), never forgotten without a word.
+by that is refused before it comes (core/places.py), never forgotten without a word.
 
 Kept durable by tracking chunks (formats/tracking.py) in each segment. A node that loses its
 disk loses this too, until the published root names a snapshot of it.
@@ -93,17 +93,6 @@ class Tracking:
         use = self.keys.get(key_hash)
         return None if use is None or self._is_over(use.timestamp, now) else use
 
-    def has_room_for_producer(self, now: int) -> bool:
-        """Whether one more can be known, if need be in place of one that is silent for long."""
-        if len(self.producers) < self.bounds.producer_count_max:
-            return True
-        return self._is_over(next(iter(self.producers.values())).timestamp, now)
-
-    def has_room_for_key(self, now: int) -> bool:
-        if len(self.keys) < self.bounds.key_count_max:
-            return True
-        return self._is_over(next(iter(self.keys.values())).timestamp, now)
-
     def take_chunk(
         self,
         first_offset: int,
@@ -118,6 +107,7 @@ class Tracking:
                 self._parts.append(_Part(entry, first_offset + entry.first_record))
                 if not more_follows:
                     self._take_append(timestamp)
+        self._forget_oldest(timestamp)
 
     def take_tracked(self, entries: Sequence[TrackedEntry]) -> None:
         """Take a committed tracking chunk: each entry in place of what it names."""
@@ -137,7 +127,8 @@ class Tracking:
                 producer_id = entry.producer_id
                 self.producers.pop(producer_id, None)
                 if entry.kind is TrackedKind.PRODUCER:
-                    self._put(producer_id, _producer(entry))
+                    self.producers[producer_id] = _producer(entry)
+        self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
 
     def snapshot(self) -> list[TrackedEntry]:
         """Everything, as a tracking chunk says it."""
@@ -184,7 +175,7 @@ class Tracking:
             timestamp,
         )
         before = self.producers.pop(entry.producer_id, None)
-        self._put(entry.producer_id, self._after(before, entry.mode, append))
+        self.producers[entry.producer_id] = self._after(before, entry.mode, append)
 
     def _after(self, before: Producer | None, mode: AppendMode, append: Remembered) -> Producer:
         last = append.sequence
@@ -201,16 +192,16 @@ class Tracking:
             appends=(*kept, append)[-self.bounds.append_count_max :],
         )
 
-    def _put(self, producer_id: str, producer: Producer) -> None:
-        self.producers[producer_id] = producer
-        while len(self.producers) > self.bounds.producer_count_max:
-            self.producers.popitem(last=False)
-
     def _take_key(self, key_hash: bytes, use: KeyUse) -> None:
         self.keys.pop(key_hash, None)
         self.keys[key_hash] = use
-        while len(self.keys) > self.bounds.key_count_max or self._is_over(
-            next(iter(self.keys.values())).timestamp, use.timestamp
+
+    def _forget_oldest(self, now: int) -> None:
+        """After a whole chunk: what it names has its place before anybody loses his."""
+        while len(self.producers) > self.bounds.producer_count_max:
+            self.producers.popitem(last=False)
+        while len(self.keys) > self.bounds.key_count_max or (
+            self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now)
         ):
             self.keys.popitem(last=False)
 

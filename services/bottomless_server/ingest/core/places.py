@@ -1,0 +1,88 @@
+"""Places in a full table for what one round brings: nobody loses his within his time.
+
+A stream remembers so many producers and so many keys; whoever was silent longest makes room
+for a new one, if that was long enough. A round stores many appends at once, and all of them
+are decided before any is stored. So the places that its earlier appends took are counted here:
+each new name takes a free place, or that of one more silent name, and a silent name that
+writes in the same round keeps its own if it comes before the place is given away.
+
+On the record's path: asked by core/producers.py, told by line.py what was chosen.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from bottomless_server.ingest.core.promises import FromProducer, WithKey
+from bottomless_server.ingest.core.tracking import KeyUse, Producer, Tracking
+
+
+class _Timed(Protocol):
+    @property
+    def timestamp(self) -> int: ...
+
+
+_Name = TypeVar("_Name", str, bytes)
+_Entry = TypeVar("_Entry", bound=_Timed)
+
+
+class _Table(Generic[_Name, _Entry]):
+    """One table, oldest first, as it will be when what is chosen so far is stored."""
+
+    def __init__(
+        self, entries: OrderedDict[_Name, _Entry], count_max: int, over_before: int
+    ) -> None:
+        self._entries: OrderedDict[_Name, _Entry] = entries
+        self._free = count_max - len(entries)
+        self._over_before = over_before
+        """Names whose last word is not later than this may be forgotten."""
+        self._oldest: Iterator[tuple[_Name, _Entry]] = iter(entries.items())
+        self._next: _Name | None = None
+        """The silent name whose place is given away next."""
+        self._given: set[_Name] = set()
+        self._chosen: set[_Name] = set()
+
+    def fits(self, name: _Name) -> bool:
+        return self._has_place(name) or self._free > 0 or self._find_silent()
+
+    def take(self, name: _Name) -> None:
+        """Count a name that fits, and will be stored."""
+        if not self._has_place(name):
+            if self._free > 0:
+                self._free -= 1
+            elif self._find_silent() and self._next is not None:
+                self._given.add(self._next)
+                self._next = None
+        self._chosen.add(name)
+
+    def _has_place(self, name: _Name) -> bool:
+        return name in self._chosen or (name in self._entries and name not in self._given)
+
+    def _find_silent(self) -> bool:
+        """Each name is looked at once in a round: those that are passed over keep their place."""
+        while self._next is None or self._next in self._chosen:
+            found = next(self._oldest, None)
+            if found is None or found[1].timestamp > self._over_before:
+                # The others spoke later still.
+                self._oldest, self._next = iter(()), None
+                return False
+            self._next = found[0]
+        return True
+
+
+class Places:
+    """Of one round of a stream, at its time."""
+
+    def __init__(self, tracking: Tracking, now: int) -> None:
+        bounds = tracking.bounds
+        over_before = now - bounds.keep_ms
+        self.producers: _Table[str, Producer] = _Table(
+            tracking.producers, bounds.producer_count_max, over_before
+        )
+        self.keys: _Table[bytes, KeyUse] = _Table(tracking.keys, bounds.key_count_max, over_before)
+
+    def take(self, identity: FromProducer | WithKey) -> None:
+        if isinstance(identity, WithKey):
+            self.keys.take(identity.key_hash)
+        else:
+            self.producers.take(identity.producer_id)
