@@ -34,6 +34,8 @@ class Code(StrEnum):
     BAD_NAME = "bad-name"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    HOST_NOT_ALLOWED = "host-not-allowed"
+    ORIGIN_NOT_ALLOWED = "origin-not-allowed"
     NOT_FOUND = "not-found"
     STREAM_NOT_FOUND = "stream-not-found"
     CONSUMER_NOT_FOUND = "consumer-not-found"

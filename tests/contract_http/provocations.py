@@ -168,6 +168,14 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.BAD_OFFSET_SPEC: lambda scene: scene.get(f"/records?offset={CANARY}"),
     Code.BAD_HEADER: lambda scene: scene.append(Producer_Id=f"{CANARY}!", Producer_Seq="0"),
     Code.BAD_NAME: lambda scene: scene.ask("GET", f"/v1/streams/-{CANARY}"),
+    Code.HOST_NOT_ALLOWED: lambda scene: scene.ask(
+        "GET", "/v1/streams", headers=[("Host", f"{CANARY}.example")]
+    ),
+    Code.ORIGIN_NOT_ALLOWED: lambda scene: scene.ask(
+        "POST",
+        scene.stream("/retention/evaluate"),
+        headers=[("Origin", f"http://{CANARY}.example")],
+    ),
     Code.NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/{CANARY}"),
     Code.STREAM_NOT_FOUND: lambda scene: scene.get("-no/offsets"),
     Code.CONSUMER_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}"),

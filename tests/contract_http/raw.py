@@ -18,7 +18,7 @@ def send(
     """One request on a connection of its own; with a body, its length is said."""
     lines = [
         method.encode() + b" " + _bytes(target) + b" HTTP/1.1",
-        b"Host: bottomless",
+        *([] if any(name == "Host" for name, _ in headers) else [b"Host: bottomless"]),
         b"Connection: close",
         *(name.encode() + b": " + _bytes(value) for name, value in headers),
     ]

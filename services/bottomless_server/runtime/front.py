@@ -5,10 +5,12 @@
     a span (spans.py), if on          a span
     request (tracing.py)              request; ids of the caller are taken over
     shell (http.py: wrap)             shell
-    other origins (cors.py)           /metrics
-    /docs (docs_page.py), if on       health
-    health                            the gate of a service that has not started
-    reads in flight                   the service
+    pages of strangers                /metrics
+      (foreign_pages.py)
+    other origins (cors.py)           health
+    /docs (docs_page.py), if on       the gate of a service that has not started
+    health                            the service
+    reads in flight
     identity, rates, the services
 
 So a scrape, a probe and a preflight need no credential, and nothing of the inside is served
@@ -25,6 +27,7 @@ from bottomless_server.runtime.connections import Connections, HttpBounds, http_
 from bottomless_server.runtime.cors import with_origins
 from bottomless_server.runtime.descriptors import connection_count_max, raise_descriptor_limit
 from bottomless_server.runtime.docs_page import with_docs
+from bottomless_server.runtime.foreign_pages import Hosts, without_foreign_pages
 from bottomless_server.runtime.health import PATHS
 from bottomless_server.runtime.http import wrap
 from bottomless_server.runtime.metrics import Measured, Metrics
@@ -59,8 +62,13 @@ class Front:
         or of all."""
         if self._settings.docs:
             app = with_docs(app)
-        app = wrap(with_origins(app, self._settings.allowed_origins))
-        return self._known(app, name, trusted=False)
+        settings = self._settings
+        app = with_origins(app, settings.allowed_origins)
+        # With identity a name that a stranger made up leads to nothing but 401.
+        known_by_name = settings.allowed_hosts or not settings.identity
+        hosts = Hosts(settings.allowed_hosts) if known_by_name else None
+        app = without_foreign_pages(app, hosts=hosts, origins=settings.allowed_origins)
+        return self._known(wrap(app), name, trusted=False)
 
     def internal(self, app: ASGIApp, name: str) -> ASGIApp:
         """Around what an internal listener serves, health included."""

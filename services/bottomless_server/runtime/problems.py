@@ -31,6 +31,8 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.BAD_NAME: 400,
     Code.UNAUTHENTICATED: 401,
     Code.FORBIDDEN: 403,
+    Code.HOST_NOT_ALLOWED: 403,
+    Code.ORIGIN_NOT_ALLOWED: 403,
     Code.NOT_FOUND: 404,
     Code.STREAM_NOT_FOUND: 404,
     Code.CONSUMER_NOT_FOUND: 404,

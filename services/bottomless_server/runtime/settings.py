@@ -14,6 +14,7 @@ from pydantic_settings import SettingsConfigDict
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.identity.settings import IdentitySettings
 
+_HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/?")
 
 
@@ -85,6 +86,10 @@ class CommonSettings(IdentitySettings):
     """Connections of a listener; more are refused (503 `overloaded`). Never more than the
     descriptors of the process allow."""
 
+    hosts: str | None = None
+    """Names by which clients may call the public listener, with commas between them: `name`, or
+    `*.name` for all below it. Addresses, `localhost` and names without a dot are always good;
+    with identity any name is, as long as none is set."""
     cors_origins: str | None = None
     """Origins whose pages may call the public listener, `https://host[:port]`, with commas
     between them; no page may if it is not set."""
@@ -125,9 +130,22 @@ class CommonSettings(IdentitySettings):
     """One JSON object a line instead of text for people."""
 
     @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        words = (self.hosts or "").lower().split(",")
+        return tuple(word.strip().removesuffix(".") for word in words if word.strip())
+
+    @property
     def allowed_origins(self) -> tuple[str, ...]:
         words = (self.cors_origins or "").split(",")
         return tuple(word.strip().rstrip("/") for word in words if word.strip())
+
+    @field_validator("hosts")
+    @classmethod
+    def _check_hosts(cls, value: str | None) -> str | None:
+        for word in (value or "").split(","):
+            if word.strip() and not _HOST.fullmatch(word.strip()):
+                raise ValueError("a host looks like name or *.name, without a scheme or a port")
+        return value
 
     @field_validator("cors_origins")
     @classmethod

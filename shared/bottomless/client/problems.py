@@ -35,6 +35,8 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.BAD_NAME: InvalidRequest,
     Code.UNAUTHENTICATED: Denied,
     Code.FORBIDDEN: Denied,
+    Code.HOST_NOT_ALLOWED: Denied,
+    Code.ORIGIN_NOT_ALLOWED: Denied,
     Code.NOT_FOUND: NotFound,
     Code.STREAM_NOT_FOUND: NotFound,
     Code.CONSUMER_NOT_FOUND: NotFound,
