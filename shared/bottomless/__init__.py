@@ -7,9 +7,9 @@ line import parts of this package that need no HTTP library.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bottomless.client import AsyncClient, Client
+    from bottomless.client import AsyncClient, Client, Record
 
-__all__ = ["AsyncClient", "Client"]
+__all__ = ["AsyncClient", "Client", "Record"]
 
 
 def __getattr__(name: str) -> Any:

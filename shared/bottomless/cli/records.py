@@ -1,13 +1,15 @@
 """Records on stdout: as text, JSON, NDJSON or Arrow, as they come and never all at once."""
 
-from base64 import b64decode
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 import orjson
 
 from bottomless.cli.output import write
+
+if TYPE_CHECKING:
+    from bottomless.client import Record
 
 
 class RecordForm(StrEnum):
@@ -35,14 +37,12 @@ class TextWriter:
     def __init__(self, *, details: bool) -> None:
         self._details = details
 
-    def write(self, records: Iterable[dict[str, Any]]) -> None:
+    def write(self, records: Iterable["Record"]) -> None:
         for record in records:
             if self._details:
                 key = record.get("key", record.get("key_base64", ""))
                 write(f"{record['offset']}\t{record['timestamp']}\t{key}\t".encode())
-            text = record.get("value")
-            write(b64decode(record["value_base64"]) if text is None else text.encode())
-            write(b"\n")
+            write(record.value + b"\n")
 
     def close(self) -> None:
         pass
@@ -53,7 +53,7 @@ class NdjsonWriter:
 
     value_encoding = "auto"
 
-    def write(self, records: Iterable[dict[str, Any]]) -> None:
+    def write(self, records: Iterable["Record"]) -> None:
         for record in records:
             write(orjson.dumps(record) + b"\n")
 
@@ -69,7 +69,7 @@ class JsonWriter:
     def __init__(self) -> None:
         self._before = b"[\n"
 
-    def write(self, records: Iterable[dict[str, Any]]) -> None:
+    def write(self, records: Iterable["Record"]) -> None:
         for record in records:
             write(self._before + orjson.dumps(record))
             self._before = b",\n"

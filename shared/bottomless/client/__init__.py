@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bottomless.client.fragments import Fragment
     from bottomless.client.producer import AsyncProducer
     from bottomless.client.reads import ArrowPage, Offsets, Page
+    from bottomless.client.record import Record
     from bottomless.client.transport import Timeouts
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Offsets",
     "Page",
     "Producer",
+    "Record",
     "Timeouts",
 ]
 
@@ -69,6 +71,7 @@ _MODULES: Final = {
     "Offsets": "reads",
     "Page": "reads",
     "Producer": "blocking_producer",
+    "Record": "record",
     "Timeouts": "transport",
 }
 

@@ -13,6 +13,7 @@ import orjson
 
 from bottomless.client.address import stream_path
 from bottomless.client.problems import error_from_problem
+from bottomless.client.record import Record
 from bottomless.client.retry import Backoff, jittered
 from bottomless.client.transport import OpenAnswer
 from bottomless.client.wire import Wire, stranger
@@ -29,7 +30,7 @@ _AGAIN: Final = frozenset({"rotate", "draining", "slow-consumer"})
 class Batch(NamedTuple):
     """Records that came together, and where to go on after them."""
 
-    records: list[dict[str, Any]]
+    records: list[Record]
     next_offset: int
     gaps: list[dict[str, int]]
     """Offsets between them that were given up for good."""
@@ -121,11 +122,11 @@ async def read_batches(pieces: AsyncIterator[bytes]) -> AsyncIterator[Batch]:
     Raises:
         Unavailable: another connection would go on, or what answers is something else.
     """
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     async for line in _lines(pieces):
         control = line.get("_control")
         if control is None:
-            records.append(line)
+            records.append(Record(line))
             continue
         if not isinstance(control, dict) or type(control.get("next_offset")) is not int:
             raise stranger()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bottomless.client.address import stream_path
 from bottomless.client.encoding import ARROW
+from bottomless.client.record import Record, records_of
 from bottomless.client.wire import Wire, members, stranger
 from bottomless.errors import Unavailable
 from bottomless.model.limits import PAGE_SIZE_MAX
@@ -31,9 +32,9 @@ class Offsets(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Records as JSON values, and where to go on."""
+    """Records, and where to go on."""
 
-    records: list[dict[str, Any]]
+    records: list[Record]
     next_offset: int
     up_to_date: bool
     gaps: Sequence[Mapping[str, int]] = ()
@@ -75,7 +76,10 @@ class ReadCalls(Wire):
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
         value = members(answer)
         return Page(
-            value["records"], value["next_offset"], value["up_to_date"], value.get("gaps") or ()
+            records_of(value["records"]),
+            value["next_offset"],
+            value["up_to_date"],
+            value.get("gaps") or (),
         )
 
     async def read_arrow(
