@@ -289,3 +289,9 @@ async def test_who_hurries_is_still_answered(coordination: Coordination) -> None
     coordination.hurry(60)
     await write(coordination, a=b"2")
     assert await coordination.get("a") == b"2"
+
+
+async def test_the_clock_of_the_store_goes_on(coordination: Coordination) -> None:
+    before = await coordination.clock()
+
+    assert 0 < before <= await coordination.clock()

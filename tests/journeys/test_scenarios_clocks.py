@@ -15,7 +15,7 @@ from support.served import Served
 from support.skewed_clock import SkewedClock
 from support.waiting import until
 
-SECOND, HOUR, YEAR = 1_000, 3_600_000, 31_536_000_000
+SECOND, HOUR, DAY, YEAR = 1_000, 3_600_000, 86_400_000, 31_536_000_000
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,23 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> SkewedClock:
 
 
 @pytest.fixture(scope="module")
-def running(clock: SkewedClock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def metrics_port() -> int:
+    (port,) = lasting_ports(1)
+    return port
+
+
+@pytest.fixture(scope="module")
+def running(
+    clock: SkewedClock, metrics_port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     data_dir = tmp_path_factory.mktemp("clocks") / "data"
-    with Served(data_dir, clock.environment, *lasting_ports(1)) as server:
+    settings = {
+        **clock.environment,
+        "BOTTOMLESS_MANIFEST_RETENTION_INTERVAL_MS": "200",
+        "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "200",
+        "BOTTOMLESS_METRICS_LISTEN": f"127.0.0.1:{metrics_port}",
+    }
+    with Served(data_dir, settings, *lasting_ports(1)) as server:
         yield server
         clock.set(0)
         with server.client() as connected:
@@ -167,3 +181,34 @@ def test_m28_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(
     told.append(stream.append("after")["timestamp"])
     assert times_of(stream) == told
     check_times(stream)
+
+
+def test_m28_a_clock_that_is_ahead_for_a_moment_deletes_nothing_for_its_age(
+    client: httpx.Client, clock: SkewedClock, metrics_port: int
+) -> None:
+    """M28: the retention timer runs meanwhile, and somebody asks for an evaluation too."""
+    stream = new_stream(client, {**QUICK, "retention": {"max_age": "7D"}})
+    for number in range(4):
+        stream.append(str(number))
+        stream.wait_uploaded()
+
+    def gauge(name: str) -> float:
+        lines = httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text.splitlines()
+        (line,) = [line for line in lines if line.startswith(f"bottomless_manifest_{name} ")]
+        return float(line.split()[1])
+
+    clock.set(10 * DAY)
+    until(lambda: gauge("clock_doubted") == 1, what="the doubt in the metrics")
+    until(lambda: gauge("retention_paused_streams") > 0, what="the pause in the metrics")
+    began = client.post(f"{stream.path}/retention/evaluate").json()["operation_id"]
+
+    def done() -> dict[str, Any] | None:
+        operation: dict[str, Any] = client.get(f"/v1/operations/{began}").json()
+        return operation if operation["state"] == "succeeded" else None
+
+    result = until(done, what="the evaluation")["result"]
+    assert (result["age_paused"], result["deleted"]["records"]) == (True, 0)
+    clock.set(0)
+    until(lambda: gauge("clock_doubted") == 0, what="the clock believed again")
+    assert stream.bounds()["first_offset"] == 0
+    assert [record["value"] for record in stream.page()["records"]] == ["0", "1", "2", "3"]

@@ -12,7 +12,7 @@ import pytest
 from bottomless.model.manifest import Node
 from bottomless.tree.retention import Cut, Edited, cut_front
 from bottomless_server.manifest import condemning, deleter, garbage
-from bottomless_server.manifest.core import planning, publication
+from bottomless_server.manifest.core import clock_trust, planning, publication
 
 Removal = Callable[[pytest.MonkeyPatch], None]
 
@@ -58,7 +58,7 @@ def _without_leases(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_condemning(patch: pytest.MonkeyPatch) -> None:
-    async def condemned(_: Any, __: Any, members: Any) -> Any:
+    async def condemned(_: Any, __: Any, members: Any, ___: Any) -> Any:
         return members
 
     patch.setattr(deleter.Deleter, "_condemned", condemned)
@@ -71,6 +71,12 @@ def _without_second_look(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(garbage._Step, "_still", still)
 
 
+def _without_trust(patch: pytest.MonkeyPatch) -> None:
+    """Whatever the wall clock says is believed."""
+    patch.setattr(clock_trust.ClockTrust, "look", lambda *_: None)
+    patch.setattr(clock_trust.ClockTrust, "earliest", lambda _, wall, *__: wall)
+
+
 GUARDS: Final[dict[str, Removal]] = {
     "the version in the EXEC": _without_version,
     "the epoch in the EXEC": _without_epoch,
@@ -80,4 +86,5 @@ GUARDS: Final[dict[str, Removal]] = {
     "leases before condemning": _without_leases,
     "condemning before a delete": _without_condemning,
     "the second look of a garbage collection": _without_second_look,
+    "a clock that is believed": _without_trust,
 }

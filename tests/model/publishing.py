@@ -29,6 +29,7 @@ RECORDS = 10
 """Of each fragment, so that epochs start at multiples of it."""
 RESERVE = 1_000
 HOUR = 3_600_000
+DAY = 24 * HOUR
 START = 10**11
 """Of the clock: later than any timestamp of a record."""
 FAULTS = [

@@ -27,7 +27,7 @@ from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
 from bottomless_server.manifest.operations import Done
 from bottomless_server.manifest.retention import evaluate, preview, trim
 from bottomless_server.manifest.takeover import take_over
-from model.publishing import HOUR, Publishing
+from model.publishing import DAY, HOUR, Publishing
 
 
 class ManifestBesideAList(Publishing):
@@ -111,6 +111,38 @@ class ManifestBesideAList(Publishing):
         assert verdict.cut.gone.fragment_count == len(
             [leaf for leaf in known if isinstance(leaf, FragmentInfo)]
         ) - len(kept)
+
+    @rule(
+        which=st.integers(0, 1),
+        ahead_ms=st.sampled_from([2 * 60_000, 10 * 60_000, HOUR, 10 * DAY, 366 * DAY]),
+        one_machine=st.booleans(),
+    )
+    def the_wall_clock_is_ahead_for_a_moment(
+        self, which: int, ahead_ms: int, one_machine: bool
+    ) -> None:
+        """It is set ahead, retention and the deleter run, and it is set right again.
+
+        On one machine store and coordination are set with it: a directory has no other clock.
+        """
+        fragments = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
+        if not fragments:
+            return
+        oldest_ms = self.world.clock.true_now - fragments[0].last_timestamp
+        config = parse_config({"retention": {"max_age": f"{oldest_ms // 1000 + 60}s"}})
+        self.quietly(
+            self.world.streams.update(STREAM, lambda record: replace(record, config=config))
+        )
+        # How the clock stood before is known from an earlier look.
+        self.quietly(self.world.context.time.look())
+        self.world.clock.skew_ms = ahead_ms
+        self.world.one_machine = one_machine
+        verdict = self.attempt(which, evaluate(self.world.context, self.committers[which]))
+        # A gap at the front has no time, and goes.
+        assert verdict is None or not verdict.by_age.gone.fragment_count, "it was not too old"
+        self.hours_pass(0)
+        self.world.clock.skew_ms, self.world.one_machine = 0, False
+        self.note(self.committers[which])
+        self.events["the clock was ahead"] += 1
 
     @rule(which=st.integers(0, 1), count=st.integers(1, 5), share=st.integers(10, 20))
     def trim_while_the_other_publishes(self, which: int, count: int, share: int) -> None:

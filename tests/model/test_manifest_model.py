@@ -37,6 +37,7 @@ WAYS = {
     "a lease held what was removed",
     "garbage was collected",
     "a publish came between the looks",
+    "the clock was ahead",
 }
 """A model that never comes there proves nothing."""
 EXAMPLE_COUNT = 50

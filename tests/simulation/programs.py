@@ -269,10 +269,11 @@ def manifest_url() -> str:
 def manifest_program(ground: Ground) -> Program:
     def make(program: Program) -> ManifestService:
         return create_manifest(
-            ManifestSettings(**MANIFEST),
+            ManifestSettings(data_dir=program.data_dir, **MANIFEST),
             FaultDrive(ground.drive, Wire(ground.weather)),
             ground.coordination,
             PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),  # type: ignore[arg-type]
+            elapsed=lambda: int(ground.loop.time() * 1000),
         )
 
     return Program(ground, "manifest", make)

@@ -92,6 +92,9 @@ class FaultCoordination(MemoryCoordination):
     async def member_count(self, redis_key: str) -> int:
         return await self._read("members", lambda: MemoryCoordination.member_count(self, redis_key))
 
+    async def clock(self) -> int:
+        return await self._read("clock", lambda: MemoryCoordination.clock(self))
+
     async def check(self) -> None:
         await self._read("check", lambda: MemoryCoordination.check(self))
 

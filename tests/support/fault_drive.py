@@ -82,6 +82,10 @@ class FaultDrive:
                 return {key: DriveAmbiguous("the reply of the store was lost") for key in keys}
             return {key: _away() for key in keys}
 
+    @property
+    def has_own_clock(self) -> bool:
+        return self._inner.has_own_clock
+
     async def clock(self) -> int:
         try:
             return await self._wire.carry("drive.clock", self._inner.clock)

@@ -40,11 +40,27 @@ NODE = NodeId("0123456789abcdef0123456789abcdef")
 
 
 class Clock:
+    """The wall clock of one machine. `skew_ms` sets it, while time goes on as it did."""
+
     def __init__(self) -> None:
-        self.now = 1_000_000
+        self.true_now = 1_000_000
+        self.skew_ms = 0
 
     def __call__(self) -> int:
         return self.now
+
+    def true(self) -> int:
+        """What all other clocks of the test say, and how much time has passed since 1970."""
+        return self.true_now
+
+    @property
+    def now(self) -> int:
+        return self.true_now + self.skew_ms
+
+    @now.setter
+    def now(self, now: int) -> None:
+        """Let time pass, on every clock."""
+        self.true_now = now - self.skew_ms
 
 
 class Uids:
@@ -88,7 +104,7 @@ class Fuse:
 class FaultyCoordination(MemoryCoordination):
     """Meets the next transactions with the faults that the test has queued."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock)
         self.faults: list[Fault] = []
         self.fuse = Fuse()
@@ -144,12 +160,15 @@ class FaultyCoordination(MemoryCoordination):
 class FaultyDrive(MemoryDrive):
     """Refuses changes while `failing`, and keeps what it did."""
 
-    def __init__(self, clock: Clock) -> None:
+    has_own_clock = True
+
+    def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(clock)
         self.failing = False
         self.calls: list[tuple[str, str]] = []
         self.fuse = Fuse()
         self.clock_skew_ms = 0
+        self.has_own_clock = True
         self.deleting = False
         """Set by a test while its `before_delete` runs."""
         self.stubborn: set[str] = set()
@@ -285,8 +304,9 @@ class World:
             "manifest_debounce_count": 1_000,
         }
         self.clock = Clock()
-        self.drive = FaultyDrive(self.clock)
-        self.coordination = FaultyCoordination(self.clock)
+        self.drive = FaultyDrive(self.clock.true)
+        self.coordination = FaultyCoordination(self.clock.true)
+        self.one_machine = False
         self.fuse = self.drive.fuse = self.coordination.fuse
         self.owners = KnownOwners()
         self.streams = Streams(self.coordination)
@@ -297,8 +317,19 @@ class World:
             streams=self.streams,
             owners=self.owners,
             clock=self.clock,
+            elapsed=self.clock.true,
             new_uid=Uids(),
         )
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether object store and coordination have the clock of the manifest's machine."""
+        return not self.drive.has_own_clock
+
+    @one_machine.setter
+    def one_machine(self, one: bool) -> None:
+        self.drive.has_own_clock = not one
+        self.drive._clock = self.coordination._clock = self.clock if one else self.clock.true
 
     async def open(self, session: str = "s1", **changes: object) -> Committer:
         """Create the stream if it is not there, and begin a session on it."""

@@ -1,7 +1,7 @@
 """The manifest service, put together: reads like a list of its parts."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -37,6 +37,7 @@ from bottomless_server.manifest.root_key import RootKey
 from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
+from bottomless_server.manifest.trusted_time import elapsed_ms
 from bottomless_server.manifest.verify import register_verify
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peers
@@ -102,6 +103,8 @@ class ManifestService:
         await self._context.coordination.check()
         await probe(self._context.drive)
         await self._regression.look()
+        # Before anything can be deleted: a clock that is set later is compared with this one.
+        await self._context.time.look()
         await self._take_up()
         self._lasting = [
             asyncio.create_task(self._operations.run(), name="manifest operations"),
@@ -153,6 +156,7 @@ class ManifestService:
         return manifest_metrics(
             self._context.counts,
             paused_count=self._retention.paused_count,
+            clock_doubted=self._context.time.doubt is not None,
             regressed=self._regression.regressed,
         )
 
@@ -164,6 +168,7 @@ class ManifestService:
             "deleted_count": self._deleter.deleted_count,
             "refused_delete_count": self._deleter.refused_count,
             "retention_paused_count": self._retention.paused_count,
+            "clock_doubt": self._context.time.doubt,
         }
 
 
@@ -172,6 +177,7 @@ def create_service(
     drive: Drive,
     coordination: Coordination,
     owners: Owners | None = None,
+    elapsed: Callable[[], int] = elapsed_ms,
 ) -> ManifestService:
     """Put the service together; nothing is asked of any store before `start`."""
     return ManifestService(
@@ -181,5 +187,7 @@ def create_service(
             coordination=coordination,
             streams=Streams(coordination),
             owners=owners or PeerOwners(Peers(name="ingest")),
+            elapsed=elapsed,
+            clock_directory=settings.data_dir,
         )
     )

@@ -96,7 +96,7 @@ class Committer:
 
     @property
     def wake_at(self) -> int | None:
-        """When `wake` has something to do, ms since 1970."""
+        """When `wake` has something to do, by `Context.elapsed`."""
         if self._publisher.undecided is not None:
             return self._publisher.decide_at
         return self.keeper.publish_at
@@ -198,7 +198,7 @@ class Committer:
         events = [event]
         while events:
             actions = self.keeper.handle(
-                events.pop(0), self._context.clock() if now is None else now
+                events.pop(0), self._context.elapsed() if now is None else now
             )
             follow_up = await self._carry_out(actions)
             self.keeper.check()

@@ -32,18 +32,19 @@ def held_until(record: StreamRecord, next_offset: int, now: int) -> int:
 
 
 async def condemn(
-    streams: Streams, stream_id: StreamId, next_offset: int, clock: Callable[[], int]
+    streams: Streams, stream_id: StreamId, next_offset: int, now: int
 ) -> StreamRecord:
     """Raise `condemned_next` as far as leases allow; the record says how far that is.
 
-    `next_offset` must not be above the floor of a root that is published.
+    `next_offset` must not be above the floor of a root that is published, and `now` must be a
+    time that is believed (`TrustedTime.require`): leases end by it.
 
     Raises:
         NotFound, Unavailable
     """
 
     def decide(record: StreamRecord) -> StreamRecord:
-        allowed = condemnable(record, next_offset, clock())
+        allowed = condemnable(record, next_offset, now)
         return replace(record, condemned_next=max(record.condemned_next, allowed))
 
     return await streams.update(stream_id, decide)

@@ -36,6 +36,8 @@ from bottomless_server.manifest.context import Context
 log = structlog.get_logger(__name__)
 
 _PASS_COUNT: Final = 256
+_FOREVER: Final = 2**52
+"""Later than anything is queued for."""
 _AT_ONCE: Final = 8
 _KNOWN_COUNT_MAX: Final = 1_000
 """Streams of which it is known what their snapshot holds; of others only whether it is behind."""
@@ -71,7 +73,8 @@ class ConsumerSnapshots:
             Unavailable: of the first stream that failed; the others are done.
         """
         context = self._context
-        dues = await context.coordination.due(SNAPSHOTS_KEY, context.clock(), _PASS_COUNT)
+        # All of them, whatever the time: who entered them may have had another clock.
+        dues = await context.coordination.due(SNAPSHOTS_KEY, _FOREVER, _PASS_COUNT)
         results = await asyncio.gather(*(self._write(due) for due in dues), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -122,7 +125,7 @@ class ConsumerSnapshots:
         self.written_count += 1
 
     def _retired(self, stream_id: StreamId, tenant: str, pointer: SnapshotPointer) -> Due:
-        due_at = self._context.clock() + self._context.settings.manifest_root_grace_ms
+        due_at = self._context.time.latest() + self._context.settings.manifest_root_grace_ms
         return delete_later(consumers_key(stream_id, pointer.version, pointer.uid, tenant), due_at)
 
     def _note(self, stream_id: StreamId, consumers: tuple[StoredOffset, ...]) -> None:

@@ -4,16 +4,17 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless.stores.streams import Streams
-from bottomless_server.manifest.clock_skew import ClockSkew
 from bottomless_server.manifest.groups import Groups
 from bottomless_server.manifest.metrics import ManifestCounts
 from bottomless_server.manifest.owners import Owners
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.manifest.trusted_time import TrustedTime, elapsed_ms
 
 
 def now_ms() -> int:
@@ -32,12 +33,20 @@ class Context:
     streams: Streams
     owners: Owners
     clock: Callable[[], int] = now_ms
-    """Milliseconds since 1970."""
+    """Milliseconds since 1970: for what is written down or told, and for no timer."""
+    elapsed: Callable[[], int] = elapsed_ms
+    """Milliseconds that nobody can set: for timers."""
     new_uid: Callable[[], Uid] = random_uid
     counts: ManifestCounts = field(default_factory=ManifestCounts)
-    skew: ClockSkew = field(init=False)
+    clock_directory: Path | None = None
+    """Where it is written down what is known of the wall clock."""
+    time: TrustedTime = field(init=False)
+    """For whatever is deleted because enough time passed."""
     groups: Groups = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "skew", ClockSkew(self.drive, self.clock))
+        trusted = TrustedTime(
+            self.drive, self.coordination, self.clock, self.elapsed, self.clock_directory
+        )
+        object.__setattr__(self, "time", trusted)
         object.__setattr__(self, "groups", Groups(self.drive))

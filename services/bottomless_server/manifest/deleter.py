@@ -73,10 +73,13 @@ class Deleter:
         """Delete what is due now; returns how many members were settled.
 
         Raises:
+            Unavailable: `clock-skew`: how late it is, is not known; nothing was deleted.
             CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
         """
         context = self._context
-        dues = await context.coordination.due(DELETES_KEY, context.clock(), _PASS_COUNT_MAX)
+        # Graces and leases are over by a time that is believed, or nothing is deleted at all.
+        now = await context.time.require()
+        dues = await context.coordination.due(DELETES_KEY, now, _PASS_COUNT_MAX)
         settled: list[Due] = []
         streams: dict[StreamId, _Members] = {}
         for due in dues:
@@ -88,7 +91,7 @@ class Deleter:
                 streams.setdefault(doomed.stream_id, {})[due] = doomed
         for stream_id, members in streams.items():
             try:
-                settled += await self._settle(stream_id, members)
+                settled += await self._settle(stream_id, members, now)
             except StoreError as error:
                 log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
         if settled:
@@ -97,7 +100,7 @@ class Deleter:
         context.counts.queued_deletes = await context.coordination.member_count(DELETES_KEY)
         return len(settled)
 
-    async def _settle(self, stream_id: StreamId, members: _Members) -> list[Due]:
+    async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> list[Due]:
         """Do what is due of one stream; returns the members whose place is used up."""
         record = await self._record(stream_id)
         used: list[Due] = []
@@ -114,7 +117,7 @@ class Deleter:
                 )
             used += live
             members = {due: doomed for due, doomed in members.items() if due not in live}
-            members = await self._condemned(record, members)
+            members = await self._condemned(record, members, now)
         return used + await self._delete(record, members)
 
     async def _record(self, stream_id: StreamId) -> StreamRecord | None:
@@ -149,18 +152,15 @@ class Deleter:
         offset = max(doomed.first_offset, root.first_offset)
         return await names(self._context.drive, record.tenant, root, offset, doomed.uid)
 
-    async def _condemned(self, record: StreamRecord, members: _Members) -> _Members:
+    async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
         """Those that are condemned now, or need not be; the others are put off."""
         ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
         if not ends:
             return members
         if max(ends.values()) > record.condemned_next:
-            record = await condemn(
-                self._context.streams, record.stream_id, max(ends.values()), self._context.clock
-            )
+            record = await condemn(self._context.streams, record.stream_id, max(ends.values()), now)
             await reach("manifest.deleter.after-condemn")
         held = {due: end for due, end in ends.items() if end > record.condemned_next}
-        now = self._context.clock()
         # A lease may be given back before it runs out, so it is looked at again earlier.
         latest = now + _HELD_PASS_COUNT * self._context.settings.manifest_delete_interval_ms
         await self._queue(

@@ -181,6 +181,9 @@ class Deletions:
             waits_until = deleted_at + context.settings.manifest_upload_deadline_ms
         else:
             waits_until = now
+        if phase.startswith("waiting") and waits_until <= now:
+            # What begins now cannot be taken back, so the time has to be a believed one.
+            now = await context.time.require()
         if waits_until > now:
             # Not for all of it at once: leases end early, and settings change.
             told = {**progress, "waits_until": format_timestamp(waits_until)}

@@ -105,7 +105,7 @@ class _Step:
 
     async def run(self) -> Again | Done:
         # Asked before the listing: what is put later is younger still.
-        oldest = await self._context.drive.clock() - self._minimum_age_ms
+        oldest = await self._now() - self._minimum_age_ms
         page, home = await self._page()
         if not page:
             return Done(self._shown())
@@ -117,6 +117,16 @@ class _Step:
             self._before = home
         going_on = {"_after": self._after, "_home": self._before, "_tally": self._tally.members()}
         return Again({**self._shown(), **going_on})
+
+    async def _now(self) -> int:
+        """By the store's clock, which dates its objects. Where that is only ours, and something may
+        go for it, it has to be one that is believed."""
+        drive = self._context.drive
+        now = await drive.clock()
+        if self._dry_run:
+            return now
+        believed = await self._context.time.require()
+        return now if drive.has_own_clock else min(now, believed)
 
     def _shown(self) -> Mapping[str, Any]:
         return {"dry_run": self._dry_run, **self._tally.report()}

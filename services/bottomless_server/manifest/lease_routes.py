@@ -62,7 +62,7 @@ class _Routes:
             lease_id=f"ls_{self._context.new_uid()}",
             first_offset=asked.first_offset,
             next_offset=self._end(record, asked),
-            expires_at=self._context.clock() + self._ttl_ms(asked.ttl_seconds),
+            expires_at=self._context.time.latest() + self._ttl_ms(asked.ttl_seconds),
             holder=asked.holder,
         )
         context = self._context
@@ -78,7 +78,7 @@ class _Routes:
             record.stream_id,
             request.path_params["lease_id"],
             self._ttl_ms(asked.ttl_seconds),
-            self._context.clock,
+            self._context.time.latest,
         )
         return json_response(describe_lease(lease))
 

@@ -22,7 +22,7 @@ class ManifestCounts:
 
 
 def manifest_metrics(
-    counts: ManifestCounts, *, paused_count: int, regressed: bool
+    counts: ManifestCounts, *, paused_count: int, clock_doubted: bool, regressed: bool
 ) -> Iterable[Metric]:
     name = "bottomless_manifest"
     yield counted(f"{name}_publishes", "Roots that were published.", counts.publishes)
@@ -47,6 +47,11 @@ def manifest_metrics(
         f"{name}_retention_paused_streams",
         "Streams whose age retention pauses because clocks disagree.",
         paused_count,
+    )
+    yield gauged(
+        f"{name}_clock_doubted",
+        "1 while nothing is deleted for its age, since clocks disagree.",
+        int(clock_doubted),
     )
     yield gauged(
         f"{name}_regressed",

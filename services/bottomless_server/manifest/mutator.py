@@ -138,7 +138,7 @@ class Mutator:
 
     def _seconds_to_wake(self) -> float | None:
         wake_at = None if self._committer is None else self._committer.wake_at
-        return None if wake_at is None else (wake_at - self._context.clock()) / 1000
+        return None if wake_at is None else (wake_at - self._context.elapsed()) / 1000
 
     async def _do(self, work: Work[Any], answer: asyncio.Future[Any] | None) -> None:
         before = self._state()

@@ -95,7 +95,7 @@ class Publisher:
         """
         publish = self.undecided
         assert publish is not None
-        self.decide_at = self._context.clock() + _DECIDE_RETRY_MS
+        self.decide_at = self._context.elapsed() + _DECIDE_RETRY_MS
 
         def bump(record: StreamRecord) -> StreamRecord:
             if not publication.epoch_holds(record, publish):
@@ -151,7 +151,7 @@ class Publisher:
 
     def _retired(self, puts: Sequence[PutGroup | PutRoot], publish: Publish) -> list[Due]:
         """What this transaction makes unreachable, with the time that running readers have."""
-        now, settings = self._context.clock(), self._context.settings
+        now, settings = self._context.time.latest(), self._context.settings
         root_due_at = now + settings.manifest_root_grace_ms
         mine = {_object_key(put, publish.base) for put in puts}
         strays = sorted(self._tried - mine)

@@ -199,7 +199,7 @@ class Rebuild:
             await self._restore_tombstone(registry, generation)
             return {"deleted_streams": 1}
         salvaged = await salvage_stream(self._context, registry, generation)
-        due_at = self._context.clock() + self._context.settings.manifest_upload_deadline_ms
+        due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
         queued = [delete_later(object_key, due_at) for object_key in salvaged.doomed]
         also = Changes(queued=queued[:_PAGE_COUNT])
         found = await find_consumers(self._context.drive, registry)

@@ -271,7 +271,7 @@ class Registry:
     async def _retire_older(self, record: StreamRecord) -> None:
         """Queue the objects that the new one replaces, now that it is durable."""
         newest = record.registry_version
-        due_at = self._context.clock() + self._context.settings.manifest_root_grace_ms
+        due_at = self._context.time.latest() + self._context.settings.manifest_root_grace_ms
         older = [
             delete_later(registry_key(record.stream_id, version, record.tenant), due_at)
             for version in range(max(1, newest - _OLDER_COUNT_MAX), newest)

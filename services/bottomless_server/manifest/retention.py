@@ -16,13 +16,7 @@ from bottomless.tree.retention import Below, Bound, Cut, Descent, find_cut
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.events import CutFront, Edit, Empty
-from bottomless_server.manifest.core.verdict import (
-    CLOCK_SKEW_MS_MAX,
-    Limits,
-    Verdict,
-    bounds_of,
-    limits_of,
-)
+from bottomless_server.manifest.core.verdict import Verdict, bounds_of, limits_of
 from bottomless_server.manifest.groups import Groups
 from bottomless_server.manifest.lookup import path_to
 from bottomless_server.runtime.fault_points import reach
@@ -55,8 +49,11 @@ async def judge(
     """
     retention = record.config.retention if asked is None else asked
     limits = limits_of(retention, context.settings.retention_default())
-    paused = await _age_paused(context, record, limits)
-    now = context.clock()
+    now, paused = context.clock(), False
+    if limits.max_age_ms is not None:
+        # By the slowest clock: what one that is ahead calls old may be new.
+        now, doubt = await context.time.look()
+        paused = doubt is not None
     bounds = bounds_of(limits, now, paused)
     by_age, by_bytes = [await _cut_by(context, record.tenant, root, bound) for bound in bounds]
     return Verdict(now, root, bounds, by_age, by_bytes, paused)
@@ -66,21 +63,6 @@ async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None
     if bound is None:
         return Cut(root.first_offset)
     return await descend(context.groups, tenant, root, find_cut(root, bound))
-
-
-async def _age_paused(context: Context, record: StreamRecord, limits: Limits) -> bool:
-    """Whether the clocks disagree, so that what looks old may be new. An alarm."""
-    if limits.max_age_ms is None:
-        return False
-    skew_ms = await context.skew.skew_ms()
-    if abs(skew_ms) <= CLOCK_SKEW_MS_MAX:
-        return False
-    log.critical(
-        "retention by age pauses: the clocks of this machine and of the object store differ",
-        stream_id=record.stream_id,
-        skew_ms=skew_ms,
-    )
-    return True
 
 
 async def preview(context: Context, committer: Committer, asked: RetentionConfig | None) -> Verdict:

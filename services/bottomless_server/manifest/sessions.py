@@ -140,7 +140,7 @@ async def give_up(context: Context, committer: Committer, uids: Collection[Uid])
 
 async def _move(context: Context, committer: Committer, given_up: tuple[Intent, ...]) -> bool:
     record = committer.record
-    due_at = context.clock() + context.settings.manifest_upload_deadline_ms
+    due_at = context.time.latest() + context.settings.manifest_upload_deadline_ms
     queued = [
         delete_later(
             fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant), due_at

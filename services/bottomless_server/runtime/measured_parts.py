@@ -131,6 +131,10 @@ class _MeasuredDrive:
         with self._calls.one("delete"):
             return await self._drive.delete(object_keys)
 
+    @property
+    def has_own_clock(self) -> bool:
+        return self._drive.has_own_clock
+
     async def clock(self) -> int:
         with self._calls.one("clock"):
             return await self._drive.clock()
@@ -196,6 +200,10 @@ class MeasuredCoordination:
     async def member_count(self, redis_key: str) -> int:
         with self._calls.one("members"):
             return await self._coordination.member_count(redis_key)
+
+    async def clock(self) -> int:
+        with self._calls.one("clock"):
+            return await self._coordination.clock()
 
     async def check(self) -> None:
         with self._calls.one("check"):

@@ -167,6 +167,14 @@ class Coordination(Protocol):
         """
         ...
 
+    async def clock(self) -> int:
+        """The store's own time in ms since 1970: for comparing clocks.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
     async def check(self) -> None:
         """Find out whether the store answers and keeps what it is given.
 

@@ -106,6 +106,10 @@ class MemoryCoordination:
         queue = self._stored.queues.get(redis_key, {})
         return len(queue) + len(self._stored.indexes.get(redis_key, ()))
 
+    async def clock(self) -> int:
+        await asyncio.sleep(0)
+        return self._clock()
+
     async def check(self) -> None:
         """It answers; what it is given lives as long as the process, and callers know that."""
 

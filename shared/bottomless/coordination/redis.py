@@ -155,6 +155,10 @@ class RedisCoordination:
         (count,) = await self._ask(("ZCARD", redis_key))
         return int(count)
 
+    async def clock(self) -> int:
+        ((seconds, microseconds),) = await self._ask(("TIME",))
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
     async def check(self) -> None:
         if self._accept_unsafe:
             await self._ask(("PING",))

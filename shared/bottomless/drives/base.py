@@ -127,6 +127,11 @@ class Drive(Protocol):
         """
         ...
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether `clock` says more than this machine's own clock does."""
+        ...
+
     async def clock(self) -> int:
         """The store's own time in ms since 1970, some seconds exact: for comparing clocks.
 

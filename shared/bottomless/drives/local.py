@@ -121,6 +121,11 @@ class LocalDrive:
             check_object_key(object_key)
         return await self._run(self._delete, object_keys)
 
+    @property
+    def has_own_clock(self) -> bool:
+        """It has not: whoever sets the clock of the machine sets both."""
+        return False
+
     async def clock(self) -> int:
         """As `Drive.clock`; a directory has the clock of the machine that mounts it."""
         return time.time_ns() // 1_000_000

@@ -72,6 +72,11 @@ class MemoryDrive:
                 self._keys.remove(object_key)
         return {}
 
+    @property
+    def has_own_clock(self) -> bool:
+        """It has, as a store elsewhere would; it is given to it."""
+        return True
+
     async def clock(self) -> int:
         await asyncio.sleep(0)
         return self._clock()

@@ -65,11 +65,13 @@ def claim(record: StreamRecord) -> StreamRecord:
     )
 
 
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
 @asynccontextmanager
 async def running(world: World) -> AsyncIterator[Service]:
-    service = ManifestService(
-        replace(world.context, clock=lambda: int(asyncio.get_running_loop().time() * 1000))
-    )
+    service = ManifestService(replace(world.context, clock=_loop_ms, elapsed=_loop_ms))
     await service.start()
     yield Service(world, service)
     await service.drain()

@@ -15,6 +15,7 @@ from bottomless.stores.ingest_nodes import IngestNode, announce
 from bottomless.stores.streams import node_key
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.context import now_ms
+from bottomless_server.manifest.trusted_time import elapsed_ms
 from bottomless_server.runtime.http import wrap
 from bottomless_server.runtime.listeners import Listener, bind_tcp
 from bottomless_server.uploader.app import UploaderService, create_service
@@ -28,7 +29,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.world = World(manifest_debounce_ms=5, manifest_register_wait_ms=200)
-        context = replace(self.world.context, clock=now_ms)
+        context = replace(self.world.context, clock=now_ms, elapsed=elapsed_ms)
         self.manifest = ManifestService(context)
         self.ingest = FakeIngest(target_bytes=1)
         self.sessions: set[str] = set()

@@ -1,7 +1,7 @@
 """What retention would remove from a stream, and how it is told. Pure; the descents are run outside."""
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from bottomless.model.config import RetentionConfig
 from bottomless.model.manifest import Node
@@ -14,9 +14,6 @@ from bottomless.tree.retention import (
     larger,
     totals,
 )
-
-CLOCK_SKEW_MS_MAX: Final = 5 * 60_000
-"""Beyond this nobody knows how old anything is, and nothing goes for its age."""
 
 
 class Limits(NamedTuple):

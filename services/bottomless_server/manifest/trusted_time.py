@@ -1,0 +1,177 @@
+"""The time by which something may be deleted, if it is known: for ages, leases and graces alike.
+
+Other clocks are asked now and then and not for every stream: once a minute, and whenever our own
+was set since they were asked. What is known of our own clock is written down beside the lock of
+this service's directory: after a crash before that the next process knows what was known earlier,
+or nothing, and believes what it finds, as the very first one does.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import orjson
+import structlog
+
+from bottomless.coordination.base import Coordination
+from bottomless.drives.base import Drive
+from bottomless.errors import Code, Unavailable
+from bottomless_server.manifest.core.clock_trust import ClockTrust, Doubt, Known, Others
+
+log = structlog.get_logger(__name__)
+
+_ASK_MS: Final = 60_000
+_SET_MS: Final = 1_000
+_FILE_NAME: Final = "clock.json"
+_VERSION: Final = 1
+
+
+class Moment(NamedTuple):
+    now: int
+    """By the slowest clock, ms since 1970: nothing is older than by this one."""
+    doubt: Doubt | None
+
+
+class TrustedTime:
+    def __init__(
+        self,
+        drive: Drive,
+        coordination: Coordination,
+        clock: Callable[[], int],
+        elapsed: Callable[[], int],
+        directory: Path | None,
+    ) -> None:
+        self._drive = drive
+        self._coordination = coordination
+        self._clock = clock
+        self._elapsed = elapsed
+        self._path = None if directory is None else directory / _FILE_NAME
+        self._trust: ClockTrust | None = None
+        self._written: Known | None = None
+        self._others: Others | None = None
+        self._asked_at = self._asked_line = 0
+        self.doubt: Doubt | None = None
+        """As of the last look; an alarm."""
+
+    async def look(self) -> Moment:
+        """Compare the clocks.
+
+        Raises:
+            DriveUnavailable, DriveRefused, CoordinationUnavailable: one cannot be asked now.
+        """
+        trust = self._opened()
+        others = await self._asked()
+        wall, elapsed = self._clock(), self._elapsed()
+        doubt = trust.look(wall, elapsed, others)
+        self._write(trust.known)
+        if doubt is not self.doubt:
+            level = log.info if doubt is None else log.critical
+            level(
+                "clocks agree again" if doubt is None else "nothing is deleted for its age",
+                why=None if doubt is None else doubt.value,
+                store_ahead_ms=others.store,
+                coordination_ahead_ms=others.coordination,
+            )
+        self.doubt = doubt
+        return Moment(trust.earliest(wall, elapsed, others), doubt)
+
+    async def require(self) -> int:
+        """The time by which a lease or a grace is over.
+
+        Raises:
+            Unavailable: `clock-skew`: it is not known.
+            DriveUnavailable, DriveRefused, CoordinationUnavailable
+        """
+        moment = await self.look()
+        if moment.doubt is not None:
+            raise Unavailable(
+                f"nothing is deleted: {moment.doubt.value}",
+                code=Code.CLOCK_SKEW,
+                retry_after_seconds=60,
+            )
+        return moment.now
+
+    def latest(self) -> int:
+        """The time from which a grace or a lease counts: of a slow clock it would be too short.
+
+        By what the last look found; ms since 1970.
+        """
+        wall = self._clock()
+        if self._trust is None:
+            return wall
+        return self._trust.latest(wall, self._elapsed(), self._others)
+
+    async def _asked(self) -> Others:
+        wall, elapsed = self._clock(), self._elapsed()
+        line = wall - elapsed
+        old = elapsed - self._asked_at >= _ASK_MS or abs(line - self._asked_line) > _SET_MS
+        if self._others is None or old:
+            store = await self._drive.clock() if self._drive.has_own_clock else None
+            coordination = await self._coordination.clock()
+            # Read again: an answer that was long on its way is no difference of clocks.
+            now = self._clock()
+            self._others = Others(None if store is None else store - now, coordination - now)
+            self._asked_at, self._asked_line = elapsed, line
+        return self._others
+
+    def _opened(self) -> ClockTrust:
+        if self._trust is None:
+            self._written = self._read()
+            self._trust = ClockTrust(_boot_id(), self._written)
+        return self._trust
+
+    def _read(self) -> Known | None:
+        if self._path is None:
+            return None
+        try:
+            return _decoded(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Not the first process, so what it believed is to be found out anew.
+            log.warning("what is known of the clock cannot be read", error=str(error))
+            return Known("", 0, settled=False)
+
+    def _write(self, known: Known | None) -> None:
+        if self._path is None or known is None or _says_the_same(known, self._written):
+            return
+        data = {
+            "version": _VERSION,
+            "boot_id": known.boot_id,
+            "line": known.line,
+            "settled": known.settled,
+        }
+        aside = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            aside.write_bytes(orjson.dumps(data))
+            aside.replace(self._path)
+        except OSError as error:
+            log.warning("what is known of the clock cannot be written", error=str(error))
+            return
+        self._written = known
+
+
+def _decoded(data: bytes) -> Known:
+    found = orjson.loads(data)
+    if found["version"] != _VERSION:
+        raise ValueError("an unknown version")
+    return Known(str(found["boot_id"]), int(found["line"]), bool(found["settled"]))
+
+
+def _says_the_same(one: Known, other: Known | None) -> bool:
+    same = other is not None and (one.boot_id, one.settled) == (other.boot_id, other.settled)
+    return same and other is not None and abs(one.line - other.line) <= _SET_MS
+
+
+def elapsed_ms() -> int:
+    """Since the machine started, its sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,337 @@
+"""What is believed of a wall clock, and what is deleted by one that is wrong for a moment.
+
+No earlier check saw these faults, since all of them (unit tests, model, simulation) gave a process
+one clock: the time of day was the time that passed, and the object store had it too. Scenarios
+A26 and M28 do set clocks, and looked at ingest alone, which has a guard of its own.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.manifest import STREAM, World
+from unit.manifest.test_condemning import fragments_left, hold, stored
+from unit.manifest.test_edits import HOUR, configure, tens
+
+from bottomless.errors import Code, Unavailable
+from bottomless.model.config import parse_config
+from bottomless.stores.operations import Operation
+from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.core.clock_trust import (
+    SETTLE_MS,
+    SKEW_MS_MAX,
+    STAND_MS,
+    ClockTrust,
+    Doubt,
+    Known,
+    Others,
+)
+from bottomless_server.manifest.core.verdict import Verdict
+from bottomless_server.manifest.deleter import Deleter
+from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.manifest.retention import evaluate, trim
+from bottomless_server.manifest.retention_timer import LEASE_KEY, RetentionTimer
+
+MINUTE = 60_000
+DAY = 24 * HOUR
+ALONE = Others(store=None, coordination=0)
+CONFIRMED = Others(store=0, coordination=0)
+WALL, UP = 1_750_000_000_000, 5_000
+
+
+async def by_timer(world: World, committer: Committer) -> None:
+    mutators = Mutators(world.context)
+    timer = RetentionTimer(world.context, mutators)
+    await timer.walk()
+    # The next one is of the same process, and walks too.
+    await world.coordination.release(LEASE_KEY, timer._holder)
+    await mutators.aclose()
+    await committer.refresh()
+
+
+async def when_asked(world: World, committer: Committer) -> None:
+    await evaluate(world.context, committer)
+
+
+Evaluation = Callable[[World, Committer], Awaitable[None]]
+
+
+@pytest.mark.parametrize("evaluation", [by_timer, when_asked])
+@pytest.mark.parametrize("one_machine", [True, False])
+async def test_a_clock_that_is_ahead_for_a_moment_deletes_no_fresh_record(
+    evaluation: Evaluation, *, one_machine: bool
+) -> None:
+    world = World()
+    world.one_machine = one_machine
+    committer = await tens(world, 5)
+    await configure(world, committer, max_age="7D")
+    await evaluation(world, committer)
+
+    world.clock.skew_ms = 10 * DAY
+    await evaluation(world, committer)
+    assert world.context.time.doubt is not None
+    world.clock.now += 5_000
+    await evaluation(world, committer)
+    world.clock.skew_ms = 0
+    await evaluation(world, committer)
+
+    assert len(await world.leaves()) == 5
+    assert world.context.time.doubt is None
+    # It is no pause for ever: what is really old goes.
+    world.clock.now += 8 * DAY
+    await evaluation(world, committer)
+    assert len(await world.leaves()) == 1
+
+
+async def test_an_evaluation_says_that_it_pauses_and_so_does_the_alarm() -> None:
+    world = World()
+    world.one_machine = True
+    committer = await tens(world, 5)
+    await configure(world, committer, max_age="7D")
+    assert not (await evaluate(world.context, committer)).described()["age_paused"]
+    world.clock.skew_ms = 10 * DAY
+
+    assert (await evaluate(world.context, committer)).described()["age_paused"]
+
+    mutators = Mutators(world.context)
+    timer = RetentionTimer(world.context, mutators)
+    await timer.walk()
+    assert (timer.paused_count, world.context.time.doubt) == (1, Doubt.AHEAD)
+    await mutators.aclose()
+
+
+@pytest.mark.parametrize("ahead_ms", [SKEW_MS_MAX, 2 * MINUTE])
+async def test_what_a_clock_is_ahead_within_the_tolerance_makes_nothing_older(
+    ahead_ms: int,
+) -> None:
+    world = World()
+    world.one_machine = True
+    committer = await tens(world, 5)
+    age = world.clock.now + 60_000
+    await configure(world, committer, max_age=f"{age // 1000}s")
+    await evaluate(world.context, committer)
+    world.clock.skew_ms = ahead_ms
+
+    verdict: Verdict = await evaluate(world.context, committer)
+
+    assert (verdict.evaluated_at, verdict.age_paused) == (world.clock.true_now, False)
+    assert len(await world.leaves()) == 5
+
+
+async def test_a_process_whose_clock_is_ahead_condemns_nothing_under_a_live_lease() -> None:
+    """Ten minutes ahead from its start: nothing but another clock can tell."""
+    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
+    world.drive.has_own_clock = False
+    committer, _ = await stored(world, 6)
+    await hold(world, 20, 8 * MINUTE)
+    await trim(world.context, committer, 40, allow_empty=False)
+    other = replace(world.context, clock=lambda: world.clock.now + 10 * MINUTE)
+
+    with pytest.raises(Unavailable) as caught:
+        await Deleter(other).make_pass()
+
+    assert caught.value.code is Code.CLOCK_SKEW
+    assert len(await fragments_left(world)) == 6
+    assert (await world.record()).condemned_next == 0
+    await Deleter(world.context).make_pass()
+    assert await fragments_left(world) == [20, 30, 40, 50]
+
+
+async def test_four_minutes_ahead_are_no_doubt_and_still_end_no_lease_early() -> None:
+    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
+    committer, _ = await stored(world, 6)
+    await hold(world, 20, 3 * MINUTE)
+    await trim(world.context, committer, 40, allow_empty=False)
+    other = replace(world.context, clock=lambda: world.clock.now + 4 * MINUTE)
+
+    await Deleter(other).make_pass()
+
+    assert await fragments_left(world) == [20, 30, 40, 50]
+
+
+async def test_a_grace_that_a_slow_clock_began_is_not_shorter_for_it() -> None:
+    world = World(manifest_delete_grace_ms=10 * MINUTE, manifest_fanout=100)
+    committer, _ = await stored(world, 6)
+    await world.context.time.look()
+    world.clock.skew_ms = -4 * MINUTE
+    await trim(world.context, committer, 40, allow_empty=False)
+    world.clock.skew_ms = 0
+    world.clock.now += 9 * MINUTE
+
+    await Deleter(world.context).make_pass()
+
+    assert len(await fragments_left(world)) == 6
+
+
+async def test_no_garbage_is_collected_by_a_clock_that_is_ahead() -> None:
+    world = World()
+    world.one_machine = True
+    committer = await tens(world, 2)
+    await world.put_fragment(world.context.new_uid(), 20)
+    await world.context.time.look()
+    world.clock.skew_ms = 10 * DAY
+    arguments = gc_arguments(dry_run=False, minimum_age_ms=DAY, tenant=None)
+    collection = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
+
+    with pytest.raises(Unavailable) as caught:
+        await collect_step(world.context, collection, 100)
+
+    assert caught.value.code is Code.CLOCK_SKEW
+    assert committer.record.published_next == 20
+
+
+@pytest.mark.parametrize("back_ms", [HOUR, 366 * DAY])
+async def test_a_clock_that_is_set_back_does_not_stop_publishing(back_ms: int) -> None:
+    """A register armed a moment of the wall clock, which came again an hour later."""
+    world = World()
+    committer = await world.open()
+    infos = await world.register(committer, (0, 10))
+    world.clock.skew_ms -= back_ms
+    world.clock.now += world.context.settings.manifest_debounce_ms
+
+    await committer.register("s1", infos)
+    assert committer.wake_at is not None
+    assert committer.wake_at <= world.context.elapsed()
+    await committer.wake()
+
+    assert (await world.record()).published_next == 10
+
+
+async def test_what_is_known_of_the_clock_outlives_the_process(tmp_path: Path) -> None:
+    """A restart while the clock is ahead is no word for it."""
+    world = World()
+    world.one_machine = True
+    context = replace(world.context, clock_directory=tmp_path / "manifest")
+    committer = await tens(world, 5)
+    config = parse_config({"retention": {"max_age": "7D"}})
+    await world.streams.update(STREAM, lambda record: replace(record, config=config))
+    assert (await context.time.look()).doubt is None
+
+    world.clock.skew_ms = 10 * DAY
+    restarted = replace(context)
+    await evaluate(restarted, committer)
+    assert restarted.time.doubt is Doubt.AHEAD
+    world.clock.skew_ms = 0
+    again = replace(context)
+    await evaluate(again, committer)
+
+    assert again.time.doubt is None
+    assert len(await world.leaves()) == 5
+
+
+async def test_a_note_of_the_clock_that_is_damaged_is_no_first_start(tmp_path: Path) -> None:
+    world = World()
+    world.one_machine = True
+    (tmp_path / "clock.json").write_bytes(b'{"boot_id":')
+
+    context = replace(world.context, clock_directory=tmp_path)
+
+    assert (await context.time.look()).doubt is Doubt.NEW_START
+    world.clock.now += SETTLE_MS
+    assert (await context.time.look()).doubt is None
+
+
+def settled(line: int = WALL - UP) -> ClockTrust:
+    return ClockTrust("boot", Known("boot", line, settled=True))
+
+
+def test_the_first_process_believes_its_clock() -> None:
+    assert ClockTrust("boot", None).look(WALL, UP, ALONE) is None
+
+
+def test_a_sleep_of_the_machine_is_no_jump() -> None:
+    """CLOCK_BOOTTIME goes on meanwhile, as the wall clock does."""
+    trust = settled()
+    assert trust.look(WALL, UP, ALONE) is None
+
+    assert trust.look(WALL + 30 * DAY, UP + 30 * DAY, ALONE) is None
+
+
+def test_after_a_start_of_the_machine_its_clock_has_to_stand_for_a_while() -> None:
+    """NTP corrects it within that time; each correction begins it anew."""
+    trust = ClockTrust("second", Known("first", 0, settled=True))
+    assert trust.look(WALL + DAY, UP, ALONE) is Doubt.NEW_START
+    assert trust.look(WALL + DAY + SETTLE_MS - 1, UP + SETTLE_MS - 1, ALONE) is Doubt.NEW_START
+    assert trust.look(WALL + SETTLE_MS, UP + SETTLE_MS, ALONE) is Doubt.NEW_START
+
+    assert trust.look(WALL + 2 * SETTLE_MS, UP + 2 * SETTLE_MS, ALONE) is None
+
+
+def test_after_a_start_of_the_machine_the_stores_clock_confirms_ours_at_once() -> None:
+    trust = ClockTrust("second", Known("first", 0, settled=True))
+
+    assert trust.look(WALL, UP, CONFIRMED) is None
+
+
+def test_the_stores_clock_alone_does_not_confirm_a_jump() -> None:
+    """It may stand on the same machine."""
+    trust = settled()
+
+    assert trust.look(WALL + DAY, UP, CONFIRMED) is Doubt.AHEAD
+    assert trust.look(WALL + DAY + SETTLE_MS, UP + SETTLE_MS, CONFIRMED) is None
+
+
+def test_a_jump_that_nothing_confirms_is_believed_after_a_day() -> None:
+    trust = settled()
+    for passed in (0, SETTLE_MS, STAND_MS - 1):
+        assert trust.look(WALL + DAY + passed, UP + passed, ALONE) is Doubt.AHEAD
+
+    assert trust.look(WALL + DAY + STAND_MS, UP + STAND_MS, ALONE) is None
+
+
+def test_a_clock_that_was_ahead_at_the_start_is_no_excuse_once_it_was_set_right() -> None:
+    trust = ClockTrust("boot", None)
+    assert trust.look(WALL + 10 * DAY, UP, ALONE) is None
+    for passed in (1_000, 1_000 + SETTLE_MS):
+        assert trust.look(WALL + passed, UP + passed, ALONE) is None
+
+    assert trust.look(WALL + 10 * DAY, UP + SETTLE_MS + 2_000, ALONE) is Doubt.AHEAD
+
+
+@pytest.mark.parametrize(
+    ("others", "doubt"),
+    [
+        (Others(SKEW_MS_MAX, -SKEW_MS_MAX), None),
+        (Others(SKEW_MS_MAX + 1, 0), Doubt.STORE),
+        (Others(-SKEW_MS_MAX - 1, 0), Doubt.STORE),
+        (Others(None, SKEW_MS_MAX + 1), Doubt.COORDINATION),
+        (Others(0, -SKEW_MS_MAX - 1), Doubt.COORDINATION),
+    ],
+)
+def test_other_clocks_have_to_agree(others: Others, doubt: Doubt | None) -> None:
+    assert settled().look(WALL, UP, others) is doubt
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 2 * SETTLE_MS),
+            st.sampled_from([0, -DAY, -MINUTE, SKEW_MS_MAX + 1, HOUR, 10 * DAY]),
+        ),
+        max_size=30,
+    ),
+    restarts=st.sets(st.integers(0, 30)),
+)
+def test_nothing_is_older_than_the_time_that_passed_makes_it(
+    steps: list[tuple[int, int]], restarts: set[int]
+) -> None:
+    """A clock that was right and is ahead for less than a day at a time makes nothing older, in
+    whatever steps and with whatever restarts; and when it is right again, age is judged again."""
+    trust, elapsed = settled(), UP
+    trust.look(WALL, UP, ALONE)
+    for number, (passed, skew_ms) in enumerate(steps):
+        for _ in range(2):
+            true = WALL + elapsed - UP
+            if trust.look(true + skew_ms, elapsed, ALONE) is None:
+                assert trust.earliest(true + skew_ms, elapsed, ALONE) <= true
+            elapsed += passed
+        if number in restarts:
+            trust = ClockTrust("boot", trust.known)
+    true = WALL + elapsed - UP
+    trust.look(true, elapsed, ALONE)
+    if all(skew_ms >= 0 for _, skew_ms in steps):
+        assert trust.look(true, elapsed, ALONE) is None
