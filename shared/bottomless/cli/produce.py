@@ -4,50 +4,25 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from enum import StrEnum
 from pathlib import Path
 from stat import S_ISREG
-from typing import Annotated, BinaryIO, Final, NamedTuple
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
-from bottomless.cli import batches
 from bottomless.cli.examples import examples
+from bottomless.cli.failures import tell
+from bottomless.cli.inputs import WITH_MEMBERS, Format, Parts, parts_of
+from bottomless.cli.inputs.parts import Limits, Part, Taking
+from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.sending import Sender
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
-from bottomless.errors import Code, InvalidRequest, StoreError
-from bottomless.model.limits import JSON_RECORD_COUNT_MAX, MIB, RECORD_VALUE_SIZE_MAX
+from bottomless.errors import StoreError
+from bottomless.model.limits import JSON_RECORD_COUNT_MAX, MIB
 
 _BATCH_SIZE_MAX: Final = 4 * MIB
-"""Of what is asked for; a record that is larger by itself still goes, alone."""
-
-
-class Format(StrEnum):
-    """What the input is made of."""
-
-    LINES = "lines"
-    NDJSON = "ndjson"
-    RECORDS = "records"
-    RAW = "raw"
-    ARROW = "arrow"
-
-
-class _Input(NamedTuple):
-    """How records are made of what is read."""
-
-    form: Format
-    key_field: str | None
-    limits: batches.Limits
-
-
-class _Part(NamedTuple):
-    body: bytes
-    media_type: str
-    record_count: int
-    input_size: int
-
 
 _File = Annotated[
     Path | None,
@@ -64,7 +39,16 @@ _Format = Annotated[
         ),
     ),
 ]
-_KeyField = Annotated[str | None, typer.Option(help="With ndjson: the member that is the key.")]
+_KeyField = Annotated[
+    str | None,
+    typer.Option(help="With ndjson: the member that is the key; a record without it is an error."),
+]
+_KeyOptional = Annotated[
+    bool,
+    typer.Option(
+        "--key-optional", help="With --key-field: store records without that member, keyless."
+    ),
+]
 _Producer = Annotated[
     str | None,
     typer.Option(
@@ -104,6 +88,7 @@ def _produce(
     file: _File = None,
     input_format: _Format = Format.LINES,
     key_field: _KeyField = None,
+    key_optional: _KeyOptional = False,
     producer: _Producer = None,
     resume: _Resume = False,
     batch_count: _BatchCount = 5000,
@@ -113,31 +98,63 @@ def _produce(
     """Append records from a file or from stdin.
 
     What is piped in slowly is sent as it comes. With --producer and --resume the same command
-    on the same file goes on where it was interrupted.
+    on the same file goes on where it was interrupted. Ctrl-C says what is stored.
     """
-    if key_field is not None and input_format is not Format.NDJSON:
+    if key_field is not None and input_format not in WITH_MEMBERS:
         raise typer.BadParameter("only ndjson has members", param_hint="--key-field")
+    if key_optional and key_field is None:
+        raise typer.BadParameter("needs --key-field", param_hint="--key-optional")
     if resume and producer is None:
         raise typer.BadParameter("needs --producer", param_hint="--resume")
-    what = _Input(input_format, key_field, batches.Limits(batch_count, batch_bytes))
+    taking = Taking(
+        Limits(batch_count, batch_bytes), key_field=key_field, key_optional=key_optional
+    )
     with open_client(context) as client, _opened(file) as source:
         sender = Sender(client, stream, producer=producer)
         sender.begin()
-        skipped = sender.sequence if resume else 0
-        _send(sender, source, what, skipped)
+        taking.skipped = skipped = sender.sequence if resume else 0
+        _send(sender, source, parts_of(input_format), taking)
+    if taking.keyless_count:
+        tell(f"{_records(taking.keyless_count)} had no member of that name, and no key then")
     _tell_stored(sender, skipped, output, stream)
 
 
-def _send(sender: Sender, source: BinaryIO, what: _Input, skipped: int) -> None:
+def _send(sender: Sender, source: BinaryIO, parts: Parts, taking: Taking) -> None:
+    skipped = taking.skipped
     try:
-        with _progress(source) as advance:
-            for part in _parts(source, what, skipped):
-                sender.send(part.body, part.media_type, part.record_count)
-                advance(part.input_size)
+        with interrupts() as taken, _progress(source) as advance:
+            for part in parts(source, taking):
+                with taken.shielded():
+                    sender.send(part.body, part.media_type, part.record_count)
+                advance(part, sender)
     except StoreError as error:
         if sender.count:
             error.facts["stored_before"] = sender.count
         raise
+    except Interrupted as interrupted:
+        tell(interrupted_sentence(sender, skipped))
+        raise typer.Exit(interrupted.exit_code) from interrupted
+
+
+def interrupted_sentence(sender: Sender, skipped: int) -> str:
+    """What is stored, and how to go on."""
+    stored = f"interrupted: {_records(sender.count)} stored"
+    if sender.next_offset is not None:
+        stored += f", the next offset is {sender.next_offset}"
+    if skipped:
+        stored += f"; {skipped} were stored before"
+    if sender.pending:
+        stored += f"; whether {_records(sender.pending)} more are stored is not known"
+    if sender.producer is not None:
+        return f"{stored}; the same command with --resume goes on after them"
+    return (
+        f"{stored}; the same command again stores those twice: go on with what comes after them "
+        "in the input, with --producer and --resume it finds that out by itself"
+    )
+
+
+def _records(count: int) -> str:
+    return "1 record" if count == 1 else f"{count} records"
 
 
 def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> None:
@@ -152,36 +169,7 @@ def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> Non
         return
     before = f"; {skipped} were stored before" if skipped else ""
     where = f", the next offset is {sender.next_offset}" if sender.count else ""
-    records = "1 record" if sender.count == 1 else f"{sender.count} records"
-    line(f"stored {records}{where}{before}")
-
-
-def _parts(source: BinaryIO, what: _Input, skipped: int) -> Iterator[_Part]:
-    from bottomless.client.encoding import ARROW, JSON, OCTETS  # noqa: PLC0415
-
-    if what.form is Format.RAW:
-        value = source.read(RECORD_VALUE_SIZE_MAX + 1)
-        if len(value) > RECORD_VALUE_SIZE_MAX:
-            raise InvalidRequest(
-                "the input is too long for one record",
-                code=Code.RECORD_TOO_LARGE,
-                facts={"max_bytes": RECORD_VALUE_SIZE_MAX},
-            )
-        if not skipped:
-            yield _Part(value, OCTETS, 1, len(value))
-    elif what.form is Format.ARROW:
-        from bottomless.client.tables import arrow_body  # noqa: PLC0415
-
-        for rows in batches.tables_of(source, what.limits, skipped):
-            yield _Part(arrow_body(rows), ARROW, rows.num_rows, rows.nbytes)
-    else:
-        encode = {
-            Format.LINES: batches.encode_line,
-            Format.NDJSON: batches.json_encoder(what.key_field),
-            Format.RECORDS: batches.encode_record,
-        }[what.form]
-        for batch in batches.batches_of(batches.lines_of(source), encode, what.limits, skipped):
-            yield _Part(batch.body(), JSON, len(batch.records), batch.input_size)
+    line(f"stored {_records(sender.count)}{where}{before}")
 
 
 @contextmanager
@@ -191,10 +179,16 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _progress(source: BinaryIO) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where somebody looks at it; takes bytes as they are done."""
-    if not sys.stderr.isatty() or source.isatty():
-        yield lambda _size: None
+def _progress(source: BinaryIO) -> Iterator[Callable[[Part, Sender], None]]:
+    """Tells what is stored where somebody looks: a bar for a file, a line for what is typed."""
+    if source.isatty():
+        tell("type what is to be stored; Ctrl-D on an empty line ends it")
+        yield lambda part, sender: tell(
+            f"stored {_records(part.record_count)}, the next offset is {sender.next_offset}"
+        )
+        return
+    if not sys.stderr.isatty():
+        yield lambda _part, _sender: None
         return
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import (  # noqa: PLC0415
@@ -210,4 +204,4 @@ def _progress(source: BinaryIO) -> Iterator[Callable[[int], None]]:
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("produce", total=total)
-        yield lambda size: bar.advance(task, size)
+        yield lambda part, _sender: bar.advance(task, part.input_size)

@@ -21,17 +21,20 @@ class Sender:
     def __init__(self, client: "Client", stream: str, *, producer: str | None = None) -> None:
         self._client = client
         self._stream = stream
-        self._producer = producer
+        self.producer = producer
         self._epoch = 0
         self.sequence = 0
         """Number of the next record; of a producer, how many the stream has of it."""
         self.count = 0
+        """Records that are stored."""
+        self.pending = 0
+        """Records of the request that is under way, or was given up."""
         self.first_offset: int | None = None
         self.next_offset: int | None = None
 
     def begin(self) -> None:
         """See that the stream is there; fence older runs of the producer and learn its number."""
-        if self._producer is None:
+        if self.producer is None:
             try:
                 self._client.describe(self._stream)
             except Denied as error:
@@ -39,7 +42,7 @@ class Sender:
                 if error.code is not Code.FORBIDDEN:
                     raise
             return
-        known = self._client.raise_producer_epoch(self._stream, self._producer)
+        known = self._client.raise_producer_epoch(self._stream, self.producer)
         self._epoch = known["epoch"]
         self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
 
@@ -49,7 +52,8 @@ class Sender:
         Raises:
             StoreError: it is not stored, or that is not known.
         """
-        if self._producer is None:
+        self.pending = count
+        if self.producer is None:
             stored = self._client.append_body(
                 self._stream, body, media_type, retry_seconds=RETRY_SECONDS
             )
@@ -58,7 +62,7 @@ class Sender:
                 self._stream,
                 body,
                 media_type,
-                producer=self._producer,
+                producer=self.producer,
                 epoch=self._epoch,
                 sequence=self.sequence,
                 retry_seconds=RETRY_SECONDS,
@@ -68,3 +72,4 @@ class Sender:
         self.next_offset = stored.next_offset
         self.sequence += count
         self.count += count
+        self.pending = 0

@@ -72,6 +72,32 @@ def test_what_trickles_in_is_sent_as_it_comes(cli: CommandLine) -> None:
     assert outcome(producing) == (0, b"")
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("options", [(), ("--producer", "loader")], ids=["plain", "producer"])
+def test_an_interrupted_produce_says_what_is_stored_and_how_to_go_on(
+    cli: CommandLine, number: signal.Signals, code: int, options: tuple[str, ...]
+) -> None:
+    name = cli.stream(f"cut-{number.name}-{len(options)}".lower())
+    producing = cli.start("produce", name, *options, stdin=subprocess.PIPE)
+    assert producing.stdin is not None
+    producing.stdin.write(b"a\nb\nc\n")
+    producing.stdin.flush()
+    wait_until_stored(cli, name, 3)
+
+    producing.send_signal(number)
+
+    ended, said = outcome(producing)
+    assert (ended, said.count(b"\n")) == (code, 1)
+    assert b"interrupted: 3 records stored, the next offset is 3; " in said
+    if options:
+        assert b"the same command with --resume goes on" in said
+        whole = cli.file(b"a\nb\nc\nd\n")
+        again = cli.ok("produce", name, whole, *options, "--resume")
+        assert again == "stored 1 record, the next offset is 4; 3 were stored before\n"
+    else:
+        assert b"--producer and --resume" in said
+
+
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[AllInOne]:
     """A server of this test alone, which keeps its port when it is started again."""
@@ -154,6 +180,16 @@ def test_on_a_terminal_a_file_is_produced_with_a_bar(cli: CommandLine) -> None:
     code, shown = on_terminal(cli, "produce", "barred", source)
     assert code == 0
     assert b"100%" in shown or b"5.0/5.0 kB" in shown
+
+
+def test_what_is_typed_is_asked_for_and_acknowledged(cli: CommandLine) -> None:
+    cli.stream("typed")
+    # As typed: a line, and Ctrl-D, which ends the input on an empty line.
+    code, shown = on_terminal(cli, "produce", "typed", answer=b"hello\n\x04")
+    assert code == 0
+    assert b"Ctrl-D on an empty line ends it" in shown
+    assert b"stored 1 record, the next offset is 1" in shown
+    assert cli.ok("read", "typed") == "hello\n"
 
 
 def test_bytes_are_not_written_to_a_terminal(cli: CommandLine) -> None:

@@ -31,7 +31,10 @@ def test_lines_come_back_as_they_were_whatever_bytes_they_are(cli: CommandLine) 
 def test_ndjson_is_stored_as_json_and_a_member_can_be_the_key(cli: CommandLine) -> None:
     source = cli.file(b'{"id":"a","n":1}\n\n  {"id":7}  \n[1, 2]\n')
     cli.stream("ndjson")
-    cli.ok("produce", "ndjson", source, "--format", "ndjson", "--key-field", "id")
+    keyed = ("--format", "ndjson", "--key-field", "id", "--key-optional")
+    result = cli.run("produce", "ndjson", source, *keyed)
+    assert result.exit_code == 0
+    assert result.stderr == "bottomless: 1 record had no member of that name, and no key then\n"
 
     records = cli.json("read", "ndjson")
     assert [record["json"] for record in records] == [{"id": "a", "n": 1}, {"id": 7}, [1, 2]]
@@ -39,6 +42,20 @@ def test_ndjson_is_stored_as_json_and_a_member_can_be_the_key(cli: CommandLine) 
     assert read(cli, "ndjson", "--from", "last", "-n", 1) == b'{"id":"a","n":1}\n'
     offset, _, key, value = read(cli, "ndjson", "--details", "-n", 1).split(b"\t")
     assert (offset, key, value) == (b"0", b"a", b'{"id":"a","n":1}\n')
+
+
+def test_a_key_field_that_a_record_does_not_have_is_refused_with_its_line(
+    cli: CommandLine,
+) -> None:
+    cli.stream("misspelt")
+    source = cli.file(b'{"k":"a"}\n{"k":null}\n{"k":"b"}\n')
+    for field, line, stored in (("nokey", 1, 0), ("k", 2, 1)):
+        result = cli.run("produce", "misspelt", source, "-f", "ndjson", "--key-field", field)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "(validation-failed)" in result.stderr
+        assert f"line={line}" in result.stderr
+        assert "nokey" not in result.stderr
+        assert cli.json("offsets", "misspelt")["next_offset"] == stored
 
 
 def test_a_file_can_be_one_record(cli: CommandLine) -> None:
@@ -53,7 +70,8 @@ def test_a_file_can_be_one_record(cli: CommandLine) -> None:
 def test_what_one_stream_gives_another_takes(cli: CommandLine, written: str, taken: str) -> None:
     cli.stream(f"from-{written}")
     source = cli.file(b'{"id":"a"}\n[2]\n')
-    cli.ok("produce", f"from-{written}", source, "-f", "ndjson", "--key-field", "id")
+    keyed = ("-f", "ndjson", "--key-field", "id", "--key-optional")
+    assert cli.run("produce", f"from-{written}", source, *keyed).exit_code == 0
     cli.ok("produce", f"from-{written}", cli.file(BINARY))
 
     copied = cli.file(read(cli, f"from-{written}", "-o", written))

@@ -1,4 +1,4 @@
-"""Batches: records as they are read, put together to bodies that the server takes.
+"""Lines of text, and batches of the records that they make: what several formats stand on.
 
 A batch is cut by count and by bytes, and where the input pauses: what is piped from
 something slow shall not wait for a full batch.
@@ -7,32 +7,22 @@ something slow shall not wait for a full batch.
 import os
 import select
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
 
+from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import JSON_BODY_SIZE_MAX, MIB
-
-if TYPE_CHECKING:
-    from io import IOBase
-
-    import pyarrow as pa
 
 LINE_SIZE_MAX: Final = 2 * MIB
 """More than a record may have, so that the server's own limit is what is met."""
 
 _PIECE_SIZE: Final = 256 * 1024
 _PAUSE_SECONDS: Final = 0.1
-_COLUMNS_READ_ONLY: Final = frozenset({"offset", "timestamp"})
-"""What a read adds to a record, and an append does not take."""
 
-
-class Limits(NamedTuple):
-    """How large a batch gets."""
-
-    record_count: int
-    size: int
+Encode = Callable[[bytes, int], bytes | None]
+"""Makes a record of a line and its number, or nothing of a line that holds none."""
 
 
 class Batch(NamedTuple):
@@ -75,9 +65,17 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
         yield held
 
 
+def parts_of_lines(source: BinaryIO, taking: Taking, encode: Encode) -> Iterator[Part]:
+    """What goes out of an input whose lines are records."""
+    from bottomless.client.encoding import JSON  # noqa: PLC0415
+
+    for batch in batches_of(lines_of(source), encode, taking.limits, taking.skipped):
+        yield Part(batch.body(), JSON, len(batch.records), batch.input_size)
+
+
 def batches_of(
     lines: Iterable[bytes | None],
-    encode: Callable[[bytes, int], bytes | None],
+    encode: Encode,
     limits: Limits,
     skipped: int = 0,
 ) -> Iterator[Batch]:
@@ -108,7 +106,7 @@ def batches_of(
 
 
 def _encoded(
-    lines: Iterable[bytes | None], encode: Callable[[bytes, int], bytes | None]
+    lines: Iterable[bytes | None], encode: Encode
 ) -> Iterator[tuple[bytes | InvalidRequest | None, int]]:
     """Each record and the bytes of its line; None for a pause, an error as the last."""
     number = 0
@@ -123,64 +121,7 @@ def _encoded(
         yield error, 0
 
 
-def encode_line(line: bytes, _number: int) -> bytes:
-    """A line as a record with that text, or with those bytes if it is none."""
-    try:
-        return orjson.dumps({"value": line.decode()})
-    except UnicodeDecodeError:
-        from base64 import b64encode  # noqa: PLC0415
-
-        return orjson.dumps({"value_base64": b64encode(line).decode()})
-
-
-def json_encoder(key_field: str | None) -> Callable[[bytes, int], bytes | None]:
-    """Make an encoder of lines that are JSON values; one of their members may be the key."""
-
-    def encode(line: bytes, number: int) -> bytes | None:
-        if not line.strip():
-            return None
-        record: dict[str, Any] = {"json": orjson.Fragment(line.strip())}
-        value = _loaded(line, number)
-        key = value.get(key_field) if key_field and isinstance(value, dict) else None
-        if key is not None:
-            record["key"] = key if isinstance(key, str) else orjson.dumps(key).decode()
-        return orjson.dumps(record)
-
-    return encode
-
-
-def encode_record(line: bytes, number: int) -> bytes | None:
-    """A line that is a whole record already, as `read -o ndjson` writes it."""
-    if not line.strip():
-        return None
-    record = _loaded(line, number)
-    if not isinstance(record, dict):
-        raise InvalidRequest(
-            "the line is not a record", code=Code.VALIDATION_FAILED, facts={"line": number}
-        )
-    return orjson.dumps({k: v for k, v in record.items() if k not in _COLUMNS_READ_ONLY})
-
-
-def tables_of(stream: BinaryIO, limits: Limits, skipped: int = 0) -> Iterator["pa.RecordBatch"]:
-    """The record batches of an Arrow IPC stream behind the first rows, cut to requests."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    from bottomless.formats.rows import slices_of  # noqa: PLC0415
-
-    try:
-        with pa.ipc.open_stream(cast("IOBase", stream)) as reader:
-            kept = [name for name in reader.schema.names if name not in _COLUMNS_READ_ONLY]
-            for batch in reader:
-                rows = batch.select(kept).slice(min(skipped, batch.num_rows))
-                skipped -= batch.num_rows - rows.num_rows
-                yield from slices_of(rows, record_count=limits.record_count, size=limits.size)
-    except pa.ArrowInvalid as error:
-        raise InvalidRequest(
-            "the input is not an Arrow IPC stream", code=Code.VALIDATION_FAILED
-        ) from error
-
-
-def _loaded(line: bytes, number: int) -> Any:
+def loaded_line(line: bytes, number: int) -> Any:
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:
