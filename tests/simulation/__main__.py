@@ -22,18 +22,25 @@ from collections import Counter  # noqa: E402
 
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.run import STORM_SECONDS, simulate  # noqa: E402
+from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
 
 TWIN_QUIET_SECONDS = 30.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev sim")
-    parser.add_argument("seeds", help="a seed, FROM..TO, or `guards`: each guard taken away")
+    parser.add_argument(
+        "seeds",
+        help="a seed, FROM..TO, `guards`: each guard taken away, or `tables`: streams come and go",
+    )
     parser.add_argument(
         "--storm-seconds", type=float, default=STORM_SECONDS, help="of trouble, virtual"
     )
+    parser.add_argument("--streams", type=int, default=700, help="in each round of `tables`")
     given = parser.parse_args()
     storm: float = given.storm_seconds
+    if given.seeds == "tables":
+        return look_at_tables(given.streams)
     if given.seeds == "guards":
         return remove_guards(storm)
     first, _, last = given.seeds.partition("..")
@@ -64,6 +71,14 @@ def run_many(first: int, last: int, storm_seconds: float) -> int:
         sys.stdout.flush()
     print(f"{last - first + 1} seeds, {len(failed)} failed: {failed}; {dict(counts)}")
     return int(bool(failed))
+
+
+def look_at_tables(count: int) -> int:
+    """Whether no table of any service grows with streams that are gone."""
+    outcome = simulate(1, course=lambda simulation: streams_come_and_go(simulation, count))
+    told = f"{outcome.counts['tables']} tables after {ROUNDS} rounds of {count} streams"
+    print(f"{told}: {outcome.failure or 'none grew'}")
+    return int(outcome.failure is not None)
 
 
 def remove_guards(storm_seconds: float) -> int:

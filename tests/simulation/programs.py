@@ -64,6 +64,7 @@ MANIFEST: Final[dict[str, Any]] = {
     "manifest_retention_interval_ms": 1_000,
     "manifest_register_wait_ms": 2_000,
     "manifest_gc_interval_ms": 0,
+    "manifest_stream_count_max": 16,
 }
 UPLOADER: Final[dict[str, Any]] = {
     "uploader_retry_initial_seconds": 0.05,

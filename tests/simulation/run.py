@@ -6,7 +6,7 @@ import random
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -242,8 +242,9 @@ def simulate(
     storm_seconds: float = STORM_SECONDS,
     quiet_seconds: float = QUIET_SECONDS,
     echo: Callable[[str], object] | None = None,
+    course: Callable[[Simulation], Coroutine[Any, Any, object]] = Simulation.run,
 ) -> Outcome:
-    """Run one seed to its end, or to what did not hold."""
+    """Run one seed to its end, or to what did not hold; `course` is what happens in it."""
     loop = VirtualLoop(random.Random(f"{seed} loop"))
     story = Story(lambda: loop.now, echo)
     clockwork = Clockwork(lambda: loop.now, random.Random(f"{seed} system"))
@@ -260,7 +261,7 @@ def simulate(
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
         simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds)
         try:
-            loop.run_until_complete(simulation.run())
+            loop.run_until_complete(course(simulation))
         except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found
             failure = f"{type(error).__name__}: {error}"
         if failure is None and loop.bugs:

@@ -59,3 +59,14 @@ def test_each_guard_that_is_taken_away_is_missed() -> None:
 
     assert code == 0, told
     assert told.count("fails: ") >= 4, told
+
+
+@pytest.mark.timeout(600)
+def test_no_table_of_any_service_grows_with_streams_that_are_gone() -> None:
+    """The commit feed kept every stream that was ever appended to, and a table of streams those
+    that had moved: every check before this one ran with a handful of streams, or watched the
+    memory of a process, in which a thousand streams are lost."""
+    code, told = simulated("tables", "--streams", "24")
+
+    assert code == 0, told
+    assert int(told.split()[0]) > 200, f"the walk found no tables: {told}"

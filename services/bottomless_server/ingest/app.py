@@ -127,7 +127,13 @@ class IngestService:
         await lease.start()
         owner = Owner(self._coordination, node_id, owner_url, lease, self._names.note_home)
         streams = OwnedStreams(
-            self._files, data_dir, owner, self._surroundings(), _roll(settings), self._feed.note
+            self._files,
+            data_dir,
+            owner,
+            self._surroundings(),
+            _roll(settings),
+            self._feed.note,
+            self._feed.settle,
         )
         self._tails = Tails(streams, self._feed, lease, self._files, self._readers)
         self._internal = create_internal_api(self._tails)

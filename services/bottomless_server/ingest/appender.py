@@ -151,7 +151,7 @@ class Appender:
     @property
     def closed(self) -> bool:
         """Whether it touches no file any more."""
-        return self.stopped is not None and self._task is None
+        return self.stopped is not None and (self._task is None or self._task.done())
 
     async def close(self, why: StoreError, *, leave: bool) -> None:
         """Finish what waits, note what is durable, and stop; with `leave`, leave it clean."""

@@ -42,7 +42,11 @@ class Run(NamedTuple):
 
 
 class CommitFeed:
-    """Remembers which streams changed, in the order of their last change."""
+    """Remembers which streams changed and are not published yet, in the order of their last change.
+
+    A stream leaves when all of it is published, and when it is closed: until then whoever
+    follows has to hear of it, and afterwards there is nothing to hear.
+    """
 
     def __init__(self, instance: str) -> None:
         self._instance = instance
@@ -73,6 +77,14 @@ class CommitFeed:
         self._changes[appender.stream_id] = (self._count, appender)
         self._changes.move_to_end(appender.stream_id)
         self._pulse.fire()
+
+    def settle(self, appender: Appender) -> None:
+        """Forget a stream of which nothing is left to be uploaded from here."""
+        _, known = self._changes.get(appender.stream_id, (0, None))
+        published = appender.log.next_offset <= appender.published_next
+        # Another appender of the same stream has news of its own.
+        if known is appender and (published or appender.stopped is not None):
+            del self._changes[appender.stream_id]
 
     def end(self) -> None:
         """At a stop: nobody waits any more, and whoever asks yet is answered at once."""

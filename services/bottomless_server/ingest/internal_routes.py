@@ -93,6 +93,7 @@ class Tails:
                     facts={"committed_next": appender.log.next_offset},
                 )
             appender.note_published(members["next_offset"], members["version"])
+            self.feed.settle(appender)
         return json_response({})
 
     async def close(self, stream_id: str, request: Request) -> Response:

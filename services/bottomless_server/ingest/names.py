@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 import structlog
+from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
@@ -50,7 +51,7 @@ class StreamNames:
         self._manifest = manifest
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: dict[FullName, tuple[StreamId, int]] = {}
+        self._known: LRUCache[FullName, tuple[StreamId, int]] = LRUCache(_NAME_COUNT_MAX)
         self._asking: dict[FullName, asyncio.Task[StreamId]] = {}
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -161,8 +162,6 @@ class StreamNames:
                 self._known.pop(name, None)
 
     def _keep(self, name: FullName, stream_id: StreamId, asked_at: int) -> None:
-        if len(self._known) >= _NAME_COUNT_MAX:
-            self._known.clear()
         self._known[name] = (stream_id, asked_at)
 
     def _ask(self, name: FullName) -> asyncio.Task[StreamId]:

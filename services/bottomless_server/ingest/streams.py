@@ -67,6 +67,7 @@ class OwnedStreams:
         around: Surroundings,
         roll: RollBounds,
         changed: Callable[[Appender], None],
+        closed: Callable[[Appender], None],
     ) -> None:
         self._files = files
         self._data_dir = data_dir
@@ -74,6 +75,7 @@ class OwnedStreams:
         self._around = around
         self._roll = roll
         self._changed = changed
+        self._closed = closed
         self._open: dict[StreamId, Appender] = {}
         self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
         self._damaged: dict[StreamId, Corrupt] = {}
@@ -171,6 +173,7 @@ class OwnedStreams:
         appender = self._open.get(stream_id)
         if appender is not None:
             await appender.close(not_owner(), leave=True)
+            await self._let_go(appender)
 
     async def _opened(self, stream_id: StreamId) -> Appender:
         if self._stopping:
@@ -191,6 +194,7 @@ class OwnedStreams:
         cut_at = None
         if before is not None:
             await before.close(not_owner(), leave=False)
+            self._closed(before)
             cut_at = before.log.synced_place()
         directory = stream_dir(self._data_dir, stream_id)
         elapsed = self._around.clocks.elapsed()
@@ -288,14 +292,32 @@ class OwnedStreams:
 
     def forget(self, stream_id: StreamId) -> None:
         """Its files are not here any more."""
-        self._open.pop(stream_id, None)
+        appender = self._open.pop(stream_id, None)
+        if appender is not None:
+            self._closed(appender)
         self._damaged.pop(stream_id, None)
+
+    async def _let_go(self, appender: Appender) -> None:
+        """Forget one that has stopped, with all that it knows.
+
+        One whose log failed stays, since it knows up to where its file was synced: whoever opens
+        the stream again cuts there.
+        """
+        self._closed(appender)
+        if isinstance(appender.stopped, LogBroken):
+            return
+        await appender.close(not_owner(), leave=False)
+        if self._open.get(appender.stream_id) is appender:
+            del self._open[appender.stream_id]
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            for appender in self.opened():
-                appender.tick()
+            for appender in list(self._open.values()):
+                if appender.stopped is None:
+                    appender.tick()
+                elif appender.closed:
+                    await self._let_go(appender)
             self._rest_oldest()
             try:
                 await self._claim_again()

@@ -14,11 +14,11 @@ one with the newer offsets may have the lower version only if the queue still ha
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final
 
 import structlog
+from cachetools import LRUCache
 
 from bottomless.coordination.base import Changes, Due
 from bottomless.errors import NotFound, StoreError
@@ -47,7 +47,7 @@ class ConsumerSnapshots:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._offsets = ConsumerOffsets(context.coordination)
-        self._known: OrderedDict[StreamId, Mapping[Reference, int]] = OrderedDict()
+        self._known: LRUCache[StreamId, Mapping[Reference, int]] = LRUCache(_KNOWN_COUNT_MAX)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self.written_count = 0
 
@@ -130,6 +130,3 @@ class ConsumerSnapshots:
 
     def _note(self, stream_id: StreamId, consumers: tuple[StoredOffset, ...]) -> None:
         self._known[stream_id] = {stored.consumer: stored.revision for stored in consumers}
-        self._known.move_to_end(stream_id)
-        if len(self._known) > _KNOWN_COUNT_MAX:
-            self._known.popitem(last=False)

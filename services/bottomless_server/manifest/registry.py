@@ -20,12 +20,12 @@ the home without asking here, and is noticed so.
 """
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
+from cachetools import LRUCache
 
 from bottomless.coordination.base import Changes, CoordinationUnknown
 from bottomless.drives.base import ObjectExists
@@ -56,7 +56,7 @@ class Declared(NamedTuple):
 class Registry:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: OrderedDict[StreamId, int] = OrderedDict()
+        self._known: LRUCache[StreamId, int] = LRUCache(_KNOWN_COUNT_MAX)
         """Checksum of the registry object that is there."""
         self.generation = 0
         """Of coordination and bucket, as the start found it."""
@@ -244,7 +244,6 @@ class Registry:
         data = encode_registry(record)
         crc = crc32c(data)
         if self._known.get(record.stream_id) == crc:
-            self._known.move_to_end(record.stream_id)
             return True
         object_key = registry_key(record.stream_id, record.registry_version, record.tenant)
         try:
@@ -255,9 +254,6 @@ class Registry:
         else:
             await self._retire_older(record)
         self._known[record.stream_id] = crc
-        self._known.move_to_end(record.stream_id)
-        if len(self._known) > _KNOWN_COUNT_MAX:
-            self._known.popitem(last=False)
         return True
 
     async def _raise_version(self, record: StreamRecord) -> StreamRecord:

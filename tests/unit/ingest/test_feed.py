@@ -1,6 +1,8 @@
 """What the uploader and the reader get of a tail."""
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,39 @@ async def test_a_new_follower_hears_of_what_is_not_published(house: House) -> No
 
     assert len(unpublished["streams"]) == 1
     assert published["streams"] == []
+
+
+async def test_a_stream_leaves_the_feed_when_all_of_it_is_published(house: House) -> None:
+    token = (await house.internal.get(COMMITS)).json()["token"]
+    await house.append("a", "b")
+    await house.published(1)
+    behind = (await house.internal.get(COMMITS, params={"after": token})).json()
+    assert [s["published_next"] for s in behind["streams"]] == [1]
+    await house.published(2)
+    assert (await house.internal.get(COMMITS, params={"after": token})).json()["streams"] == []
+    assert not house.service._feed._changes
+
+    await house.append("c")
+    news = (await house.internal.get(COMMITS, params={"after": behind["token"]})).json()
+    assert [(s["published_next"], s["committed_next"]) for s in news["streams"]] == [(2, 3)]
+
+
+@pytest.mark.parametrize("uploaded", [False, True])
+async def test_of_a_stream_that_was_closed_nothing_is_kept(house: House, uploaded: bool) -> None:
+    """The feed kept the appender of every stream, with its index and all that was known of its
+    producers, after its end; no check looked at what is left of a stream that has gone."""
+    await house.append("a")
+    if uploaded:
+        await house.published(1)
+    appender = weakref.ref(house.appender)
+    assert (await house.internal.post(f"/internal/v1/streams/{STREAM}/close")).status_code == 200
+    gc.collect()
+
+    assert appender() is None
+    # Not its end: whoever touches it claims it again, and it is told of again.
+    await house.append("b")
+    told = (await house.internal.get(COMMITS)).json()["streams"]
+    assert [s["committed_next"] for s in told] == [2]
 
 
 async def test_after_a_restart_a_follower_hears_everything_again(house: House) -> None:
