@@ -99,6 +99,7 @@ class Code(StrEnum):
     COMMIT_TIMEOUT = "commit-timeout"
     DATA_CORRUPT = "data-corrupt"
     DATA_MISSING = "data-missing"
+    LOCAL_LOG_LOST = "local-log-lost"
 
 
 class Outcome(StrEnum):

@@ -318,6 +318,10 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
         "tests/unit/reader/test_reader_records.py",
         "test_a_fragment_that_is_gone_is_named",
     ),
+    Code.LOCAL_LOG_LOST: (
+        f"{_JOURNEYS}/test_lost_segments.py",
+        "test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted",
+    ),
     # A bug is needed, which the test brings along.
     Code.INTERNAL: (
         "tests/unit/runtime/test_runtime_problems.py",

@@ -9,6 +9,11 @@ A bad chunk with a good one of a later round behind it is damage too, wherever i
 a round is written only after the one before it was synced. So is a bad chunk that has a
 record in the index, which is written after the sync (walk.py).
 
+A log may begin anywhere: its oldest segments are removed when they are published. Where they
+were lost before that, and the place of the checkpoint with them, the rest is a log all the same:
+it begins behind a hole that readers are told of, and that an operator accepts or does not. What is
+missing between two segments, or at the end below the checkpoint, is damage.
+
 Everything here may be cut short by a crash and begun again: cutting a torn tail, removing a
 segment without a header, writing whole rounds over themselves and writing an index anew all
 end in the same state. The last file and the directory are synced before the log is offered,
@@ -24,6 +29,8 @@ On the record's path: beside appender.py, after a crash.
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import corrupt
@@ -51,6 +58,8 @@ from bottomless_server.ingest.layout import (
 )
 from bottomless_server.ingest.segments import Segment
 from bottomless_server.ingest.walk import Place, walk
+
+log = structlog.get_logger(__name__)
 
 _INDEX_SIZE_MAX: Final = 2**31
 _COPY_SIZE: Final = 1024 * 1024
@@ -154,10 +163,16 @@ class _Recovery:
         """Take up the next segment; the last one may be torn at its end."""
         if self.segments:
             _check(first_offset == self.next_offset, "a part between two segments is missing")
-        elif self.checkpoint is None or first_offset <= self.checkpoint.synced_next:
-            self.next_offset = first_offset
         else:
-            raise corrupt("log", "its synced part is missing")
+            point = self.checkpoint
+            if point is not None and first_offset > point.synced_next:
+                log.error(
+                    "the oldest part of a local log is missing",
+                    stream_id=self.stream_id,
+                    synced_next=point.synced_next,
+                    first_offset=first_offset,
+                )
+            self.next_offset = first_offset
         fd = self.files.open(segment_path(self.directory, first_offset))
         try:
             self._take(fd, first_offset, last=last)

@@ -2,7 +2,7 @@
 
 Such a hole is left when local segments are lost, or when a rebuild finds less in the bucket
 than the owner was once told is there. Nothing is uploaded across it, and reads of it are
-answered 503, until an operator says that the loss is accepted:
+answered `local-log-lost`, until an operator says that the loss is accepted:
 
     gap from published_next to the first offset of the owner's log
 

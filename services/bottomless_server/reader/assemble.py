@@ -24,7 +24,9 @@ from bottomless_server.reader.core.locator import (
     Start,
     above_floor,
     below_end,
+    hole_of,
     outside_gaps,
+    outside_hole,
     since_clamped,
 )
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
@@ -198,6 +200,8 @@ class Reader:
             bounds = answer.bounds
             if answer.moved and builder.count:
                 break
+            if answer.moved and reading.state.version >= bounds.version:
+                outside_hole(builder.position, hole_of(bounds, reading.state.published_next))
         else:
             raise Unavailable("the tiers of the stream do not meet now", retry_after_seconds=1)
         return bounds

@@ -85,6 +85,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.INTERNAL: 500,
     Code.DATA_CORRUPT: 502,
     Code.DATA_MISSING: 502,
+    Code.LOCAL_LOG_LOST: 502,
     Code.OVERLOADED: 503,
     Code.DRAINING: 503,
     Code.NOT_OWNER: 503,
@@ -105,6 +106,7 @@ _WITHOUT_OUTCOME: Final = frozenset(
         Code.RANGE_NOT_SATISFIABLE,
         Code.DATA_CORRUPT,
         Code.DATA_MISSING,
+        Code.LOCAL_LOG_LOST,
     }
 )
 """Codes that answer reads: there it says nothing whether a write happened."""

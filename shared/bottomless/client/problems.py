@@ -100,6 +100,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.COMMIT_TIMEOUT: Unavailable,
     Code.DATA_CORRUPT: Corrupt,
     Code.DATA_MISSING: Corrupt,
+    Code.LOCAL_LOG_LOST: Corrupt,
 }
 """The class of each code; a test holds it complete."""
 

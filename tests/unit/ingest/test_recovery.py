@@ -5,9 +5,10 @@ import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.power_loss import PowerLossDisk
 
@@ -272,6 +273,51 @@ def test_a_segment_that_is_missing_is_damage(tmp_path: Path, victim: int) -> Non
     else:
         with pytest.raises(Corrupt):
             recovered(log.directory)
+
+
+@settings(max_examples=150)
+@given(
+    lost=st.sets(st.integers(0, 5)),
+    noted=st.none() | st.integers(0, 24),
+    whole=st.booleans(),
+    indexes=st.booleans(),
+)
+@example(lost={0}, noted=1, whole=True, indexes=True)
+def test_whichever_segments_are_lost_the_rest_is_a_log_or_it_is_damage(
+    lost: set[int], noted: int | None, whole: bool, indexes: bool
+) -> None:
+    """With a checkpoint at any place, also in what is lost, or without one; a lost index or not.
+
+    The checks before knew lost segments with a checkpoint at the end of the log only, which is
+    beyond whatever was lost. Soon after a start it lies in the oldest segment.
+    """
+    with TemporaryDirectory() as scratch:
+        log = written(Path(scratch) / "log", [100] * (noted or 0))
+        if noted is not None:
+            checkpoint(log)
+        add(log, [100] * (24 - (noted or 0)))
+        log.close()
+        if noted is not None and not whole:
+            (log.directory / CHECKPOINT_NAME).unlink()
+        for number in lost:
+            segment_path(log.directory, 4 * number).unlink()
+            if indexes:
+                index_path(log.directory, 4 * number).unlink()
+        kept = sorted(set(range(6)) - lost)
+        synced = noted if noted is not None and whole else 0
+        before = {path.name: path.read_bytes() for path in log.directory.iterdir()}
+
+        end = 4 * (kept[-1] + 1) if kept else 0
+        between = bool(kept) and kept != list(range(kept[0], kept[-1] + 1))
+        if between or end < synced:
+            with pytest.raises(Corrupt):
+                recovered(log.directory, HastyFiles())
+            assert before == {path.name: path.read_bytes() for path in log.directory.iterdir()}
+            return
+        found = recovered(log.directory, HastyFiles())
+        assert [segment.first_offset for segment in found.segments] == [4 * n for n in kept]
+        assert (found.next_offset, found.cut_size) == (end, 0)
+        assert [first for first, _ in places(found)] == list(range(4 * kept[0] if kept else 0, end))
 
 
 def test_damage_in_a_segment_that_is_not_the_last_is_never_cut(tmp_path: Path) -> None:

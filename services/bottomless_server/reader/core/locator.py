@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bottomless.errors import Code, OffsetGone
+from bottomless.errors import Code, Corrupt, OffsetGone
 from bottomless.formats.fragment import FragmentIndex
 from bottomless.model.offset_spec import At, OffsetSpec, Since
 
@@ -95,6 +95,30 @@ def outside_gaps(
                 "next_offset": bounds[1],
                 "readable_offset": gap[1],
             },
+        )
+
+
+def hole_of(bounds: Bounds, published_next: int) -> tuple[int, int] | None:
+    """What neither tier has: first and next offset, None if they meet.
+
+    `published_next` is of a root at least as new as `bounds` ask for. An owner frees only what is
+    published, so where its log begins beyond that, what was between is lost and does not come.
+    """
+    stored_next = max(published_next, bounds.published_next)
+    return (stored_next, bounds.local_first) if bounds.local_first > stored_next else None
+
+
+def outside_hole(position: int, hole: tuple[int, int] | None) -> None:
+    """Refuse to read within what is lost.
+
+    Raises:
+        Corrupt: `local-log-lost`.
+    """
+    if hole is not None and hole[0] <= position < hole[1]:
+        raise Corrupt(
+            "records are lost: the object store has none of them, and the owner's log begins later",
+            code=Code.LOCAL_LOG_LOST,
+            facts={"first_offset": hole[0], "readable_offset": hole[1]},
         )
 
 
