@@ -11,8 +11,11 @@ import pytest
 
 from bottomless.model.manifest import Node
 from bottomless.tree.retention import Cut, Edited, cut_front
-from bottomless_server.manifest import condemning, deleter, garbage
-from bottomless_server.manifest.core import clock_trust, planning, publication
+from bottomless_server.manifest import condemning, deleter, freeing, garbage, takeover
+from bottomless_server.manifest.core import clock_trust, planning, publication, takeovers
+from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
+from bottomless_server.manifest.core.keeper import Keeper
+from bottomless_server.manifest.publisher import Publisher
 
 Removal = Callable[[pytest.MonkeyPatch], None]
 
@@ -77,11 +80,37 @@ def _without_trust(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clock_trust.ClockTrust, "earliest", lambda _, wall, *__: wall)
 
 
+def _without_adoption(patch: pytest.MonkeyPatch) -> None:
+    async def look(*_: Any) -> list[Any]:
+        return []
+
+    patch.setattr(freeing, "_look", look)
+
+
+def _without_fence(patch: pytest.MonkeyPatch) -> None:
+    """The root with the gap is put under an epoch that no record has yet, as it was once."""
+    guarded = takeovers.fence
+
+    async def take_over(context: Any, committer: Any, home: Any, epoch: int) -> None:
+        fenced = guarded(committer.record, home, epoch, home_held=False)
+        keeper = Keeper(fenced, committer.keeper.root, context.settings.bounds(), context.new_uid)
+        publisher = Publisher(context)
+        for action in keeper.handle(EditAsked(TakeOver()), 0):
+            if isinstance(action, PutGroup | PutRoot):
+                await publisher._put_node(action, fenced)
+        await _take_over(context, committer, home, epoch)
+
+    _take_over = takeover.take_over
+    patch.setattr("model.takeovers.take_over", take_over)
+
+
 GUARDS: Final[dict[str, Removal]] = {
     "the version in the EXEC": _without_version,
     "the epoch in the EXEC": _without_epoch,
     "the intents in the EXEC": _without_intents,
     "the floor in the root": _without_floor,
+    "the fence before a root of its epoch": _without_fence,
+    "what a takeover adopts": _without_adoption,
     "reachability before a delete": _without_reachability,
     "leases before condemning": _without_leases,
     "condemning before a delete": _without_condemning,

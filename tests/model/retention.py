@@ -1,4 +1,4 @@
-"""The rules of removing: retention, trim, takeover, leases, the deleter, beside the same list.
+"""The rules of removing: retention, trim, leases, the deleter, beside the same list.
 
 What is held beside the manifest here: which leases were granted and when they run out, and
 that every fragment that was ever published exists until it is condemned (architecture.md,
@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
-from support.manifest import NODE, STREAM, Crash, Fault, GapRange
+from support.manifest import STREAM, Crash, Fault, GapRange
 from support.object_keys import fragment_key
 
 from bottomless.coordination.base import Changes
@@ -26,11 +26,10 @@ from bottomless_server.manifest.core.verdict import Verdict
 from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
 from bottomless_server.manifest.operations import Done
 from bottomless_server.manifest.retention import evaluate, preview, trim
-from bottomless_server.manifest.takeover import take_over
 from model.publishing import DAY, HOUR, Publishing
 
 
-class ManifestBesideAList(Publishing):
+class Removing(Publishing):
     def __init__(self) -> None:
         super().__init__()
         self.leases: dict[str, Lease] = {}
@@ -160,22 +159,6 @@ class ManifestBesideAList(Publishing):
         self.trim(which, share, empty=False)
         self.world.drive.before_put = None
         self.note(other)
-
-    @rule(which=st.integers(0, 1))
-    def take_over(self, which: int) -> None:
-        """The home is silent; what it holds alone is given up."""
-        before = self.quietly(self.world.record())
-        work = take_over(self.world.context, self.committers[which], NODE, before.epoch)
-        self.attempt(which, work)
-        self.note(self.committers[which])
-        record = self.quietly(self.world.record())
-        if record.epoch > before.epoch:
-            assert record.published_next == (
-                before.reserved_next if before.dirty else before.published_next
-            )
-            self.epochs.append((record.epoch, record.published_next))
-            self.begun = False
-            self.reserve(record.published_next)
 
     @rule(share=st.integers(0, 25), hours=st.integers(1, 12))
     def lease(self, share: int, hours: int) -> None:

@@ -23,7 +23,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from bottomless.errors import StoreError
 from model.guards import GUARDS
-from model.retention import ManifestBesideAList
+from model.takeovers import ManifestBesideAList
 
 WAYS = {
     "a process crashed",
@@ -38,6 +38,12 @@ WAYS = {
     "garbage was collected",
     "a publish came between the looks",
     "the clock was ahead",
+    "a takeover happened",
+    "a takeover adopted",
+    "a takeover was cut off after its fence",
+    "a takeover did not happen",
+    "a slow put landed",
+    "coordination was rebuilt",
 }
 """A model that never comes there proves nothing."""
 EXAMPLE_COUNT = 50

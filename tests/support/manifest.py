@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bottomless.coordination.base import (
     Change,
@@ -14,7 +15,7 @@ from bottomless.coordination.base import (
     Due,
 )
 from bottomless.coordination.memory import MemoryCoordination
-from bottomless.drives.base import DriveUnavailable
+from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
 from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
@@ -108,6 +109,8 @@ class FaultyCoordination(MemoryCoordination):
         super().__init__(clock)
         self.faults: list[Fault] = []
         self.fuse = Fuse()
+        self.before_transact: Callable[[], Awaitable[None]] | None = None
+        """Happens once, before the next transaction."""
         self.after_due_at: Callable[[], Awaitable[None]] | None = None
         """Happens once, after somebody asked when keys are due."""
         self._late: list[tuple[Sequence[str], list[int], Changes]] = []
@@ -115,6 +118,9 @@ class FaultyCoordination(MemoryCoordination):
     async def transact(
         self, redis_keys: Sequence[str], change: Change, attempts: int = 16
     ) -> Changes:
+        if self.before_transact is not None:
+            happen, self.before_transact = self.before_transact, None
+            await happen()
         fault = self.faults.pop(0) if self.faults else Fault.NONE
         if fault is Fault.UNAVAILABLE:
             raise CoordinationUnavailable("nobody answers")
@@ -146,6 +152,13 @@ class FaultyCoordination(MemoryCoordination):
         """Everything is gone, as after FLUSHALL."""
         self._stored = type(self._stored)()
 
+    def copy(self) -> Any:
+        """All that is stored, for `put_back`."""
+        return deepcopy(self._stored)
+
+    def put_back(self, copy: Any) -> None:
+        self._stored = copy
+
     def arrive(self) -> int:
         """Let what is on its way arrive; returns how many of them changed anything."""
         done = 0
@@ -173,6 +186,9 @@ class FaultyDrive(MemoryDrive):
         """Set by a test while its `before_delete` runs."""
         self.stubborn: set[str] = set()
         """Keys that cannot be deleted."""
+        self.slow_puts = 0
+        """So many of the next puts are answered by nothing, and land when the test calls `land`."""
+        self._late: list[tuple[str, bytes, int]] = []
         self.before_put: Callable[[], Awaitable[None]] | None = None
         """Happens once, before the next put."""
         self.before_delete: Callable[[], Awaitable[None]] | None = None
@@ -184,10 +200,24 @@ class FaultyDrive(MemoryDrive):
             await happen()
         if self.failing:
             raise DriveUnavailable("the store is down")
+        if self.slow_puts:
+            self.slow_puts -= 1
+            self._late.append((object_key, b"".join(parts), crc))
+            raise DriveAmbiguous("it is on its way", retryable=False)
         self.fuse.burn()
         await super().put(object_key, parts, crc)
         self.fuse.burn()
         self.calls.append(("put", object_key))
+
+    async def land(self) -> int:
+        """Let puts that were slow land, where nothing has their keys; returns how many did."""
+        done = 0
+        for object_key, data, crc in self._late:
+            if not self.has(object_key):
+                await super().put(object_key, [data], crc)
+                done += 1
+        self._late.clear()
+        return done
 
     async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
         if self.failing:
@@ -206,6 +236,13 @@ class FaultyDrive(MemoryDrive):
 
     def has(self, object_key: str) -> bool:
         return object_key in self._objects
+
+    def copy(self) -> Any:
+        """All that is stored, for `put_back`."""
+        return dict(self._objects), list(self._keys)
+
+    def put_back(self, copy: Any) -> None:
+        self._objects, self._keys = dict(copy[0]), list(copy[1])
 
     async def clock(self) -> int:
         return await super().clock() + self.clock_skew_ms

@@ -20,11 +20,13 @@ from bottomless.drives.file_calls import FileCalls
 from bottomless.drives.local import LocalDrive
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.stream import StreamRecord
 from bottomless.stores import nodes
 from bottomless_server.ingest import recovery, streams, walk
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.owner import Claim, NodeLease
-from bottomless_server.manifest.core import publication
+from bottomless_server.manifest import takeover
+from bottomless_server.manifest.core import takeovers
 from bottomless_server.manifest.core.keeper import Keeper
 from bottomless_server.reader import tail
 from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
@@ -231,10 +233,17 @@ def test_without_the_epoch_in_its_exec_an_owner_of_the_past_reserves_offsets(
 async def test_without_the_look_at_the_home_a_stream_is_taken_from_who_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await test_edits.test_a_home_that_reserved_more_meanwhile_is_alive()
-    monkeypatch.setattr(publication, "home_holds", lambda *_: True)
+    guarded = takeovers.fence
+
+    def blind(*asked: Any, home_held: bool) -> StreamRecord:
+        del home_held
+        return guarded(*asked, home_held=False)
+
+    comes_back = test_edits.test_a_home_that_comes_back_between_the_check_and_the_exec_loses_nothing
+    await comes_back()
+    monkeypatch.setattr(takeover, "fence", blind)
     with pytest.raises(FAILS):
-        await test_edits.test_a_home_that_reserved_more_meanwhile_is_alive()
+        await comes_back()
 
 
 async def test_without_the_checksum_of_a_node_another_one_is_believed(

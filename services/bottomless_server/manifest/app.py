@@ -67,7 +67,7 @@ class ManifestService:
         self._retention = RetentionTimer(context, self._mutators)
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
-        register_takeover(self._operations, self._mutators)
+        register_takeover(self._operations, self._mutators, self._registry)
         register_bridge(self._operations, self._mutators)
         register_gc(self._operations)
         register_verify(self._operations)

@@ -10,7 +10,6 @@ of an EXEC are told apart, since each asks for something else:
     published       the keeper goes on from the new root
     conflict        somebody else published: load their root, apply again
     fenced          a newer epoch: check again which fragments it allows
-    home live       a takeover that must not be: who asked for it hears so
     unavailable     nothing was changed: the same again, later
     reply lost      first make it impossible (bump the version), then look: see `decide`
     not found       the stream is being deleted: stop
@@ -25,7 +24,7 @@ from typing import Final
 import structlog
 
 from bottomless.coordination.base import CoordinationUnknown, Due
-from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
@@ -70,7 +69,6 @@ class Committer:
         self._publisher = Publisher(context)
         self._edited: Edit | None = None
         """The last edit that is published."""
-        self._refusal: Fenced | None = None
 
     @classmethod
     async def open(cls, context: Context, stream_id: StreamId) -> "Committer":
@@ -176,7 +174,6 @@ class Committer:
         root that has the edit is the stream's root.
 
         Raises:
-            Fenced: `home-live`, of a takeover.
             Unavailable: it may be published or not; the same again is right.
             NotFound, and whatever `work_out` raises.
         """
@@ -185,12 +182,9 @@ class Committer:
             edit = await work_out(self.record, self.keeper.root)
             if edit is None:
                 return self.record
-            self._refusal = None
             await self._handle(EditAsked(edit))
             if self._edited is edit:
                 return self.record
-            if self._refusal is not None:
-                raise self._refusal
         raise Unavailable("the manifest was not changed yet", outcome=Outcome.UNKNOWN)
 
     async def _handle(self, event: Event, now: int | None = None) -> None:
@@ -235,9 +229,6 @@ class Committer:
                 newest_epoch=superseded.record.epoch,
             )
             return await self._resolve()
-        except Fenced as refusal:
-            self._refusal = refusal
-            return Failed()
         except Unavailable as error:
             log.warning("a root was not published", **named(publish), error=str(error))
             return Failed()

@@ -28,6 +28,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.fates import Fate
+from bottomless_server.manifest.freeing import free
 
 log = structlog.get_logger(__name__)
 
@@ -146,6 +147,7 @@ class Mutator:
         try:
             if self._committer is None:
                 self._committer = await Committer.open(self._context, self.stream_id)
+            await self._go_on_with_a_takeover(self._committer)
             result = await work(self._committer)
         except Exception as error:  # noqa: BLE001  every error is the caller's to hear
             self._failed(error, answer)
@@ -153,6 +155,13 @@ class Mutator:
             if answer is not None and not answer.done():
                 answer.set_result(result)
         self._announce(before, published_next)
+
+    async def _go_on_with_a_takeover(self, committer: Committer) -> None:
+        try:
+            await free(self._context, committer)
+        except Unavailable as error:
+            # Whatever is asked of the stream now need not wait for it, and its operation goes on.
+            log.warning("a takeover is not finished", stream_id=self.stream_id, error=str(error))
 
     def _failed(self, error: Exception, answer: asyncio.Future[Any] | None) -> None:
         if not isinstance(error, _KEEP):

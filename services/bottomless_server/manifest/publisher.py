@@ -19,7 +19,6 @@ from typing import Final
 import structlog
 
 from bottomless.coordination.base import CoordinationUnknown, Due
-from bottomless.errors import Code, Fenced
 from bottomless.formats.keys import group_key, root_key
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.objects import put_object
@@ -27,7 +26,7 @@ from bottomless.stores.streams import DELETES_KEY, delete_later, stream_not_foun
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core import publication
 from bottomless_server.manifest.core.doomed import doom
-from bottomless_server.manifest.core.events import Publish, PutGroup, PutRoot, TakeOver
+from bottomless_server.manifest.core.events import Publish, PutGroup, PutRoot
 from bottomless_server.manifest.resolver import root_object_key
 from bottomless_server.runtime.fault_points import reach
 
@@ -62,7 +61,6 @@ class Publisher:
 
         Raises:
             Superseded: certainly not published: somebody else changed the record.
-            Fenced: `home-live`: certainly not published: the home is not silent.
             CoordinationUnknown: it is `undecided` now.
             NotFound, Unavailable: certainly not published.
         """
@@ -131,23 +129,17 @@ class Publisher:
     async def _exec(self, puts: Sequence[PutGroup | PutRoot], publish: Publish) -> StreamRecord:
         """The transaction that makes it so: pointer, bounds, intents and the ends of objects."""
 
-        def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
+        def decide(record: StreamRecord) -> StreamRecord:
             check_active(record)
             for holds in (publication.epoch_holds, publication.version_holds):
                 if not holds(record, publish):
                     raise Superseded(record)
             if not publication.intents_hold(record, publish):
                 raise Superseded(record)
-            if not publication.home_holds(record, publish, home_held):
-                raise home_live(record)
             return publication.publish_in(record, publish)
 
-        streams, stream_id = self._context.streams, publish.base.stream_id
         queued = self._retired(puts, publish)
-        home = publish.base.home
-        if isinstance(publish.edit, TakeOver) and home is not None:
-            return await streams.update_unless_held(stream_id, home, decide, queued)
-        return await streams.update(stream_id, decide, queued)
+        return await self._context.streams.update(publish.base.stream_id, decide, queued)
 
     def _retired(self, puts: Sequence[PutGroup | PutRoot], publish: Publish) -> list[Due]:
         """What this transaction makes unreachable, with the time that running readers have."""
@@ -193,12 +185,3 @@ def check_active(record: StreamRecord) -> None:
     """
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()
-
-
-def home_live(record: StreamRecord) -> Fenced:
-    return Fenced(
-        "the home of the stream is alive, or is another one than was named",
-        code=Code.HOME_LIVE,
-        facts={"home": record.home, "epoch": record.epoch},
-        retry_after_seconds=5,
-    )

@@ -153,18 +153,18 @@ async def _best_root(
     drive: Drive, record: StreamRecord, candidates: tuple[RootKey, ...]
 ) -> tuple[RootKey, Node] | None:
     """The best root that is whole; where none is, the best that can be read."""
-    readable: tuple[RootKey, Node] | None = None
+    readable: salvage.Candidate | None = None
     for rank in salvage.equals(candidates):
-        whole: list[tuple[RootKey, Node]] = []
+        whole: list[salvage.Candidate] = []
         for key in rank:
             node = await _read_root(drive, record, key)
             if node is None:
                 continue
-            readable = readable or (key, node)
+            readable = readable or salvage.Candidate(key, node)
             if await _is_whole(drive, record, node):
-                whole.append((key, node))
+                whole.append(salvage.Candidate(key, node))
         if whole:
-            return max(whole, key=lambda one: one[1].next_offset)
+            return salvage.best_of(whole, home_known=record.home is not None)
     if readable is not None:
         log.critical("objects that a manifest names are missing", stream_id=record.stream_id)
     return readable

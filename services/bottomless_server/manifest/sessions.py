@@ -3,6 +3,7 @@
 An intent is written before its object can exist, so that every object that may exist is
 in the manifest, the intents, the quarantine or the delete queue. After a crash at any step:
 
+- a takeover's gap was due: it is published first, by `freeing.py`, whatever became of who began.
 - intents written, answer lost: nothing lies under them; the next session gives them up.
 - `begin` after its first EXEC: the new session is live, the old one refused; old intents are
   still there, and the same `begin` again, or the next session, resolves them.
@@ -27,6 +28,7 @@ from bottomless.stores.streams import delete_later
 from bottomless.tree.resolve import Found, resolve_intents
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.freeing import free
 from bottomless_server.manifest.resolver import look_under
 
 log = structlog.get_logger(__name__)
@@ -50,6 +52,8 @@ async def begin(context: Context, committer: Committer, session: str) -> StreamR
         return replace(record, uploader=session)
 
     await committer.refresh()
+    # Before anything is given up: a takeover adopts what the lost home has uploaded.
+    await free(context, committer)
     if committer.record.uploader != session:
         await committer.change(enter)
     # What the old session registered is durable and checked already: it goes the usual way.

@@ -1,15 +1,19 @@
 """Take a stream away from a home that will not come back, and accept what only it holds as lost.
 
 Only an operator can know that a disk is gone, so this happens on demand, names the home that
-is given up, and says that loss is accepted. One EXEC does all of it, on condition that the
-home's lease is gone; coordination keeps a lease for its margin longer than the node itself
-believes in it, so an owner that was cut off has stopped by then:
+is given up, and says that loss is accepted. Two EXECs do it:
 
-    gap from published_next to reserved_next, epoch + 1, no home, not dirty
+1. The fence, on condition that the home's lease is gone: epoch + 1, and nobody as the home.
+   Coordination keeps a lease for its margin longer than the node itself believes in it, so an
+   owner that was cut off has stopped by then. From here on the home is refused, and nobody can
+   claim. A stream that is clean is freed by this EXEC, and that is all.
+2. The end, an ordinary publish of the new epoch (`freeing.py`): what is durable in the bucket is
+   adopted, then the gap up to `reserved_next` is published, and the stream has no home.
 
 No offset below `reserved_next` is used again: whatever the lost disk acknowledged is in the
-gap. After a crash before the EXEC nothing has changed; after it, the gap in the manifest
-tells the step that is done again that it is done.
+gap. After a crash before the fence nothing has changed, neither in coordination nor in the
+bucket; after it, whoever touches the stream next goes on. The registry object follows, so that
+a rebuild does not look for the home that was given up. docs/decisions/0020.
 """
 
 from typing import Any, Final
@@ -23,16 +27,18 @@ from bottomless.stores.operations import Operation
 from bottomless.stores.streams import node_key
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.core.events import Edit, TakeOver
+from bottomless_server.manifest.core.takeovers import fence, home_live, is_done
+from bottomless_server.manifest.freeing import free
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operations import Done, Operations
-from bottomless_server.manifest.publisher import home_live
+from bottomless_server.manifest.publisher import check_active
+from bottomless_server.manifest.registry import Registry
 
 TAKEOVER: Final = "takeover"
 
 
 async def check_takeover(context: Context, record: StreamRecord, expect_home: NodeId) -> None:
-    """Refuse early what the EXEC would refuse.
+    """Refuse early what the fence would refuse.
 
     Raises:
         Fenced: `home-live`.
@@ -54,21 +60,22 @@ async def take_over(
         NotFound, Unavailable, Corrupt
     """
 
-    async def work_out(record: StreamRecord, root: Node) -> Edit | None:
-        if _is_done(record, root, epoch):
-            return None
-        if record.epoch != epoch:
-            raise home_live(record)
-        await check_takeover(context, record, expect_home)
-        return TakeOver(GapReason.TAKEOVER if record.dirty else GapReason.NONE)
-
-    record = await committer.edit(work_out)
-    return {"epoch": epoch + 1, "gap": _gap_of(committer.keeper.root, epoch), "home": record.home}
+    # The manifest is read before anything is changed: a gap after nothing would be no use.
+    await committer.refresh()
+    if not is_done(committer.record, expect_home, epoch):
+        await _fence(context, committer, expect_home, epoch)
+        await free(context, committer)
+    gap = _gap_of(committer.keeper.root, epoch)
+    return {"epoch": epoch + 1, "gap": gap, "home": committer.record.home}
 
 
-def _is_done(record: StreamRecord, root: Node, epoch: int) -> bool:
-    freed = record.epoch == epoch + 1 and record.home is None
-    return freed or _gap_of(root, epoch) is not None
+async def _fence(context: Context, committer: Committer, home: NodeId, epoch: int) -> None:
+    def decide(record: StreamRecord, home_held: bool) -> StreamRecord:
+        check_active(record)
+        return fence(record, home, epoch, home_held=home_held)
+
+    stream_id = committer.record.stream_id
+    await committer.take_up(await context.streams.update_unless_held(stream_id, home, decide))
 
 
 def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:
@@ -77,7 +84,8 @@ def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:
     gaps = entries[
         (entries["kind"] == EntryKind.GAP)
         & (entries["reason"] == GapReason.TAKEOVER)
-        & (entries["last_epoch"] == np.uint64(epoch))
+        # Of its fence; earlier releases gave it the epoch of the home.
+        & np.isin(entries["last_epoch"], np.array([epoch, epoch + 1], np.uint64))
     ]
     if len(gaps) == 0:
         return None
@@ -85,15 +93,17 @@ def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:
     return {"first_offset": first, "next_offset": end, "reason": GapReason.TAKEOVER.name.lower()}
 
 
-def register_takeover(operations: Operations, mutators: Mutators) -> None:
+def register_takeover(operations: Operations, mutators: Mutators, registry: Registry) -> None:
     async def run(context: Context, operation: Operation) -> Done:
         home, epoch = NodeId(operation.arguments["home"]), int(operation.arguments["epoch"])
 
         async def work(committer: Committer) -> dict[str, Any]:
             return await take_over(context, committer, home, epoch)
 
-        stream_id = operation.stream_id
-        assert stream_id is not None
-        return Done(await mutators.at(StreamId(stream_id)).ask(work))
+        assert operation.stream_id is not None
+        stream_id = StreamId(operation.stream_id)
+        result = await mutators.at(stream_id).ask(work)
+        await registry.ensure_object(await registry.load_active(stream_id), committed=True)
+        return Done(result)
 
     operations.register(TAKEOVER, run)

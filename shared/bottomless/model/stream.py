@@ -16,6 +16,8 @@ _GENERATION_SHIFT: Final = 40
 LEASE_COUNT_MAX: Final = 64
 """Live leases of one stream; they stand in the record, which every change rewrites."""
 LEASE_HOLDER_SIZE_MAX: Final = 255
+NOBODY: Final = NodeId("0" * 32)
+"""The home of a stream that nobody may claim: no data directory has this id."""
 
 
 class StreamState(StrEnum):
@@ -132,6 +134,17 @@ def unknown_epoch(generation: int) -> int:
 
 def is_unknown_epoch(epoch: int) -> bool:
     return epoch > 0 and epoch % (1 << _GENERATION_SHIFT) == 0
+
+
+def gap_due(record: StreamRecord) -> int | None:
+    """Where the gap ends that a takeover still has to publish; None where none is due.
+
+    A takeover fences first: the epoch is raised and the home becomes nobody, while the stream
+    stays dirty, so that no release lets anybody claim it. A rebuild writes nobody too, of a
+    stream whose manifest is lost, but under the epoch that is no owner's.
+    """
+    fenced = record.home == NOBODY and record.dirty and record.state is StreamState.ACTIVE
+    return record.reserved_next if fenced and not is_unknown_epoch(record.epoch) else None
 
 
 def live_leases(record: StreamRecord, now: int) -> tuple[Lease, ...]:

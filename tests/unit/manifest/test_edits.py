@@ -267,20 +267,22 @@ async def test_a_home_that_comes_back_between_the_check_and_the_exec_loses_nothi
     async def come_back() -> None:
         await world.coordination.hold(node_key(NODE), b"x", 10_000)
 
-    world.drive.before_put = come_back
+    objects = world.drive.copy()
+    world.coordination.before_transact = come_back
     with pytest.raises(Fenced):
         await take_over(world.context, committer, NODE, 1)
 
     record = await world.record()
     assert (record.home, record.epoch, record.published_next) == (NODE, 1, 30)
+    assert world.drive.copy() == objects, "a takeover that was refused left something"
     (after,) = await world.register(committer, (30, 40))
     await committer.flush()
     assert (await world.leaves())[-1] == after
 
 
-async def test_a_home_that_reserved_more_meanwhile_is_alive() -> None:
+async def test_the_gap_ends_behind_all_that_the_home_reserved_until_the_fence() -> None:
     world = World()
-    committer = await tens(world, 3, home=NODE)
+    committer = await tens(world, 3, home=NODE, reserved_next=1_000)
 
     async def reserve() -> None:
         def more(record: StreamRecord) -> StreamRecord:
@@ -288,11 +290,11 @@ async def test_a_home_that_reserved_more_meanwhile_is_alive() -> None:
 
         await world.streams.update(STREAM, more)
 
-    world.drive.before_put = reserve
-    with pytest.raises(Fenced):
-        await take_over(world.context, committer, NODE, 1)
+    world.coordination.before_transact = reserve
+    done = await take_over(world.context, committer, NODE, 1)
 
-    assert (await world.record()).home == NODE
+    assert done["gap"]["next_offset"] == 1_001
+    assert (await world.record()).reserved_next == 1_001
 
 
 async def test_another_home_than_the_one_named_loses_nothing() -> None:

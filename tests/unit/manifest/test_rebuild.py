@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 from support.manifest import NODE, STREAM, Crash, World, a_record
-from support.object_keys import consumers_key, fragment_key, registry_key, root_key
+from support.object_keys import consumers_key, fragment_key, root_key
+from support.rebuilding import put, put_registry, rebuild
 
 from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
-from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
 from bottomless.formats.manifest import encode_node
-from bottomless.formats.stream_record import encode_registry
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
@@ -23,23 +22,12 @@ from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.core.salvage import RESERVED_COUNT, VERSION_STEP
-from bottomless_server.manifest.operations import Again, Operations
-from bottomless_server.manifest.rebuild import Rebuild
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.sessions import begin, intend
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 GENERATION_1 = unknown_epoch(1)
 ACTIVE = StreamState.ACTIVE
-
-
-async def put(world: World, object_key: str, data: bytes) -> None:
-    await world.drive.put(object_key, [data], crc32c(data))
-
-
-async def put_registry(world: World, record: StreamRecord) -> None:
-    key = registry_key(record.stream_id, record.registry_version, tenant=record.tenant)
-    await put(world, key, encode_registry(record))
 
 
 async def publish(world: World, *first_offsets: int) -> None:
@@ -65,31 +53,6 @@ async def a_world(*first_offsets: int) -> World:
     if first_offsets:
         await publish(world, *first_offsets)
     return world
-
-
-async def nothing() -> None:
-    pass
-
-
-async def rebuild(world: World) -> dict[str, object]:
-    """One process from its start to the end of the rebuild."""
-    operations = Operations(world.context)
-    rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
-    operation = await rebuilding.begin(TENANT_DEFAULT)
-    store = OperationStore(world.coordination)
-    while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
-        operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
-    await store.forget(
-        (await world.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
-        if not outcome.result["deleted_streams"]
-        else next(
-            due
-            for due in await world.coordination.due(OPERATIONS_KEY, 2**52, 10)
-            if due.member.decode() == operation.operation_id
-        )
-    )
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    return dict(outcome.result)
 
 
 async def firsts(world: World) -> list[int]:

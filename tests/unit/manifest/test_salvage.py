@@ -4,9 +4,8 @@ from support.manifest import a_fragment, a_record
 
 from bottomless.formats.keys import RootKey
 from bottomless.model.names import NodeId, Uid
-from bottomless.model.stream import check_record
+from bottomless.model.stream import NOBODY, check_record
 from bottomless_server.manifest.core.salvage import (
-    NOBODY,
     End,
     equals,
     rank_roots,
@@ -20,7 +19,7 @@ def a_root(generation: int, epoch: int, version: int, uid: str = "a") -> RootKey
 
 
 def test_only_roots_of_the_newest_generation_are_candidates() -> None:
-    old, low, high = a_root(1, 9, 9), a_root(2, 3, 8), a_root(2, 4, 5)
+    old, low, high = a_root(1, 9, 9), a_root(2, 4, 5), a_root(2, 3, 8)
 
     ranked = rank_roots([low, old, high], 2)
 
@@ -43,6 +42,16 @@ def test_roots_of_one_version_compete_by_length_and_others_do_not() -> None:
     ranked = rank_roots([older, one, two], 0)
 
     assert [set(rank) for rank in equals(ranked.candidates)] == [{one, two}, {older}]
+
+
+def test_the_version_goes_before_the_epoch_for_a_takeover_may_not_have_happened() -> None:
+    """Earlier releases put a root of the next epoch first, and asked for that epoch afterwards."""
+    stray, same, later = a_root(0, 2, 6, "b"), a_root(0, 1, 6), a_root(0, 1, 7)
+
+    ranked = rank_roots([stray, same, later], 0)
+
+    assert ranked.candidates == (later, stray, same)
+    assert [set(rank) for rank in equals(ranked.candidates)] == [{later}, {stray, same}]
 
 
 def test_of_several_fragments_the_newest_epoch_goes_on_and_of_that_the_longest() -> None:

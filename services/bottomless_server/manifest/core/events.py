@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import GapReason, Node
+from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
 from bottomless.tree.rebalance import SealedNode
@@ -27,12 +27,7 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """An operator gave up what only the home holds: a gap up to what was ever reserved.
-
-    Reason NONE where the home holds nothing alone, and no gap is left.
-    """
-
-    gap: GapReason
+    """The end of a takeover, after its fence: a gap up to what was ever reserved, and no home."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ def make_plan(
     grown = replace(
         grown,
         uid=new_uid(),
-        epoch=record.epoch + isinstance(edit, TakeOver),
+        # Never one that the record does not have yet: see core/takeovers.py.
+        epoch=record.epoch,
         version=record.version + 1,
         generation=record.generation,
     )
@@ -90,23 +91,25 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             return cut_front(root, cut)
         case Empty():
             return emptied(root)
-        case TakeOver(reason) if reason is not GapReason.NONE:
-            return Edited(append_entries(root, _gap(record, root, record.reserved_next, reason)))
+        case TakeOver():
+            # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
+            gap = _gap(root, record.reserved_next, record.epoch, GapReason.TAKEOVER)
+            return Edited(append_entries(root, gap))
         case Bridge(next_offset):
-            gap = _gap(record, root, next_offset, GapReason.LOCAL_LOG_LOST)
+            gap = _gap(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
             return Edited(append_entries(root, gap))
         case _:
             return Edited(root)
 
 
-def _gap(record: StreamRecord, root: Node, next_offset: int, reason: GapReason) -> Entries:
+def _gap(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
     """Offsets from the end of the manifest on; times stay in order around it."""
     if next_offset <= root.next_offset:
         return no_entries()
     gap = np.zeros(1, dtype=ENTRY_DTYPE)
     gap["first_offset"], gap["next_offset"] = root.next_offset, next_offset
     gap["first_timestamp"] = gap["last_timestamp"] = root.last_timestamp
-    gap["first_epoch"] = gap["last_epoch"] = record.epoch
+    gap["first_epoch"] = gap["last_epoch"] = epoch
     gap["kind"], gap["reason"] = EntryKind.GAP, reason
     return gap
 

@@ -4,8 +4,7 @@ Each condition guards against something that the others let pass:
 
 - the version: another root was published, and this plan does not hold what is in it;
 - the epoch: a new owner came, and may not have confirmed what this plan holds;
-- the intents: a fragment was given up meanwhile, so that its object will be deleted;
-- the home: it is alive after all, so that nobody may take the stream from it.
+- the intents: a fragment was given up meanwhile, so that its object will be deleted.
 """
 
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Final
 from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.manifest.core.events import Publish, TakeOver
+from bottomless_server.manifest.core.takeovers import without_home
 
 PAST_ROOT_COUNT: Final = 8
 """More publishes than can happen between a lost reply and the look that decides it, by one
@@ -32,15 +32,6 @@ def intents_hold(record: StreamRecord, publish: Publish) -> bool:
     return publish.uids <= {intent.uid for intent in record.intents}
 
 
-def home_holds(record: StreamRecord, publish: Publish, home_held: bool) -> bool:
-    """Whether the home is the one that was planned for, and silent if it is to lose the stream."""
-    if not isinstance(publish.edit, TakeOver):
-        return True
-    # Whoever reserves more offsets, or begins to use them, is alive too.
-    planned, found = ((one.home, one.dirty, one.reserved_next) for one in (publish.base, record))
-    return planned == found and not home_held
-
-
 def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
     """The record with the new root in it; the conditions are the caller's."""
     past = record.past_roots if record.root is None else (*record.past_roots, record.root.uid)
@@ -54,21 +45,7 @@ def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
         intents=tuple(intent for intent in record.intents if intent.uid not in publish.uids),
         epochs=_live_epochs(record.epochs, publish.next_offset),
     )
-    return _without_home(published) if isinstance(publish.edit, TakeOver) else published
-
-
-def _without_home(record: StreamRecord) -> StreamRecord:
-    """Anybody may claim it now, from its end on, and the old home is fenced."""
-    epoch = record.epoch + 1
-    return replace(
-        record,
-        epoch=epoch,
-        home=None,
-        owner_url=None,
-        dirty=False,
-        reserved_next=max(record.reserved_next, record.published_next),
-        epochs=(EpochStart(epoch, record.published_next),),
-    )
+    return without_home(published) if isinstance(publish.edit, TakeOver) else published
 
 
 def _live_epochs(epochs: tuple[EpochStart, ...], published_next: int) -> tuple[EpochStart, ...]:

@@ -4,9 +4,13 @@ Coordination is lost, so nobody says which root was published. What is believed,
 
 - Roots of the newest generation only. Each rebuild gives every stream a root of its own
   generation, so an older one is a time before that, or was put by a process of that time.
-- Of those the highest (epoch, version), and among equals the longest, if it verifies and
-  everything that it names directly is there: an attempt that lost may have put a root whose
-  fragments were given up afterwards.
+- Of those the highest version, since that grows with every publish under any epoch; among
+  equals the highest epoch, and of that the longest, if it verifies and everything that it names
+  directly is there: an attempt that lost may have put a root whose fragments were given up
+  afterwards.
+- Of roots of one version, of which some end in the gap of a takeover, what the others hold is
+  kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
+  the gap before the takeover was decided: where a home is known, it is not believed.
 - Fragments that go on from its end without a hole, whole, of this stream, and of an epoch
   and a time that do not go back. One behind a hole never enters the tree: what was in the
   hole may have been acknowledged, and the home has it.
@@ -18,21 +22,26 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from bottomless.formats.keys import RootKey
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.manifest import EntryKind, Node
-from bottomless.model.names import NodeId, Uid, uid_from_bytes
-from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, unknown_epoch
+from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
+from bottomless.model.names import Uid, uid_from_bytes
+from bottomless.model.stream import (
+    NOBODY,
+    EpochStart,
+    RootPointer,
+    StreamRecord,
+    unknown_epoch,
+)
+from bottomless.tree.append import append_entries
 
 VERSION_STEP: Final = 1_000_000
 """More versions than can be published, or bumped, without a trace in the bucket."""
 RESERVED_COUNT: Final = 2**32
 """Offsets behind the end that the home may have acknowledged; far more than it ever reserves."""
-
-
-NOBODY: Final = NodeId("0" * 32)
-"""The home of a stream that nobody may claim."""
 
 
 class RootsFound(NamedTuple):
@@ -44,7 +53,7 @@ class RootsFound(NamedTuple):
 
 def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
     """Order the roots of a stream; `generation` is the bucket's."""
-    roots = sorted(found, key=lambda root: (root.generation, root.epoch, root.version, root.uid))
+    roots = sorted(found, key=lambda root: (root.generation, root.version, root.epoch, root.uid))
     newest = max((root.generation for root in roots if root.generation <= generation), default=-1)
     candidates = [root for root in reversed(roots) if root.generation == newest]
     others = [root for root in roots if root.generation != newest]
@@ -52,14 +61,61 @@ def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
 
 
 def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
-    """Candidates in groups of the same (epoch, version), best first: of a group length decides."""
+    """Candidates in groups of the same version, best first: plans for one and the same record."""
     groups: list[list[RootKey]] = []
     for root in candidates:
-        if groups and groups[-1][0][:3] == root[:3]:
+        if groups and groups[-1][0].version == root.version:
             groups[-1].append(root)
         else:
             groups.append([root])
     return groups
+
+
+class Candidate(NamedTuple):
+    """A root that was read."""
+
+    key: RootKey
+    root: Node
+
+    @property
+    def gap(self) -> Entries:
+        """The gap of a takeover that it ends in, if it does."""
+        last = self.root.entries[-1:]
+        gaps: Entries = last[
+            (last["kind"] == EntryKind.GAP) & (last["reason"] == GapReason.TAKEOVER)
+        ]
+        return gaps
+
+    @property
+    def fenced(self) -> bool:
+        """Whether its gap is of its own epoch, which a fence had made before: it did happen."""
+        return bool(np.any(self.gap["last_epoch"] == self.key.epoch))
+
+
+def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
+    """What to believe of roots that were planned for one and the same record, all of them whole."""
+    best = max(whole, key=_rank)
+    plain = [one for one in whole if not len(one.gap)]
+    if not plain or not len(best.gap):
+        return best
+    kept = max(plain, key=_rank)
+    if best.fenced:
+        return Candidate(kept.key, _closed(kept.root, best.gap))
+    return kept if home_known else best
+
+
+def _rank(one: Candidate) -> tuple[int, int]:
+    return one.key.epoch, one.root.next_offset
+
+
+def _closed(root: Node, gap: Entries) -> Node:
+    """The root with as much of the gap at its end as lies beyond."""
+    if int(gap["next_offset"][0]) <= root.next_offset:
+        return root
+    rest = gap.copy()
+    rest["first_offset"] = root.next_offset
+    rest["first_timestamp"] = rest["last_timestamp"] = root.last_timestamp
+    return append_entries(root, rest)
 
 
 def is_root_of(node: Node, record: StreamRecord, key: RootKey) -> bool:

@@ -1,0 +1,192 @@
+"""The rules of takeovers, and what a rebuild would make of the bucket, beside the same list.
+
+Coordination is lost in thought only: a copy of both stores is kept, everything is forgotten and
+rebuilt, the result is compared with the list, and the copy is put back. So each state that the
+other rules reach is also looked at as the last one before a loss, and the run goes on from it.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+from support.manifest import NODE, OWNER, Fault
+from support.rebuilding import put_registry, rebuild
+
+from bottomless.errors import StoreError, Unavailable
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.stream import StreamRecord, gap_due
+from bottomless.stores.generation import check_generation
+from bottomless.stores.streams import node_key
+from bottomless_server.ingest.core.ownership import LocalView, claim
+from bottomless_server.manifest.freeing import free
+from bottomless_server.manifest.takeover import take_over
+from model.retention import Removing
+
+T = TypeVar("T")
+
+
+class ManifestBesideAList(Removing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fenced: StreamRecord | None = None
+        """What the record was before the fence of a takeover whose gap is due."""
+
+    @initialize()
+    def create(self) -> None:
+        super().create()
+        self.quietly(self._tie())
+
+    async def _tie(self) -> None:
+        world = self.world
+        world.streams.generation = await check_generation(world.drive, world.coordination)
+        await put_registry(world, await world.record())
+
+    @rule(which=st.integers(0, 1))
+    def take_over(self, which: int) -> None:
+        """The home is silent; what it holds alone is given up."""
+        self.try_to_take_over(which)
+
+    @rule(
+        which=st.integers(0, 1),
+        fails=st.sampled_from(["home comes back", "crash", "no answer", "lost reply", "slow put"]),
+        step=st.integers(0, 5),
+    )
+    def a_takeover_fails(self, which: int, fails: str, step: int) -> None:
+        """It is refused, or ends, at some step; the home lives on, and the next rules publish."""
+        world = self.world
+        match fails:
+            case "home comes back" if step % 2:
+                world.drive.before_put = self.home_comes_back
+            case "home comes back":
+                world.coordination.before_transact = self.home_comes_back
+            case "crash":
+                world.fuse.left = step
+            case "no answer":
+                world.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.UNAVAILABLE]
+            case "lost reply":
+                world.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.LOST_LATE]
+            case _:
+                world.drive.slow_puts = 1
+        self.try_to_take_over(which)
+        world.drive.before_put, world.drive.slow_puts = None, 0
+        world.coordination.before_transact = None
+        world.coordination.faults, world.fuse.left = [], None
+        self.quietly(world.coordination.release(node_key(NODE), b"x"))
+
+    async def home_comes_back(self) -> None:
+        await self.world.coordination.hold(node_key(NODE), b"x", 10_000)
+
+    @rule()
+    def slow_puts_land(self) -> None:
+        self.events["a slow put landed"] += self.quietly(self.world.drive.land()) > 0
+
+    def try_to_take_over(self, which: int) -> None:
+        before = self.quietly(self.world.record())
+        if gap_due(before) is not None:
+            # The operation that was cut off goes on.
+            self.attempt(which, self.go_on(which))
+        else:
+            work = take_over(self.world.context, self.committers[which], NODE, before.epoch)
+            self.attempt(which, work)
+        self.note(self.committers[which])
+        record = self.quietly(self.world.record())
+        self.events["a takeover did not happen"] += record.epoch == before.epoch
+        if self.fenced is not None:
+            self.begun = False
+
+    async def go_on(self, which: int) -> None:
+        committer = self.committers[which]
+        await committer.refresh()
+        await free(self.world.context, committer)
+
+    def attempt(self, which: int, work: Coroutine[Any, Any, T]) -> T | None:
+        """What anybody does may be the fence of a takeover, or its end."""
+        before = self.quietly(self.world.record())
+        done = super().attempt(which, work)
+        record = self.quietly(self.world.record())
+        if gap_due(record) is not None and self.fenced is None:
+            self.events["a takeover was cut off after its fence"] += 1
+            self.fenced = before if before.epoch < record.epoch else record
+        if record.home is None:
+            self.taken_over(self.fenced or before, record)
+            self.fenced = None
+        return done
+
+    def taken_over(self, before: StreamRecord, record: StreamRecord) -> None:
+        """What was durable when the home lost the stream is kept, all else is in the gap."""
+        self.events["a takeover happened"] += 1
+        end = before.reserved_next if before.dirty else record.published_next
+        assert record.published_next == end
+        if before.dirty:
+            leaves = self.quietly(self.world.leaves())
+            kept_next = max([before.published_next, *(leaf.next_offset for leaf in leaves)])
+            durable_next = self.durable_next(before)
+            self.events["a takeover adopted"] += durable_next > before.published_next
+            assert kept_next >= durable_next, "a takeover threw away what was durable"
+        self.epochs.append((record.epoch, record.published_next))
+        self.begun = False
+        self.reserve(record.published_next)
+
+    def durable_next(self, record: StreamRecord) -> int:
+        """The end of the run of fragments that were put under live intents, of the right epochs."""
+        end, live = record.published_next, {intent.uid for intent in record.intents}
+        while fitting := [
+            info.next_offset
+            for uid, info in self.put.items()
+            if uid in live
+            and info.first_offset == end
+            and info.epoch == self.epoch_of(end) == self.epoch_of(info.next_offset - 1)
+        ]:
+            end = max(fitting)
+        return end
+
+    def claim(self, ahead: int) -> None:
+        if self.fenced is None:
+            super().claim(ahead)
+            return
+        record = self.quietly(self.world.record())
+        local = LocalView(record.published_next, False)
+        with pytest.raises(Unavailable):
+            claim(record, NODE, OWNER, local, home_held=False)
+
+    def reserve(self, next_offset: int) -> None:
+        """Of a stream that nobody owns nobody reserves."""
+        if gap_due(self.quietly(self.world.record())) is None:
+            super().reserve(next_offset)
+
+    @precondition(lambda self: self.seen)
+    @rule()
+    def coordination_could_be_lost_now(self) -> None:
+        """All that was published is there after a rebuild, and its home can claim the stream."""
+        world = self.world
+        before = self.quietly(world.record())
+        coordination, bucket = world.coordination.copy(), world.drive.copy()
+        try:
+            self.quietly(self._lose_and_compare(before))
+        finally:
+            world.coordination.put_back(coordination)
+            world.drive.put_back(bucket)
+            world.streams.generation = 0
+        self.events["coordination was rebuilt"] += 1
+
+    async def _lose_and_compare(self, before: StreamRecord) -> None:
+        world = self.world
+        world.coordination.lose()
+        await rebuild(world)
+        record, leaves = await world.record(), await world.entries()
+        floor = max(self.floor, leaves[0].first_offset if leaves else record.published_next)
+        known = [f for f in self.seen if isinstance(f, FragmentInfo) and f.first_offset >= floor]
+        found = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
+        lost = [f for f in known if f not in found]
+        assert not lost, f"published, and lost by a rebuild: {lost[0]}"
+        # What the home has beyond is on its disk only: it must be let in again.
+        end = max([before.published_next, *(f.next_offset for f in self.put.values())])
+        local = LocalView(end, False, before.epoch, before.version, before.published_next)
+        if self.fenced is not None:
+            return
+        try:
+            claim(record, NODE, OWNER, local, home_held=False)
+        except StoreError as error:
+            raise AssertionError(f"its home is refused after a rebuild: {error}") from error
