@@ -28,6 +28,7 @@ pytestmark = [
 ]
 
 INTERNAL_PORT: Final = 9_000
+SECRET: Final = "0123456789abcdefghijklmnopqrstuv"
 ANSWER_SECONDS: Final = 60.0
 """Longer than a node asks others before it answers, on a machine that has too much to do."""
 RECOVER_SECONDS: Final = 240.0
@@ -43,7 +44,9 @@ class NetworkHouse(ChaosHouse):
 
     def __init__(self, network: Network, *given: Any) -> None:
         self.network = network
-        super().__init__(*given)
+        # Nodes are reached over the network here, so they ask for a secret.
+        settings = {**given[-1], "BOTTOMLESS_INTERNAL_SECRET": SECRET}
+        super().__init__(*(*given[:-1], settings))
 
     def _process(self, name: str, port: int) -> Process:
         if name not in INGESTS:

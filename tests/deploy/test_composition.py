@@ -41,7 +41,13 @@ SETTINGS: Final[dict[str, type[CommonSettings]]] = {
     "reader": ReaderSettings,
     "uploader": UploaderSettings,
 }
-CONTAINER_ONLY: Final = {"BOTTOMLESS_HOST", UNAUTHENTICATED, "BOTTOMLESS_LOG_JSON"}
+CONTAINER_ONLY: Final = {
+    "BOTTOMLESS_HOST",
+    UNAUTHENTICATED,
+    "BOTTOMLESS_INTERNAL_SECRET",
+    "BOTTOMLESS_METRICS_LISTEN",
+    "BOTTOMLESS_LOG_JSON",
+}
 """What a container needs, or is better with, beyond what a process on loopback is told."""
 
 
@@ -179,6 +185,7 @@ def test_what_a_user_has_to_change_is_a_variable_and_the_docs_name_it() -> None:
     assert set(variables()) == {
         "BOTTOMLESS_VERSION",
         "BOTTOMLESS_STORE_URL",
+        "BOTTOMLESS_INTERNAL_SECRET",
         "BOTTOMLESS_VALKEY_PASSWORD",
         "BOTTOMLESS_S3_ACCESS_KEY",
         "BOTTOMLESS_S3_SECRET_KEY",
@@ -211,6 +218,17 @@ def test_a_record_goes_all_the_way_through_the_composition(composed: Composed) -
     assert '"fsync"' in httpx.get(f"{filer}/etc/seaweedfs/filer.conf").text
     stranger = httpx.get(f"http://127.0.0.1:{composed.port('s3', 8333)}/bottomless")
     assert stranger.status_code == 403
+
+    secret = settings_of("manifest")["BOTTOMLESS_INTERNAL_SECRET"]
+    for name in SERVICES:
+        inside = f"http://127.0.0.1:{composed.port(name, 9080)}/metrics"
+        assert httpx.get(inside).status_code == 401
+        wrong = {"Authorization": f"Bearer {secret}x"}
+        assert httpx.get(inside, headers=wrong).status_code == 401
+        right = {"Authorization": f"Bearer {secret}"}
+        assert httpx.get(inside, headers=right).status_code == 200
+        numbers = httpx.get(f"http://127.0.0.1:{composed.port(name, 9464)}/metrics")
+        assert "bottomless_http_requests_total" in numbers.text
 
     stream = "/v1/streams/orders"
     with httpx.Client(base_url=composed.url, timeout=30) as client:

@@ -41,6 +41,7 @@ from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.descriptors import open_log_count_max
 from bottomless_server.runtime.http import create_api
+from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 
@@ -240,14 +241,14 @@ def create_service(
     if manifest is None:
         if settings.manifest_url is None:
             raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
-        manifest = Peer(settings.manifest_url, name="manifest")
+        manifest = Peer(settings.manifest_url, name="manifest", secret=secret_to_send(settings))
     return IngestService(
         settings,
         coordination,
         manifest,
         files or TimedFileCalls(),
         clocks,
-        forwarding or Forwarding(settings.ingest_forward_ms / 1000),
+        forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings)),
     )
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 import aiohttp
 import orjson
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from bottomless.errors import Code, Outcome, Unavailable
@@ -23,7 +24,11 @@ from bottomless.model.limits import MIB
 from bottomless_server.ingest.core.ownership import not_owner
 from bottomless_server.runtime.http import ClientGone
 from bottomless_server.runtime.identity.principal import Principal, note_principal, principal_of
+from bottomless_server.runtime.internal_headers import headers_to
+from bottomless_server.runtime.problems import STATUS
 from bottomless_server.runtime.tracing import passed_on
+
+log = structlog.get_logger(__name__)
 
 TENANT: Final = b"bottomless-forwarded-tenant"
 """Its presence on the internal listener says that a request was passed on."""
@@ -37,6 +42,7 @@ _CONNECTION_COUNT_MAX: Final = 256
 _CONNECT_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 15
 """Shorter than listeners keep an idle connection, so that no request meets its closing."""
+_UNAUTHENTICATED: Final = STATUS[Code.UNAUTHENTICATED]
 _READS: Final = ("GET", "HEAD")
 _HOP: Final = frozenset(
     {
@@ -118,8 +124,10 @@ def take_forwarded(scope: Scope) -> None:
 class Forwarding:
     """Connections to the other nodes, by their internal address."""
 
-    def __init__(self, answer_seconds: float) -> None:
-        """`answer_seconds`: how long an owner may be silent once it has the request."""
+    def __init__(self, answer_seconds: float, secret: str | None = None) -> None:
+        """`answer_seconds`: how long an owner may be silent once it has the request; `secret` is
+        shown to owners over TCP."""
+        self._secret = secret
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=_CONNECT_SECONDS, sock_read=answer_seconds
         )
@@ -149,6 +157,10 @@ class Forwarding:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as answer:
+                if answer.status == _UNAUTHENTICATED:
+                    # Of the client's credential the owner knows nothing: it is about ours.
+                    log.error("the internal secret is not taken", service="ingest", url=owner_url)
+                    raise _not_taken()
                 return Answer(answer.status, _kept(answer), await _read(answer))
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise not_owner() from error
@@ -179,6 +191,7 @@ class Forwarding:
             )
             session = self._sessions[owner_url] = aiohttp.ClientSession(
                 connector=connector,
+                headers=headers_to(owner_url, self._secret),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
@@ -192,6 +205,13 @@ async def send_forwarded(send: Send, answer: Answer) -> None:
         headers.pop()
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
+
+
+def _not_taken() -> Unavailable:
+    return Unavailable(
+        "the ingest service does not take the internal secret of this one",
+        code=Code.PEER_UNAVAILABLE,
+    )
 
 
 class _Body:

@@ -39,6 +39,7 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
 from bottomless_server.manifest.trusted_time import elapsed_ms
 from bottomless_server.manifest.verify import register_verify
+from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peers
 
@@ -186,8 +187,8 @@ def create_service(
             drive=drive,
             coordination=coordination,
             streams=Streams(coordination),
-            owners=owners or PeerOwners(Peers(name="ingest")),
             elapsed=elapsed,
             clock_directory=settings.data_dir,
+            owners=owners or PeerOwners(Peers(name="ingest", secret=secret_to_send(settings))),
         )
     )

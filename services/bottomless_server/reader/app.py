@@ -35,6 +35,7 @@ from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.http import create_api, wrap
+from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.peers import Peer, Peers
 
 
@@ -148,14 +149,16 @@ class _AskedPeers(NamedTuple):
 def _peers(settings: ReaderSettings, manifest: Asked | None, ingest: AskedAt | None) -> _AskedPeers:
     opened: list[Peer | Peers] = []
     waiting = ingest
+    secret = secret_to_send(settings)
     if manifest is None:
         assert settings.manifest_url is not None, "the reader needs BOTTOMLESS_MANIFEST_URL"
-        peer = Peer(settings.manifest_url, name="manifest")
+        peer = Peer(settings.manifest_url, name="manifest", secret=secret)
         opened.append(peer)
         manifest = peer
     if ingest is None or waiting is None:
-        peers = Peers(name="ingest")
-        more = Peers(name="ingest", connection_count_max=settings.reader_waiting_stream_count_max)
+        peers = Peers(name="ingest", secret=secret)
+        count_max = settings.reader_waiting_stream_count_max
+        more = Peers(name="ingest", connection_count_max=count_max, secret=secret)
         opened += [peers, more]
         ingest, waiting = peers, more
     return _AskedPeers(manifest, ingest, waiting, opened)

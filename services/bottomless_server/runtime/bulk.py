@@ -45,15 +45,16 @@ class BulkClient:
     def __init__(
         self,
         connect: Callable[[Callable[[], asyncio.BufferedProtocol]], Any],
-        host: str,
+        own_headers: Mapping[str, str],
         *,
         connection_count_max: int,
         connect_seconds: float,
         idle_seconds: float,
     ) -> None:
-        """`connect` opens a connection for a protocol, as `loop.create_connection` does."""
+        """`connect` opens a connection for a protocol, as `loop.create_connection` does;
+        `own_headers`, the host among them, stand in each request."""
         self._connect = connect
-        self._host = host
+        self._own_headers = own_headers
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
         self._room = asyncio.Semaphore(connection_count_max)
@@ -73,7 +74,7 @@ class BulkClient:
         Raises:
             NoConnection, BrokenOff, TimeoutError
         """
-        lines = {"host": self._host, **headers}
+        lines = {**self._own_headers, **headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         assert head.count("\n") == len(lines), "no header has a line end in it"
         request = f"GET {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1")

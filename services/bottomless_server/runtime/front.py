@@ -5,12 +5,12 @@
     a span (spans.py), if on          a span
     request (tracing.py)              request; ids of the caller are taken over
     shell (http.py: wrap)             shell
-    pages of strangers                /metrics
-      (foreign_pages.py)
-    other origins (cors.py)           health
-    /docs (docs_page.py), if on       the gate of a service that has not started
-    health                            the service
-    reads in flight
+    pages of strangers                the shared secret (internal_secret.py),
+      (foreign_pages.py)                over TCP
+    other origins (cors.py)           /metrics
+    /docs (docs_page.py), if on       health
+    health                            the gate of a service that has not started
+    reads in flight                   the service
     identity, rates, the services
 
 So a scrape, a probe and a preflight need no credential, and nothing of the inside is served
@@ -30,6 +30,7 @@ from bottomless_server.runtime.docs_page import with_docs
 from bottomless_server.runtime.foreign_pages import Hosts, without_foreign_pages
 from bottomless_server.runtime.health import PATHS
 from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.internal_secret import guarded
 from bottomless_server.runtime.metrics import Measured, Metrics
 from bottomless_server.runtime.route_templates import RouteTemplates
 from bottomless_server.runtime.settings import CommonSettings
@@ -70,10 +71,18 @@ class Front:
         app = without_foreign_pages(app, hosts=hosts, origins=settings.allowed_origins)
         return self._known(wrap(app), name, trusted=False)
 
-    def internal(self, app: ASGIApp, name: str) -> ASGIApp:
-        """Around what an internal listener serves, health included."""
-        app = wrap(self.metrics.served(app))
-        return self._known(app, name, trusted=True)
+    def internal(self, app: ASGIApp, name: str, url: str = "unix://") -> ASGIApp:
+        """Around what an internal listener at a url serves, health included.
+
+        Raises:
+            CannotStart: it would be open to anybody.
+        """
+        app = guarded(self.metrics.served(app), url, self._settings)
+        return self._known(wrap(app), name, trusted=True)
+
+    def measuring(self, app: ASGIApp, name: str) -> ASGIApp:
+        """Around a listener for metrics alone, which asks nobody: they name no tenant or stream."""
+        return self._known(wrap(self.metrics.served(app)), name, trusted=True)
 
     async def aclose(self) -> None:
         if self._spans is not None:

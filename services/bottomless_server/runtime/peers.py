@@ -17,13 +17,19 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import orjson
+import structlog
 
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless_server.runtime.bodies import JSON
 from bottomless_server.runtime.bulk import BrokenOff, BulkClient, NoConnection
+from bottomless_server.runtime.internal_headers import headers_to
+from bottomless_server.runtime.problems import STATUS
 from bottomless_server.runtime.tracing import passed_on
 
+log = structlog.get_logger(__name__)
+
+_UNAUTHENTICATED: Final = STATUS[Code.UNAUTHENTICATED]
 _IDLE_SECONDS: Final = 15
 """Shorter than servers keep an idle connection, so that no request meets its closing."""
 _CONNECTION_COUNT_MAX: Final = 256
@@ -61,7 +67,9 @@ class Peer:
         name: str,
         timeout_seconds: float = 10,
         connection_count_max: int = _CONNECTION_COUNT_MAX,
+        secret: str | None = None,
     ) -> None:
+        """`secret` is shown over TCP, and nowhere else."""
         self.name = name
         self.base_url = base_url
         self._timeout_seconds = timeout_seconds
@@ -69,6 +77,7 @@ class Peer:
         scheme, _, rest = base_url.partition("://")
         if scheme not in ("http", "unix") or not rest:
             raise ValueError(f"a peer's url starts with http:// or unix:///: {name}")
+        self._own_headers = headers_to(base_url, secret)
         self._socket_path = rest if scheme == "unix" else None
         self._host_url = f"http://{name}" if scheme == "unix" else base_url.rstrip("/")
         self._closed = False
@@ -197,6 +206,7 @@ class Peer:
             # A proxy from the environment has no business between our services.
             self._session = aiohttp.ClientSession(
                 connector=connector,
+                headers=self._own_headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=2**20,
                 trust_env=False,
@@ -218,7 +228,7 @@ class Peer:
 
             self._bulk = BulkClient(
                 connect,
-                url.netloc,
+                {"host": url.netloc, **self._own_headers},
                 connection_count_max=self._connection_count_max,
                 connect_seconds=_CONNECT_SECONDS,
                 idle_seconds=_IDLE_SECONDS,
@@ -233,6 +243,13 @@ class Peer:
     def _error(
         self, method: str, status: int, headers: Mapping[str, str], content: bytes
     ) -> StoreError:
+        if status == _UNAUTHENTICATED and self._socket_path is None:
+            # Nobody who asked us is at fault: the two of us have different secrets.
+            log.error("the internal secret is not taken", service=self.name, url=self.base_url)
+            return Unavailable(
+                f"the {self.name} service does not take the internal secret of this one",
+                code=Code.PEER_UNAVAILABLE,
+            )
         try:
             problem = orjson.loads(content)
             Code(problem["code"])
@@ -255,8 +272,10 @@ class Peers:
         name: str,
         timeout_seconds: float = 10,
         connection_count_max: int = _CONNECTION_COUNT_MAX,
+        secret: str | None = None,
     ) -> None:
         self._name = name
+        self._secret = secret
         self._timeout_seconds = timeout_seconds
         self._connection_count_max = connection_count_max
         self._peers: dict[str, Peer] = {}
@@ -274,6 +293,7 @@ class Peers:
                 name=self._name,
                 timeout_seconds=self._timeout_seconds,
                 connection_count_max=self._connection_count_max,
+                secret=self._secret,
             )
             self._peers[url] = peer
         return peer

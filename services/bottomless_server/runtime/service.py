@@ -171,20 +171,27 @@ def _internal_listeners(
 ) -> Iterator[tuple[str, Listener]]:
     """One for each service and perhaps one for metrics, bound one after the other."""
 
-    def listener(app: ASGIApp, program: str, bound: socket.socket) -> Listener:
-        app = front.internal(health.around(app), program)
+    def listener(app: ASGIApp, bound: socket.socket) -> Listener:
         return Listener(app, bound, close_seconds=INTERNAL_CLOSE_SECONDS, bounds=front.bounds)
 
     for name, gate in gates.items():
-        yield name, listener(gate, f"bottomless-{name}", bind_internal(urls[name]))
+        url = urls[name]
+        app = front.internal(health.around(gate), f"bottomless-{name}", url)
+        yield name, listener(app, bind_internal(url))
     if front.metrics_listen is not None:
-        yield "metrics", listener(_nothing, "bottomless", _bind_metrics(front.metrics_listen))
+        bound = _bind_metrics(front.metrics_listen)
+        yield "metrics", listener(front.measuring(health.around(_nothing), "bottomless"), bound)
 
 
 def _bind_metrics(listen: str) -> socket.socket:
+    wrong = CannotStart("BOTTOMLESS_METRICS_LISTEN must look like host:port")
     if listen.startswith("unix:"):
-        raise CannotStart("BOTTOMLESS_METRICS_LISTEN must look like host:port")
-    return bind_internal(internal_url(listen, Path(), "metrics"))
+        raise wrong
+    try:
+        url = internal_url(listen, Path(), "metrics")
+    except CannotStart:
+        raise wrong from None
+    return bind_internal(url)
 
 
 async def _nothing(scope: Scope, _: Receive, send: Send) -> None:

@@ -35,6 +35,14 @@ class CommonSettings(IdentitySettings):
     """Where the internal listener is: `host:port` or `unix:///path`; a socket in the data
     directory if it is not said."""
 
+    internal_secret: str | None = None
+    """What internal listeners over TCP ask for, the same for all services: 32 to 128 letters,
+    digits, `-` and `_`. Two with a comma between them are both taken, and the first is sent."""
+    internal_secret_file: Path | None = None
+    """A file with it, instead."""
+    allow_unauthenticated_internal: bool = False
+    """Without a secret, have an internal listener over TCP all the same."""
+
     store_url: str | None = None
     """The object store: `file:///directory` or `s3://bucket/prefix?…`; see *Store URL*."""
     store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0

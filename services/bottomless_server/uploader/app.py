@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
 from bottomless_server.runtime.http import create_api
+from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
@@ -100,8 +101,8 @@ def create_service(
         Parts(
             settings=settings,
             drive=drive,
-            ingest=ingest or Peers(name="ingest"),
-            manifest=ManifestCalls(manifest or _manifest(settings.manifest_url)),
+            ingest=ingest or Peers(name="ingest", secret=secret_to_send(settings)),
+            manifest=ManifestCalls(manifest or _manifest(settings)),
             budget=ByteBudget(settings.uploader_memory_bytes),
             retries=Retries(settings),
             clock_ms=_clock_ms,
@@ -109,11 +110,11 @@ def create_service(
     )
 
 
-def _manifest(url: str | None) -> Peer:
-    if url is None:
+def _manifest(settings: UploaderSettings) -> Peer:
+    if settings.manifest_url is None:
         raise CannotStart("the uploader needs BOTTOMLESS_MANIFEST_URL")
     try:
-        return Peer(url, name="manifest")
+        return Peer(settings.manifest_url, name="manifest", secret=secret_to_send(settings))
     except ValueError as error:
         raise CannotStart(
             "BOTTOMLESS_MANIFEST_URL must look like http://host:port or unix:///path"

@@ -9,6 +9,7 @@ from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.identity.jwks import Jwks, loader
 from bottomless_server.runtime.identity.keys import Keys
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
+from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 from bottomless_server.runtime.settings import CommonSettings
@@ -33,7 +34,8 @@ async def open_gate(settings: CommonSettings, manifest_url: str | None) -> Async
         return
     if manifest_url is None:
         raise CannotStart("BOTTOMLESS_IDENTITY needs BOTTOMLESS_MANIFEST_URL")
-    async with Peer(manifest_url, name="manifest") as manifest:
+    secret = secret_to_send(settings)
+    async with Peer(manifest_url, name="manifest", secret=secret) as manifest:
         authenticator = Authenticator(Keys(manifest, settings.identity_fresh_seconds), tokens)
         try:
             yield Gate(authenticator, audit, check_seconds=check_seconds)
