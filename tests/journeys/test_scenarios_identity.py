@@ -217,6 +217,21 @@ def test_a_revoked_key_is_refused_within_half_a_minute(house: House) -> None:
     assert time.monotonic() - revoked_at < REVOKED_SECONDS
 
 
+def test_a_revoked_or_rotated_key_is_refused_at_once_where_that_was_asked_for(house: House) -> None:
+    """F4: for five seconds more the service that had answered let it in."""
+    for change in ("revoke", "rotate"):
+        key = house.key("*")
+        with house.client(key["secret"]) as holder, house.client() as operator:
+            assert holder.get("/v1/streams/nothing").status_code == 404
+            path = f"/v1/keys/{key['key_id']}"
+            if change == "revoke":
+                assert operator.delete(path).status_code == 200
+            else:
+                answer = operator.post(f"{path}/rotate", json={"overlap_seconds": 0})
+                assert answer.status_code == 200
+            assert holder.get("/v1/streams/nothing").status_code == 401
+
+
 def test_a_key_is_refused_after_its_end(house: House) -> None:
     """H3: expired."""
     key = house.key("*", ttl_seconds=6)

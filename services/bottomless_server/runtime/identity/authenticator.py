@@ -72,6 +72,10 @@ class Authenticator:
         self._verdicts[digest] = _Verdict(principal, until, version)
         return principal
 
+    def forget_key(self, key_id: str) -> None:
+        """An API key was changed by a request to this process."""
+        self._keys.forget(key_id)
+
     async def aclose(self) -> None:
         await self._keys.aclose()
         if self._tokens is not None:

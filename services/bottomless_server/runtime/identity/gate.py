@@ -41,6 +41,9 @@ REFUSAL_LOGGED_SECONDS: Final = 1.0
 """At most one line in so long says why a credential was refused: anybody can cause them."""
 
 
+_CHANGES_KEY: Final = frozenset({"key.revoke", "key.rotate"})
+
+
 class _Asked(NamedTuple):
     """What one request is, as far as the table knows it."""
 
@@ -81,12 +84,32 @@ class Gate:
             note_principal(scope, principal)
             if self._authenticator is not None and scope["method"] == "GET":
                 send = self._checked_late(self._authenticator, scope, send, principal, asked.found)
-            if asked.audited is None:
-                await app(scope, receive, send)
-            else:
-                await self._audit_of(app, scope, receive, send, principal, asked.audited)
+            ended = None if self._authenticator is None else _key_changed(asked)
+            try:
+                if ended is not None:
+                    send = self._forgetting(send, ended)
+                if asked.audited is None:
+                    await app(scope, receive, send)
+                else:
+                    await self._audit_of(app, scope, receive, send, principal, asked.audited)
+            finally:
+                if ended is not None:
+                    self._forget(ended)
 
         return gated
+
+    def _forgetting(self, send: Send, key_id: str) -> Send:
+        """A send for an answer that tells of a key's end: it is at an end here before."""
+
+        async def send_forgotten(message: Message) -> None:
+            self._forget(key_id)
+            await send(message)
+
+        return send_forgotten
+
+    def _forget(self, key_id: str) -> None:
+        if self._authenticator is not None:
+            self._authenticator.forget_key(key_id)
 
     async def _known(self, authenticator: Authenticator, scope: Scope) -> Principal:
         """Raises:
@@ -214,6 +237,14 @@ def judge(principal: Principal, method: str, found: Found | None) -> None:
         allowed = allowed and principal.tenant == TENANT_DEFAULT
     if not allowed:
         raise forbidden()
+
+
+def _key_changed(asked: _Asked) -> str | None:
+    """Which API key a request revokes or rotates. Whatever is answered: also with an error it may
+    have happened, and to ask once more costs nothing."""
+    if asked.found is None or asked.audited is None or asked.audited.action not in _CHANGES_KEY:
+        return None
+    return asked.found.parts.get("key_id")
 
 
 def _asked(scope: Scope) -> _Asked:

@@ -2,7 +2,8 @@
 
 Every request asks for one, so what manifest said is kept: it is used for at most `fresh_seconds`
 and asked for again, ahead of time, after half of that. So a revoked key is refused everywhere
-at most that much later. While manifest does not answer, what it said is used for GRACE_SECONDS,
+at most that much later, and at once where the revocation was asked for: what is known of that key
+is forgotten before it is answered. While manifest does not answer, what it said is used for GRACE_SECONDS,
 measured from when it was asked; after that nobody can be let in, and nobody is.
 
 A secret that is not the one that is known may be newer than what is known: so it is asked for
@@ -88,6 +89,8 @@ class Keys:
         self._known: LRUCache[str, _Known] = LRUCache(KEY_COUNT_MAX)
         self._unknown: LRUCache[str, float] = LRUCache(UNKNOWN_COUNT_MAX)
         self._asking: dict[str, asyncio.Task[_Known | None]] = {}
+        self._outdated: set[asyncio.Task[_Known | None]] = set()
+        """Questions that were asked before their key was changed: nobody remembers the answers."""
         self._strangers = asyncio.Semaphore(STRANGER_COUNT_MAX)
 
     def at_once(self, key: ApiKey) -> Principal | None:
@@ -124,9 +127,17 @@ class Keys:
                 raise
             return self._checked(known, key)
 
+    def forget(self, key_id: str) -> None:
+        """A key was changed here just now: nothing that was said of it before counts, and nothing
+        that was asked before, whenever its answer comes."""
+        self._known.pop(key_id, None)
+        self._unknown.pop(key_id, None)
+        if (asking := self._asking.pop(key_id, None)) is not None:
+            self._outdated.add(asking)
+
     async def aclose(self) -> None:
         """Give up what is being asked."""
-        asking = list(self._asking.values())
+        asking = [*self._asking.values(), *self._outdated]
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -194,7 +205,10 @@ class Keys:
         return asking
 
     def _asked(self, key_id: str, task: asyncio.Task[_Known | None]) -> None:
-        del self._asking[key_id]
+        if task in self._outdated:
+            self._outdated.discard(task)
+        else:
+            del self._asking[key_id]
         # Looked at here, since a question ahead of time has nobody waiting for its answer.
         if not task.cancelled():
             task.exception()
@@ -210,16 +224,21 @@ class Keys:
             if error.code is Code.NOT_FOUND:
                 # Nothing is served at this path: that is no manifest that knows keys.
                 raise _cannot_ask() from error
-            self._known.pop(key_id, None)
-            self._unknown[key_id] = asked_at
+            if not self._is_outdated():
+                self._known.pop(key_id, None)
+                self._unknown[key_id] = asked_at
             return None
         except StoreError:
             if (before := self._known.get(key_id)) is not None:
                 before.refresh_at = self._elapsed() + PAUSE_SECONDS
             raise
-        self._unknown.pop(key_id, None)
-        self._known[key_id] = known
+        if not self._is_outdated():
+            self._unknown.pop(key_id, None)
+            self._known[key_id] = known
         return known
+
+    def _is_outdated(self) -> bool:
+        return asyncio.current_task() in self._outdated
 
     def _read(self, key_id: str, body: Any, asked_at: float) -> _Known:
         try:
