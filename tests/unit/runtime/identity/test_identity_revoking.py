@@ -85,13 +85,18 @@ class Operated(Authenticator):
         return await super().principal(token)
 
 
+def remember(key_id: str) -> None:
+    """What stands in for the forgetting where that is taken away."""
+    assert key_id == KEY_ID
+
+
 class World:
     def __init__(self, forget: bool = True) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0
         self.keys = Keys(self.manifest, 10.0, elapsed=lambda: self.elapsed)
         if not forget:
-            self.keys.forget = lambda _: None  # type: ignore[method-assign]
+            self.keys.forget = remember  # type: ignore[method-assign]
         gate = Gate(Operated(self.keys, None), Audit(None), check_seconds=5)
         app: ASGIApp = wrap(gate.around(self.manifest.public))
         self.client = client_of(app)
