@@ -51,7 +51,6 @@ def create_app() -> typer.Typer:
     """The command line with every command that is installed."""
     app = typer.Typer(
         name="bottomless",
-        help="Streams that never end, over HTTP.",
         epilog=EXIT_CODES,
         cls=Guarded,
         no_args_is_help=True,
@@ -95,6 +94,12 @@ def _encodable(word: str) -> bool:
     return True
 
 
+def _if_asked(asked: bool) -> None:
+    if asked:
+        _print_version()
+        raise typer.Exit
+
+
 def _root(
     context: typer.Context,
     url: Annotated[
@@ -123,8 +128,15 @@ def _root(
             help=f"Certificates to trust, where the server's are of your own; else {CA_FILE}."
         ),
     ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_if_asked, help="Print the version."),
+    ] = False,
 ) -> None:
-    """Streams that never end, over HTTP."""
+    """Streams that never end, over HTTP.
+
+    These options are taken before a command and after it.
+    """
     given = {"url": url, "profile": profile, "token_file": token_file, "ca_file": ca_file}
     context.obj = Session.of_parameters(given)
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from bottomless.cli.connection import CHOICE, Choice
+from bottomless.cli.either_side import spread_options
 from bottomless.cli.reasons import reason_of
 from bottomless.errors import (
     Code,
@@ -82,6 +83,10 @@ _ADVICE_BY_CODE: Final = {
 
 class Guarded(TyperGroup):
     """The group of all commands; no failure that can be foreseen leaves it as a traceback."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        spread_options(self)
 
     def invoke(self, ctx: Any) -> Any:
         with failures_told(lambda: ctx.meta.get(CHOICE)):
