@@ -6,6 +6,7 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.output import Form, Output, line, show
+from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
 
@@ -33,9 +34,7 @@ def _resolve(
     stream: Stream,
     spec: Annotated[
         str,
-        typer.Argument(
-            help="first, last, next, 1040, tail:10, timestamp:T, interval:1h or stored."
-        ),
+        typer.Argument(callback=checked_place, help=f"{CHOICES}."),
     ],
     consumer: Annotated[str | None, typer.Option(help="With `stored`: whose offset.")] = None,
     output: Output = Form.TABLE,

@@ -8,10 +8,11 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.records import RecordForm, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
-from bottomless.model.limits import MIB, OFFSET_MAX, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
+from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
 if TYPE_CHECKING:
     from io import IOBase
@@ -51,12 +52,11 @@ def _read(
     stream: Stream,
     start: Annotated[
         str,
-        typer.Option(
-            "--from", help="first, last, next, 1040, tail:10, timestamp:T, interval:1h or stored."
-        ),
+        typer.Option("--from", callback=checked_place, help=f"{CHOICES}."),
     ] = "first",
     until: Annotated[
-        int | None, typer.Option(min=0, max=OFFSET_MAX + 1, help="Stop before this offset.")
+        str | None,
+        typer.Option(callback=checked_place, help="Stop before this place, said as with --from."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Records.")] = None,
     consumer: Annotated[str | None, typer.Option(help="With --from stored: whose.")] = None,
@@ -82,7 +82,7 @@ def span_of(
     stream: str,
     start: str,
     *,
-    until: int | None = None,
+    until: str | None = None,
     limit: int | None = None,
     consumer: str | None = None,
 ) -> Span:
@@ -93,8 +93,18 @@ def span_of(
     if found["clamped"] and start.isdigit():
         tell(f"offset {start} is not there; this starts at {found['offset']}")
     bounds = client.bounds(stream)
-    end = bounds["next_offset"] if until is None else min(until, bounds["next_offset"])
+    end = bounds["next_offset"]
+    if until is not None:
+        end = min(end, _end_of(client, stream, until, asked))
     return Span(found["stream_id"], found["offset"], end, limit)
+
+
+def _end_of(client: "Client", stream: str, until: str, asked: Mapping[str, str]) -> int:
+    # A number is what it is; the server would move one that retention has passed.
+    if until.isdigit():
+        return int(until)
+    end: int = client.resolve(stream, until, **asked)["offset"]
+    return end
 
 
 def read_span(

@@ -12,6 +12,7 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.records import FollowForm, RecordForm, Writer, writer_of
 from bottomless.cli.session import open_client
@@ -39,7 +40,10 @@ def _tail(
         bool, typer.Option("--follow", "-f", help="Stay, and write what comes.")
     ] = False,
     start: Annotated[
-        str | None, typer.Option("--from", help="Start there instead; as `read` takes it.")
+        str | None,
+        typer.Option(
+            "--from", callback=checked_place, help="Start there instead; as `read` takes it."
+        ),
     ] = None,
     consumer: Annotated[
         str | None,

@@ -36,6 +36,7 @@ from bottomless.client.outbox import (
     IN_FLIGHT_DEFAULT,
     Sending,
 )
+from bottomless.client.place import Place
 from bottomless.client.producer import AsyncProducer, Wanted
 from bottomless.client.reads import ReadCalls
 from bottomless.client.retry import RETRY_SECONDS
@@ -128,7 +129,7 @@ class AsyncClient(
         stream: str,
         name: str | None = None,
         *,
-        start: int | str = "first",
+        start: Place = "first",
         auto_commit: bool = True,
         commit_seconds: float = COMMIT_SECONDS_DEFAULT,
         max_bytes: int = PAGE_SIZE_DEFAULT,

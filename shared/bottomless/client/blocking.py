@@ -8,9 +8,10 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import update_wrapper
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, get_args
 
 from bottomless.client.aio import AsyncClient
 from bottomless.client.blocking_consumer import Consumer
@@ -25,6 +26,38 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+_WORDS: Final = (
+    ("for `async with` and `async for`", "for `with` and `for`"),
+    ("`async with`", "`with`"),
+    ("`async for`", "`for`"),
+    ("AsyncIterator", "Iterator"),
+    ("AsyncConsumer", "Consumer"),
+    ("AsyncProducer", "Producer"),
+)
+"""What a program without a loop calls what one with a loop has."""
+
+
+def _explain(mine: Callable[..., Any], theirs: Callable[..., Any]) -> None:
+    """Give a method the name, the text and the signature of its twin, in its own words."""
+    update_wrapper(mine, theirs)
+    told = signature(theirs)
+    kind = told.return_annotation
+    if iscoroutinefunction(theirs):
+        blocking = kind
+    elif kind in _KINDS:
+        blocking = _KINDS[kind]
+    else:
+        blocking = Iterator[get_args(kind)[0]]  # type: ignore[misc]
+    # `help` and notebooks look at these, and not at what a checker of types finds.
+    mine.__signature__ = told.replace(return_annotation=blocking)  # type: ignore[attr-defined]
+    mine.__annotations__ = {**theirs.__annotations__, "return": blocking}
+    for theirs_word, my_word in _WORDS:
+        mine.__doc__ = (mine.__doc__ or "").replace(theirs_word, my_word)
+
+
+_KINDS: Final[dict[Any, Any]] = {AsyncConsumer: Consumer, AsyncProducer: Producer}
+
+
 def _waits(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Client", P], T]:
@@ -33,7 +66,7 @@ def _waits(
     def waiting(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method(self._inner, *args, **kwargs))
 
-    update_wrapper(waiting, method)
+    _explain(waiting, method)
     return waiting
 
 
@@ -46,7 +79,7 @@ def _iterates(
         # Not handed on: the client has to be there for as long as the items come.
         yield from self._thread.iterate(method(self._inner, *args, **kwargs))
 
-    update_wrapper(iterating, method)
+    _explain(iterating, method)
     return iterating
 
 
@@ -60,7 +93,7 @@ def _produces(
         self._thread.run(inner.start())
         return Producer(inner, self._thread, self)
 
-    update_wrapper(producing, method)
+    _explain(producing, method)
     return producing
 
 
@@ -72,7 +105,7 @@ def _consumes(
     def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
         return Consumer(method(self._inner, *args, **kwargs), self._thread, self)
 
-    update_wrapper(consuming, method)
+    _explain(consuming, method)
     return consuming
 
 

@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.follow import Batch, FollowCalls
+from bottomless.client.place import Place, spec_of
 from bottomless.client.streams import StreamCalls
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
@@ -40,8 +41,8 @@ class Consuming:
     stream: str
     name: str | None = None
     """Whose offset is stored; without one none is."""
-    start: int | str = "first"
-    """An offset or an offset spec; with a name for the first time only."""
+    start: Place = "first"
+    """An offset, an offset spec or a time; with a name for the first time only."""
     auto_commit: bool = True
     commit_seconds: float = COMMIT_SECONDS_DEFAULT
     """How long what is processed may stay uncommitted; 0 commits before each batch."""
@@ -66,7 +67,7 @@ class Consuming:
         if self.expect_stream_id is not None:
             query["expect_stream_id"] = self.expect_stream_id
         if self.name is not None:
-            query |= {"consumer": self.name, "default": self.start}
+            query |= {"consumer": self.name, "default": spec_of(self.start)}
         return query
 
 

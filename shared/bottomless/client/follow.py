@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from bottomless.client.address import stream_path
+from bottomless.client.place import Place, spec_of
 from bottomless.client.problems import error_from_problem
 from bottomless.client.record import Record
 from bottomless.client.retry import Backoff, jittered
@@ -45,7 +46,7 @@ class FollowCalls(Wire):
         self,
         /,
         name: str,
-        offset: int | str,
+        offset: Place,
         *,
         on_outage: Callable[[StoreError], None],
         **parameters: int | str,
@@ -63,7 +64,7 @@ class FollowCalls(Wire):
         query: dict[str, int | str] = {
             "on_out_of_range": "error",
             **parameters,
-            "offset": offset,
+            "offset": spec_of(offset),
             "follow": "true",
         }
         connected = False

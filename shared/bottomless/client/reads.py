@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bottomless.client.address import stream_path
 from bottomless.client.encoding import ARROW
+from bottomless.client.place import Place, spec_of
 from bottomless.client.record import Record, records_of
 from bottomless.client.wire import Wire, members, stranger
 from bottomless.errors import Unavailable
@@ -65,14 +66,14 @@ class ArrowPage(NamedTuple):
 class ReadCalls(Wire):
     """What `openapi/reader.yaml` says of records and offsets."""
 
-    async def read(self, /, name: str, offset: int | str, **parameters: int | str) -> Page:
-        """Read one page from an offset or an offset spec.
+    async def read(self, /, name: str, offset: Place, **parameters: int | str) -> Page:
+        """Read one page from an offset, an offset spec or a time (`datetime`) on.
 
         Raises:
             OffsetGone: retention or trim passed the offset; `on_out_of_range="clamp"` begins
                 with what is there.
         """
-        query = {"offset": offset, "on_out_of_range": "error", **parameters}
+        query = {"offset": spec_of(offset), "on_out_of_range": "error", **parameters}
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
         value = members(answer)
         return Page(
@@ -82,14 +83,12 @@ class ReadCalls(Wire):
             value.get("gaps") or (),
         )
 
-    async def read_arrow(
-        self, /, name: str, offset: int | str, **parameters: int | str
-    ) -> ArrowPage:
+    async def read_arrow(self, /, name: str, offset: Place, **parameters: int | str) -> ArrowPage:
         """Read one page as Arrow; its size is bounded by bytes. Raises as `read`."""
         import pyarrow as pa  # noqa: PLC0415  # it takes longer to load than a question to ask
 
         query = {
-            "offset": offset,
+            "offset": spec_of(offset),
             "max_bytes": PAGE_SIZE_MAX,
             "on_out_of_range": "error",
             **parameters,
@@ -113,7 +112,7 @@ class ReadCalls(Wire):
         self,
         /,
         name: str,
-        offset: int | str,
+        offset: Place,
         *,
         until_offset: int | None = None,
         **parameters: int | str,
@@ -143,10 +142,10 @@ class ReadCalls(Wire):
             query |= {"on_out_of_range": "error", "expect_stream_id": page.stream_id}
             offset = page.next_offset
 
-    async def resolve(self, /, name: str, spec: str, **parameters: int | str) -> dict[str, Any]:
-        """The offset where a read with this offset spec would start."""
+    async def resolve(self, /, name: str, spec: Place, **parameters: int | str) -> dict[str, Any]:
+        """The offset where a read from this place would start."""
         path = f"{stream_path(name)}/offsets/resolve"
-        return members(await self._send("GET", path, {"spec": spec, **parameters}))
+        return members(await self._send("GET", path, {"spec": spec_of(spec), **parameters}))
 
     async def bounds(self, /, name: str, **parameters: int | str) -> dict[str, Any]:
         """Everything that is known of a stream's offsets and times.

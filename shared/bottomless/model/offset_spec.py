@@ -15,6 +15,7 @@ _RFC3339 = re.compile(
     r"([Zz]|[+-][0-9]{2}:[0-5][0-9])",
     re.ASCII,
 )
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _LONG_YEARS = re.compile(r"[1-9][0-9]{3,8}Y", re.ASCII)
 _INTERVAL_SECONDS_MAX: Final = 1_000 * 31_536_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -100,6 +101,16 @@ def parse_offset_spec(text: str) -> OffsetSpec:
     raise _bad_spec(
         "an offset spec is first, last, next, stored, an integer, tail:N, timestamp:T or interval:D"
     )
+
+
+def spec_of_place(text: str) -> str:
+    """A place as people write it, as an offset spec: a bare date or time of RFC 3339 is a time.
+
+    A date alone is its midnight in UTC. Everything else is left as it is.
+    """
+    if _DATE.fullmatch(text):
+        return f"timestamp:{text}T00:00:00Z"
+    return f"timestamp:{text}" if _RFC3339.fullmatch(text) else text
 
 
 def parse_offset(text: str) -> int:

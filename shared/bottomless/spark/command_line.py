@@ -22,7 +22,8 @@ Url = Annotated[
     str | None, typer.Option(help=f"The server; else {URL_VARIABLE}.", show_default=URL_DEFAULT)
 ]
 Start = Annotated[
-    str | None, typer.Option("--from", help="First offset: earliest, 1040, -1000 or -10m.")
+    str | None,
+    typer.Option("--from", help="First offset: first, 1040, tail:1000, interval:10m or a time."),
 ]
 End = Annotated[str | None, typer.Option("--until", help="Stop before this offset; as --from.")]
 Extra = Annotated[

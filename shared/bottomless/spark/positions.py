@@ -1,9 +1,11 @@
 """Where a read begins and ends, as an option says it: to values. Pure.
 
-earliest, latest     the bounds of the stream
+first, next          the bounds of the stream; Spark's own words are earliest and latest
 1000                 an offset
--1000                so many records before the end
--10m                 what was committed within the last ten minutes
+tail:1000, -1000     so many records before the end
+interval:10m, -10m   what was committed within the last ten minutes
+timestamp:T          what was committed at a time or after it: RFC 3339, or ms since 1970
+2026-11-22           the same, of the midnight in UTC at which that day begins
 {"orders": 1000}     an offset of the stream that is named, or one of the above as text
 {"v":1,"s":{…}}      a position as a streaming checkpoint has it, with the stream's id
 """
@@ -19,15 +21,24 @@ from bottomless.model.offset_spec import (
     Ago,
     At,
     First,
+    Last,
     Next,
     Since,
+    Stored,
     Tail,
     parse_offset,
     parse_offset_spec,
     parse_timestamp,
+    spec_of_place,
 )
 
 OFFSET_VERSION: Final = 1
+
+_WORDS: Final = {"earliest": "first", "latest": "next", "first": "first", "next": "next"}
+_CHOICES: Final = (
+    "first (or earliest), next (or latest), an offset, tail:1000 (or -1000), "
+    "interval:10m (or -10m), timestamp:T or a date"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +61,21 @@ def parse_position(name: str, text: str, stream: StreamName) -> Position:
     text = text.strip()
     if text.startswith("{"):
         return _of_json(name, text, stream)
-    if text.lower() in {"earliest", "latest"}:
-        return First() if text.lower() == "earliest" else Next()
-    if not text.startswith("-"):
-        return At(parse_offset(text))
-    if text[1:].isdigit():
-        return Tail(parse_offset(text[1:]))
-    back = parse_offset_spec(f"interval:{text[1:]}")
-    assert isinstance(back, Ago)
-    return back
+    try:
+        spec = parse_offset_spec(_in_words_of_http(text))
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the option {name} is {_CHOICES}: {error.message}") from error
+    if isinstance(spec, Last | Stored):
+        raise InvalidRequest(f"the option {name} is {_CHOICES}")
+    return spec
+
+
+def _in_words_of_http(text: str) -> str:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if text.startswith("-"):
+        return f"tail:{text[1:]}" if text[1:].isdigit() else f"interval:{text[1:]}"
+    return spec_of_place(text)
 
 
 def parse_time(text: str) -> Since:

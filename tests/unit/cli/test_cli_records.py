@@ -114,6 +114,36 @@ def test_a_read_of_many_pages_is_whole_and_keeps_to_its_bounds(cli: CommandLine)
     ] == [11_998, 11_999]
 
 
+def test_a_place_may_be_a_time_and_so_may_the_end(cli: CommandLine) -> None:
+    cli.stream("timed", "a", "b")
+    cli.ok("produce", "timed", cli.file(b"c\n"))
+    last = cli.json("read", "timed")[2]["timestamp"]
+    assert cli.ok("read", "timed", "--until", last) == "a\nb\n"
+    assert cli.ok("read", "timed", "--from", last) == "c\n"
+    assert cli.ok("read", "timed", "--from", "2000-01-01", "--until", "tail:2") == "a\n"
+    assert cli.ok("read", "timed", "--until", "2000-01-01") == ""
+    assert cli.ok("resolve", "timed", "2000-01-01") == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("read", "s", "--from", "yesterday"), "--from"),
+        (("read", "s", "--until", "2026-13-01"), "--until"),
+        (("tail", "s", "--from", "tail:x"), "--from"),
+        (("resolve", "s", "earliest"), "'spec'"),
+    ],
+)
+def test_a_place_that_is_none_is_told_with_the_option_and_its_choices(
+    cli: CommandLine, words: tuple[str, ...], named: str
+) -> None:
+    result = cli.run(*words)
+    told = " ".join(result.stderr.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert named in told
+    assert "tail:10, timestamp:T or a time such as 2026-11-22" in told
+
+
 def test_a_start_that_is_not_there_is_said(cli: CommandLine) -> None:
     cli.stream("short", "a", "b")
     result = cli.run("read", "short", "--from", 99)

@@ -4,12 +4,13 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import subprocess
 import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from support.raw_server import RawServer, answer, problem, raw_server
@@ -17,7 +18,8 @@ from support.strict_ingest import StrictIngest
 from support.waiting import until
 
 import bottomless
-from bottomless.client import AsyncClient, Client
+from bottomless import errors
+from bottomless.client import AsyncClient, Client, Consumer, Producer
 from bottomless.client.loop_thread import LoopThread
 from bottomless.errors import NotFound, Outcome, Unavailable
 
@@ -53,10 +55,30 @@ def test_each_call_has_its_twin_with_the_same_words() -> None:
     assert public(AsyncClient) - {"aclose"} == public(Client) - {"close"}
     for name in public(Client) - {"close"}:
         mine, theirs = getattr(Client, name), getattr(AsyncClient, name)
-        assert mine.__doc__ == theirs.__doc__ or name == "fragment_bytes"
-        assert str(inspect.signature(mine)) == str(inspect.signature(theirs)) or (
-            name == "fragment_bytes"
-        )
+        if name == "fragment_bytes":
+            continue
+        assert mine.__doc__ == theirs.__doc__.replace("Async", "").replace("`async ", "`")
+        assert blocking(inspect.signature(mine)) == blocking(inspect.signature(theirs))
+        assert "Async" not in str(inspect.signature(mine))
+
+
+def blocking(signature: inspect.Signature) -> str:
+    text = re.sub(r"collections\.abc\.(Async)?Iterator", "Iterator", str(signature))
+    return re.sub(r"bottomless\.client\.(blocking_)?(\w+)\.(Async)?", r"\2.", text)
+
+
+def test_help_of_the_blocking_client_speaks_of_what_it_gives() -> None:
+    assert inspect.signature(Client.consumer).return_annotation is Consumer
+    assert inspect.signature(Client.producer).return_annotation is Producer
+    assert "for `with` and `for`" in (Client.consumer.__doc__ or "")
+    assert get_type_hints(Client.consumer)["return"] is Consumer
+
+
+def test_the_errors_to_catch_are_in_the_package() -> None:
+    kinds = {error for error in vars(errors).values() if inspect.isclass(error)}
+    wanted = {kind.__name__ for kind in kinds if issubclass(kind, errors.StoreError)}
+    assert wanted <= set(bottomless.__all__)
+    assert bottomless.OffsetGone is errors.OffsetGone
 
 
 def test_the_package_shows_both_and_loads_neither_before_it_is_named() -> None:

@@ -119,6 +119,13 @@ STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
     [
         ("earliest", First()),
         ("Latest", Next()),
+        ("first", First()),
+        ("next", Next()),
+        ("tail:1000", Tail(1000)),
+        ("interval:10m", Ago(600)),
+        ("timestamp:1787390399120", Since(1787390399120)),
+        ("2026-08-22", Since(1787356800000)),
+        ('{"orders": "tail:7"}', Tail(7)),
         ("0", At(0)),
         ("-1000", Tail(1000)),
         ("-10m", Ago(600)),
@@ -132,6 +139,12 @@ STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 @pytest.mark.parametrize("which", ["starting", "ending"])
 def test_a_position_may_be_said_in_many_ways(which: str, text: str, wanted: Position) -> None:
     assert getattr(parse_options({**NEEDED, f"{which}Offsets": text}), which) == wanted
+
+
+@pytest.mark.parametrize("text", ["last", "stored", "begin", "tail:x", "-x", "interval:7"])
+def test_a_position_that_is_none_is_told_with_the_option_and_its_choices(text: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"startingOffsets.* is first .*tail:1000"):
+        parse_options({**NEEDED, "startingOffsets": text})
 
 
 @pytest.mark.parametrize("text", ["2026-08-22T09:19:59.120Z", "1787390399120"])
