@@ -195,7 +195,7 @@ async def _serve(
     async with open_gate(settings, urls["manifest"]) as gate:
         return await serve(
             services,
-            public_app=gate.around(limits.around(Dispatcher(apps, route, "Bottomless"))),
+            public_app=gate.around(limits.around(Dispatcher(apps, route))),
             host=settings.host,
             port=settings.port,
             internal_urls=urls,

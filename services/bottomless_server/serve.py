@@ -4,12 +4,13 @@ import os
 import signal
 import sys
 from enum import StrEnum
-from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
+
+from bottomless_server.runtime.loopback import is_loopback
 
 UNAUTHENTICATED: Final = "BOTTOMLESS_ALLOW_UNAUTHENTICATED"
 
@@ -64,7 +65,7 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
 
     try:
         settings = CommonSettings(**given)
-        if not (_loopback(settings.host) or settings.identity or settings.allow_unauthenticated):
+        if not (is_loopback(settings.host) or settings.identity or settings.allow_unauthenticated):
             return _fail(
                 f"{settings.host} can be reached from other machines and nobody is asked who they "
                 f"are; set BOTTOMLESS_IDENTITY=true (docs/identity.md), or {UNAUTHENTICATED}=1 to "
@@ -87,13 +88,6 @@ def _stop_before_start(_: int, __: FrameType | None) -> None:
     # An exception would be lost where the signal falls into a callback, such as one of a fork.
     # The kernel lets go of the lock, and the embedded Valkey dies with its parent.
     os._exit(0)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _fail(sentence: str) -> int:

@@ -1,4 +1,4 @@
-"""Write services/bottomless_server/contract/ anew, after openapi/ was changed.
+"""Write services/bottomless_server/contract/public.json anew, after openapi/ was changed.
 
 PYTHONPATH=tests .venv/bin/python -m contract_http.regenerate
 """
@@ -9,14 +9,13 @@ from typing import Final
 
 from support.documents import PUBLIC, bundled
 
-SERVED: Final = Path(__file__).parents[2] / "services/bottomless_server/contract"
+SERVED: Final = Path(__file__).parents[2] / "services/bottomless_server/contract/public.json"
 
 
 def main() -> None:
-    SERVED.mkdir(exist_ok=True)
-    for name in PUBLIC:
-        text = json.dumps(bundled(name), indent=1, ensure_ascii=False)
-        (SERVED / f"{name}.json").write_text(text + "\n")
+    SERVED.parent.mkdir(exist_ok=True)
+    text = json.dumps(bundled(*PUBLIC), indent=1, ensure_ascii=False)
+    SERVED.write_text(text + "\n")
 
 
 if __name__ == "__main__":

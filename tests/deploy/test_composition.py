@@ -47,6 +47,7 @@ CONTAINER_ONLY: Final = {
     "BOTTOMLESS_INTERNAL_SECRET",
     "BOTTOMLESS_METRICS_LISTEN",
     "BOTTOMLESS_LOG_JSON",
+    "BOTTOMLESS_DOCS",  # On by itself where a process listens on loopback.
 }
 """What a container needs, or is better with, beyond what a process on loopback is told."""
 

@@ -85,7 +85,8 @@ NOWHERE: Final = [
     "/v1/%2e%2e/internal/v1/commits",
     "/v1/..%2Fmetrics",
     "//internal/v1/commits",
-    "/openapi.json",
+    "/docs2",
+    "/openapi.yaml",
     "/livez/",
     "/-/problem",
 ]
@@ -153,6 +154,15 @@ def test_a_head_that_a_service_would_refuse_reaches_it(echoes: httpx.Client) -> 
     assert ask(echoes, "GET", path).headers["target"] == path
     large = echoes.get("/v1/streams/orders", headers={"authorization": "x" * 15 * KIB})
     assert large.headers["asked"] == "manifest"
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/docs/swagger-ui.css"])
+def test_the_contract_and_its_page_are_those_of_the_manifest_service(
+    echoes: httpx.Client, path: str
+) -> None:
+    """D12: they were 404 here."""
+    answer = ask(echoes, "GET", path)
+    assert (answer.headers["asked"], answer.headers["target"]) == ("manifest", path)
 
 
 @pytest.mark.parametrize("path", NOWHERE)

@@ -235,7 +235,8 @@ def test_an_unknown_stream_is_named_as_such(safe: AllInOne) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1/nothing", "/v1/streams/safe/", "/metrics", "/docs", "/internal/v1/commits"]
+    "path",
+    ["/", "/v1/nothing", "/v1/streams/safe/", "/metrics", "/docs/nothing", "/internal/v1/commits"],
 )
 def test_what_is_not_public_does_not_exist(safe: AllInOne, path: str) -> None:
     answer = send(safe, "GET", path)

@@ -152,7 +152,7 @@ def test_pages_of_other_origins_get_nothing_that_is_not_listed(
     assert "origin" in simple["vary"].lower()
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/docs", "/docs/start.js", INTERNAL])
+@pytest.mark.parametrize("path", ["/metrics", "/docs/nothing", INTERNAL])
 def test_what_is_inside_is_not_served_outside(plain: AllInOne, path: str) -> None:
     """H25."""
     with plain.client() as client:
@@ -300,13 +300,14 @@ def test_the_page_of_docs_brings_all_that_it_names(observed: Observed) -> None:
         assert "unsafe" not in policy
         named = re.findall(r'(?:src|href)="([^"]+)"', page.text)
         assert len(named) == 4
+        named.remove("data:,")
         for path in named:
             asset = client.get(path)
             assert asset.status_code == 200, path
             assert len(asset.content) > 100, path
             assert asset.headers["x-content-type-options"] == "nosniff"
         start = client.get("/docs/start.js").text
-        contract = re.search(r'fetch\("([^"]+)"\)', start)
+        contract = re.search(r'url: "([^"]+)"', start)
         assert contract is not None
         assert "/v1/streams" in client.get(contract[1]).json()["paths"]
         assert client.post("/docs").status_code == 405

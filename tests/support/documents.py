@@ -1,17 +1,19 @@
 """The contract of openapi/ as one document that stands alone, for tools that take one file.
 
-The three files of the public services have components of the same names, so each keeps its
-own under its own name; what they share (the problems, health) is there once. Operations are
-tagged with their service.
+What the three files of the public services share is there once, under one name; a component of
+the same name that says something else in two files is refused, since generators make one class
+of each name. A component that only leads to another is not kept: some generators drop those.
 """
 
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
 
-OPENAPI: Final = Path(__file__).parents[2] / "openapi"
+ROOT: Final = Path(__file__).parents[2]
+OPENAPI: Final = ROOT / "openapi"
 PUBLIC: Final = ("ingest", "manifest", "reader")
 METHODS: Final = ("get", "head", "put", "post", "patch", "delete")
 
@@ -45,6 +47,7 @@ class _Bundle:
     def __init__(self) -> None:
         self.paths: dict[str, dict[str, Any]] = {}
         self.components: dict[str, dict[str, Any]] = {}
+        self._places: dict[tuple[str, str], tuple[Path, Any]] = {}
 
     def add(self, name: str) -> None:
         file = OPENAPI / f"{name}.yaml"
@@ -55,7 +58,6 @@ class _Bundle:
         for path, item in document["paths"].items():
             described = self._path_item(file, item)
             for operation in described.values():
-                operation["tags"] = [name]
                 operation.setdefault("security", document.get("security", []))
             self.paths.setdefault(path, {}).update(described)
 
@@ -95,12 +97,18 @@ class _Bundle:
 
     def _component(self, file: Path, reference: str) -> str:
         where, value = self._look_up(file, reference)
+        while isinstance(value, dict) and value.keys() == {"$ref"}:
+            reference = value["$ref"]
+            where, value = self._look_up(where, reference)
         _, kind, name = reference.partition("#")[2].rsplit("/", 2)
-        name = f"{where.stem}.{name}" if where.parent == OPENAPI else name
         known = self.components.setdefault(kind, {})
         if name not in known:
+            self._places[kind, name] = where, value
             known[name] = None  # A schema may lead to itself.
             known[name] = self._moved(where, value)
+        else:
+            first, same = self._places[kind, name]
+            assert first == where or same == value, f"{kind}/{name} is not the same everywhere"
         return f"#/components/{kind}/{name}"
 
 
@@ -114,12 +122,25 @@ def bundled(*names: str, secured: bool = True) -> dict[str, Any]:
         for item in bundle.paths.values():
             for operation in item.values():
                 operation["security"] = []
+    public = _read(OPENAPI / "components/public.yaml")
+    used = {
+        tag
+        for item in bundle.paths.values()
+        for operation in item.values()
+        for tag in operation["tags"]
+    }
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Bottomless", "version": "0"},
+        "info": {**public["info"], "version": _version()},
+        "tags": [tag for tag in public["tags"] if tag["name"] in used],
         "paths": bundle.paths,
         "components": bundle.components,
     }
+
+
+def _version() -> str:
+    project = tomllib.loads((ROOT / "services/pyproject.toml").read_text())
+    return str(project["project"]["version"])
 
 
 def documented(*names: str) -> list[Documented]:

@@ -273,7 +273,7 @@ def _roll(settings: IngestSettings) -> RollBounds:
 def _create_public_api(appends: Appends, staged: StagedBatches) -> FastAPI:
     """Everything on the public listener but the append itself, whose contract it states."""
     api = create_api("Bottomless ingest")
-    describe(api, "ingest")
+    describe(api)
 
     @api.post(
         "/v1/streams/{s}/records",

@@ -41,7 +41,7 @@ def public_api(
     keys: Keys,
 ) -> FastAPI:
     api = create_api("Bottomless manifest")
-    describe(api, "manifest")
+    describe(api)
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
     add_stream_routes(api, context, registry, bounds, deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)

@@ -123,7 +123,7 @@ def create_service(
     )
 
     public = create_api("Bottomless reader")
-    describe(public, "reader")
+    describe(public)
     waiters = Places(settings.reader_waiter_count_max, "requests that wait for records")
     followers = Followers(reader, _follow_bounds(settings), time.time)
     Routes(

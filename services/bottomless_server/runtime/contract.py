@@ -1,9 +1,12 @@
-"""What `/openapi.json` says: the contract of openapi/, of the operations that are served.
+"""What `/openapi.json` says: the contract of openapi/, in one piece.
 
-Routes take a bare request, so what FastAPI derives from them is a list of paths. The words
-come from openapi/*.yaml, which a server that was installed does not have; so each file lies in
-`contract/` too, in one piece, and a test compares both. A route that the contract does not
-know would still be shown, without words, and a test would fail.
+A server that was installed does not have openapi/*.yaml; so what they say together lies in
+`contract/public.json` too, and a test compares both. Every public listener answers with all of
+it, whichever service it belongs to: clients have one address, whose proxy knows the services.
+
+An application by itself tells what it serves of it. Routes take a bare request, so what FastAPI
+derives from them is a list of paths; the words are those of the contract. A route that the
+contract does not know would still be shown, without words, and a test would fail.
 """
 
 import re
@@ -14,15 +17,22 @@ from typing import Any, Final
 import orjson
 from fastapi import FastAPI
 
+PATH: Final = "/openapi.json"
+
 _PARAMETER: Final = re.compile(r"{[^}]*}")
 
 
-def describe(api: FastAPI, service: str) -> None:
-    """Let an application tell what openapi/{service}.yaml says of what it serves."""
+def contract_text() -> bytes:
+    """The whole contract of the public interface, as JSON."""
+    return (files("bottomless_server") / "contract" / "public.json").read_bytes()
+
+
+def describe(api: FastAPI) -> None:
+    """Let an application tell what the contract says of what it serves."""
     derive = api.openapi
 
     def openapi() -> dict[str, Any]:
-        contract = _contract_of(service)
+        contract = _contract()
         described = {_shape(path): (path, item) for path, item in contract["paths"].items()}
         paths: dict[str, dict[str, Any]] = {}
         for path, operations in derive().get("paths", {}).items():
@@ -38,9 +48,8 @@ def describe(api: FastAPI, service: str) -> None:
 
 
 @cache
-def _contract_of(service: str) -> dict[str, Any]:
-    text = (files("bottomless_server") / "contract" / f"{service}.json").read_bytes()
-    contract: dict[str, Any] = orjson.loads(text)
+def _contract() -> dict[str, Any]:
+    contract: dict[str, Any] = orjson.loads(contract_text())
     return contract
 
 

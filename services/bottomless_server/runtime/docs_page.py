@@ -1,15 +1,17 @@
-"""`/docs`: the contract of a public application for people, off unless it is asked for.
+"""`/openapi.json`, and `/docs`: the contract of the public interface, for programs and for people.
 
 Everything comes from this process, which a strict policy of content says to the browser. The
-viewer knows OpenAPI 3.0 only, and reads our 3.1 all the same if it is told so.
+viewer is Swagger UI as the package fastapi-offline brings it; of that package nothing else is used.
 """
 
-from pathlib import Path
+from importlib.resources import files
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bottomless_server.runtime.contract import PATH as CONTRACT_PATH
+from bottomless_server.runtime.contract import contract_text
 from bottomless_server.runtime.problems import (
     method_not_allowed,
     request_id_of,
@@ -27,8 +29,9 @@ _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<title>Bottomless</title>
-<link rel="icon" href="/docs/favicon-32x32.png">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Bottomless: the HTTP interface</title>
+<link rel="icon" href="data:,">
 <link rel="stylesheet" href="/docs/swagger-ui.css">
 </head>
 <body>
@@ -38,43 +41,49 @@ _PAGE: Final = """<!doctype html>
 </body>
 </html>
 """
+# A credential that is given to the viewer stays in the memory of the page, which is its default.
 _START: Final = """"use strict";
-fetch("/openapi.json").then(answer => answer.json()).then(contract => {
-  contract.openapi = "3.0.3";
-  SwaggerUIBundle({spec: contract, dom_id: "#contract", deepLinking: true, validatorUrl: null});
+SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#contract",
+  deepLinking: true,
+  validatorUrl: null,
+  tryItOutEnabled: true,
+  displayRequestDuration: true,
+  defaultModelRendering: "model",
+  defaultModelExpandDepth: 0,
+  defaultModelsExpandDepth: -1
 });
 """
-_VENDORED: Final = {
-    "favicon-32x32.png": "image/png",
-    "swagger-ui.css": "text/css",
-    "swagger-ui-bundle.js": "text/javascript",
-}
+_VENDORED: Final = {"swagger-ui.css": "text/css", "swagger-ui-bundle.js": "text/javascript"}
 
 
-def with_docs(app: ASGIApp) -> ASGIApp:
-    """The application, with the page and its assets before it."""
-    files = _files()
+def with_docs(app: ASGIApp, *, page: bool) -> ASGIApp:
+    """The application, with the contract before it, and the page for people if `page`."""
+    answers = {CONTRACT_PATH: Response(contract_text(), media_type="application/json")}
+    if page:
+        headers = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
+        answers |= {
+            path: Response(body, 200, headers, media_type)
+            for path, (body, media_type) in _files().items()
+        }
 
     async def documented(scope: Scope, receive: Receive, send: Send) -> None:
-        found = files.get(scope["path"])
+        found = answers.get(scope["path"])
         if found is None:
             await app(scope, receive, send)
-            return
-        if scope["method"] not in ("GET", "HEAD"):
+        elif scope["method"] not in ("GET", "HEAD"):
             await send_problem(send, method_not_allowed(["GET", "HEAD"]), request_id_of(scope))
-            return
-        body, media_type = found
-        headers = {"content-security-policy": _POLICY, "cache-control": "no-cache"}
-        await Response(body, 200, headers, media_type)(scope, receive, send)
+        else:
+            await found(scope, receive, send)
 
     return documented
 
 
 def _files() -> dict[str, tuple[bytes, str]]:
-    from swagger_ui_bundle import swagger_ui_path  # type: ignore[import-untyped] # noqa: PLC0415
-
+    viewer = files("fastapi_offline") / "static"
     vendored = {
-        f"{PATH}/{name}": (Path(swagger_ui_path, name).read_bytes(), media_type)
+        f"{PATH}/{name}": ((viewer / name).read_bytes(), media_type)
         for name, media_type in _VENDORED.items()
     }
     return {

@@ -8,7 +8,7 @@
     pages of strangers                the shared secret (internal_secret.py),
       (foreign_pages.py)                over TCP
     other origins (cors.py)           /metrics
-    /docs (docs_page.py), if on       health
+    /openapi.json, and /docs if on    health
     health                            the gate of a service that has not started
     reads in flight                   the service
     identity, rates, the services
@@ -61,9 +61,8 @@ class Front:
     def public(self, app: ASGIApp, name: str) -> ASGIApp:
         """Around what a public listener serves, health included; `name` is that of the service,
         or of all."""
-        if self._settings.docs:
-            app = with_docs(app)
         settings = self._settings
+        app = with_docs(app, page=settings.shows_docs)
         app = with_origins(app, settings.allowed_origins)
         # With identity a name that a stranger made up leads to nothing but 401.
         known_by_name = settings.allowed_hosts or not settings.identity

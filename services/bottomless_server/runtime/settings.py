@@ -13,6 +13,7 @@ from pydantic_settings import SettingsConfigDict
 
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.identity.settings import IdentitySettings
+from bottomless_server.runtime.loopback import is_loopback
 
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/?")
@@ -101,8 +102,8 @@ class CommonSettings(IdentitySettings):
     cors_origins: str | None = None
     """Origins whose pages may call the public listener, `https://host[:port]`, with commas
     between them; no page may if it is not set."""
-    docs: bool = False
-    """Serve `/docs`, the contract for people."""
+    docs: bool | None = None
+    """Serve `/docs`, the contract for people; on loopback alone if it is not said."""
     metrics_listen: str | None = None
     """Another listener, `host:port`, for `/metrics` alone: where the internal ones are sockets,
     which Prometheus does not ask."""
@@ -141,6 +142,10 @@ class CommonSettings(IdentitySettings):
     def allowed_hosts(self) -> tuple[str, ...]:
         words = (self.hosts or "").lower().split(",")
         return tuple(word.strip().removesuffix(".") for word in words if word.strip())
+
+    @property
+    def shows_docs(self) -> bool:
+        return is_loopback(self.host) if self.docs is None else self.docs
 
     @property
     def allowed_origins(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ async def told(*paths: str) -> dict[str, Any]:
 
     for path in paths:
         api.add_api_route(path, nothing, methods=["GET"])
-    describe(api, "reader")
+    describe(api)
     async with client_of(wrap(api)) as client:
         contract: dict[str, Any] = (await client.get("/openapi.json")).json()
     return contract
@@ -26,7 +26,10 @@ async def test_a_route_is_told_in_the_words_of_the_contract_whatever_its_parts_a
     paths = (await told("/v1/streams/{name}/offsets"))["paths"]
 
     assert list(paths) == ["/v1/streams/{s}/offsets"]
-    assert paths["/v1/streams/{s}/offsets"]["get"]["summary"] == "Bounds of a stream"
+    assert (
+        paths["/v1/streams/{s}/offsets"]["get"]["summary"]
+        == "Find out where a stream begins and ends"
+    )
 
 
 async def test_what_is_not_served_is_not_told_and_what_is_not_described_is_seen() -> None:

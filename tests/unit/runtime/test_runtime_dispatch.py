@@ -38,23 +38,11 @@ def a_reader() -> ASGIApp:
     return wrap(api)
 
 
-def a_describer(parameter: str, method: str) -> ASGIApp:
-    api = create_api(parameter)
-
-    async def show(_: Request) -> None: ...
-
-    operation = {"parameters": [{"name": parameter, "in": "path", "required": True}]}
-    api.add_api_route(
-        f"/streams/{{{parameter}}}/records", show, methods=[method], openapi_extra=operation
-    )
-    return wrap(api)
-
-
 def an_app() -> ASGIApp:
     def by_path(_: str, path: str) -> list[str]:
         return {"/records": ["writer", "reader"], "/offsets": ["reader"]}.get(path, [])
 
-    return wrap(Dispatcher({"writer": a_writer(), "reader": a_reader()}, by_path, "Both"))
+    return wrap(Dispatcher({"writer": a_writer(), "reader": a_reader()}, by_path))
 
 
 async def test_a_path_of_two_services_goes_by_method() -> None:
@@ -77,32 +65,6 @@ async def test_a_404_of_a_service_is_the_answer_and_unknown_paths_have_one() -> 
     async with client_of(an_app()) as client:
         assert (await client.get("/offsets")).json()["code"] == "stream-not-found"
         assert (await client.get("/nothing")).json()["code"] == "not-found"
-
-
-async def test_the_contract_is_that_of_all() -> None:
-    async with client_of(an_app()) as client:
-        contract = (await client.get("/openapi.json")).json()
-        again = (await client.get("/openapi.json")).json()
-        refused = await client.post("/openapi.json")
-    assert contract == again
-    assert contract["info"]["title"] == "Both"
-    assert set(contract["paths"]) == {"/records", "/offsets"}
-    assert set(contract["paths"]["/records"]) == {"get", "post"}
-    assert refused.headers["allow"] == "GET, HEAD"
-
-
-async def test_a_path_that_two_services_spell_differently_is_one_in_the_contract() -> None:
-    apps = {"a": a_describer("name", "GET"), "b": a_describer("s", "POST")}
-    async with client_of(wrap(Dispatcher(apps, lambda _, __: [], "Both"))) as client:
-        paths = (await client.get("/openapi.json")).json()["paths"]
-    (operations,) = paths.values()
-    assert set(paths) == {"/streams/{name}/records"}
-    assert {
-        method: operation["parameters"][0]["name"] for method, operation in operations.items()
-    } == {
-        "get": "name",
-        "post": "name",
-    }
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -23,6 +22,7 @@ import structlog
 from bottomless.errors import Code, Unavailable
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.settings import ALGORITHMS
+from bottomless_server.runtime.loopback import is_loopback
 from bottomless_server.runtime.parts import CannotStart
 
 log = structlog.get_logger(__name__)
@@ -214,7 +214,7 @@ def loader(url: str) -> Load:
             return await asyncio.to_thread(_file, path)
 
         return read
-    plain = parts.scheme == "http" and _loopback(parts.hostname or "")
+    plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
     if (parts.scheme == "https" and parts.hostname) or plain:
         return lambda: _fetched(url)
     # Over plain HTTP whoever stands on the way could give out keys of their own.
@@ -243,10 +243,3 @@ async def _fetched(url: str) -> bytes:
             if sum(map(len, parts)) > SIZE_MAX:
                 raise ValueError("it is too large")
         return b"".join(parts)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
