@@ -18,6 +18,7 @@ from bottomless.stores.ingest_nodes import IngestNode
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import TrackingBounds
+from bottomless_server.ingest.core.tracking_room import TrackingRoom
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
 from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
@@ -67,6 +68,7 @@ class IngestService:
         self._files = files
         self._clocks = clocks
         self._disk = DiskUse(settings.ingest_disk_bytes_max)
+        self._tracking_room = TrackingRoom(settings.ingest_tracking_bytes_max)
         # What was asked of manifest is good for as long as the owner believes in its lease.
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
         self._names = StreamNames(manifest, clocks, keep_ms)
@@ -190,6 +192,8 @@ class IngestService:
             local_size_max=self._disk.bytes_max,
             staged_size=self._staged.size,
             staged_count=self._staged.count,
+            tracking_size=self._tracking_room.held,
+            tracking_size_max=self._tracking_room.size_max,
             stream_count=sum(1 for _ in streams),
         )
         if isinstance(self._files, TimedFileCalls):
@@ -221,6 +225,7 @@ class IngestService:
                 key_count_max=settings.ingest_key_count_max,
                 keep_ms=settings.ingest_key_keep_ms,
             ),
+            tracking_room=self._tracking_room,
         )
 
 
@@ -257,6 +262,7 @@ def _staged_bounds(settings: IngestSettings) -> StagedBounds:
         stream_bytes_max=settings.ingest_staged_stream_bytes_max,
         bytes_max=settings.ingest_staged_bytes_max,
         stream_count_max=settings.ingest_staged_stream_count_max,
+        count_max=settings.ingest_staged_count_max,
         keep_ms=settings.ingest_staged_keep_ms,
         plan_keep_ms=settings.ingest_staged_plan_keep_ms,
     )

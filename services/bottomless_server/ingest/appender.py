@@ -212,13 +212,17 @@ class Appender:
             return
         taken = self._line.choose(self.tracking, self.log.next_offset, timestamp)
         if not taken:
+            self.tracking.give_back()
             return
 
         def refuse(error: StoreError) -> None:
             for one in taken:
                 self._line.settle(one.waiting, error)
 
-        await self._attempt(self._append_chosen(taken, timestamp), refuse)
+        try:
+            await self._attempt(self._append_chosen(taken, timestamp), refuse)
+        finally:
+            self.tracking.give_back()
 
     async def _change_round(self) -> None:
         """One change of producers' state, in a chunk of its own."""
@@ -228,7 +232,10 @@ class Appender:
             if not changing.answer.done():
                 changing.answer.set_exception(error)
 
-        await self._attempt(self._write_change(changing), refuse)
+        try:
+            await self._attempt(self._write_change(changing), refuse)
+        finally:
+            self.tracking.give_back()
 
     async def _attempt(
         self, work: Coroutine[Any, Any, None], refuse: Callable[[StoreError], None]

@@ -81,6 +81,8 @@ def ingest_gauges(
     local_size_max: int,
     staged_size: int,
     staged_count: int,
+    tracking_size: int,
+    tracking_size_max: int,
     stream_count: int,
 ) -> Iterable[Metric]:
     name = "bottomless_ingest"
@@ -100,5 +102,13 @@ def ingest_gauges(
     )
     yield gauged(
         f"{name}_staged_batches", "Staged batches that wait for their commit.", staged_count
+    )
+    yield gauged(
+        f"{name}_tracking_bytes", "Memory of producers and idempotency keys.", tracking_size
+    )
+    yield gauged(
+        f"{name}_tracking_limit_bytes",
+        "Memory of producers and idempotency keys at which new ones are refused.",
+        tracking_size_max,
     )
     yield gauged(f"{name}_open_streams", "Streams that this node owns and has open.", stream_count)

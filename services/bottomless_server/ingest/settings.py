@@ -45,6 +45,11 @@ class IngestSettings(CommonSettings):
     ingest_key_keep_ms: _Positive = 3_600_000
     """How long a key is bound to its request, and a silent producer safe from being forgotten."""
 
+    ingest_tracking_bytes_max: Annotated[int, Field(ge=64 * KIB)] = 256 * MIB
+    """Bytes of memory of producers and keys of all streams, half a KiB for a key and some 2.5 KiB
+    for a producer; beyond, new ones get 429 `quota-exceeded` unless others have been silent for
+    long."""
+
     ingest_group_bytes_max: Annotated[int, Field(ge=4 * KIB, le=256 * MIB)] = 64 * MIB
     """Bytes of staged batches that become one append; what is more becomes further parts, each
     in one piece in memory, in one segment and in one fragment."""
@@ -56,6 +61,8 @@ class IngestSettings(CommonSettings):
     ingest_staged_stream_count_max: Annotated[int, Field(ge=1, le=10_000)] = 10_000
     """Staged batches of one stream: what a commit can name, and what is remembered of each in
     memory."""
+    ingest_staged_count_max: _Positive = 100_000
+    """The same of all streams."""
     ingest_staged_keep_ms: _Positive = 3_600_000
     """How long a staged batch waits for its commit: longer than any job stages for one."""
     ingest_staged_plan_keep_ms: _Positive = 604_800_000

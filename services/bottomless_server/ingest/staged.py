@@ -50,6 +50,7 @@ class StagedBounds(NamedTuple):
     stream_bytes_max: int
     bytes_max: int
     stream_count_max: int
+    count_max: int
     keep_ms: int
     plan_keep_ms: int
 
@@ -270,6 +271,9 @@ class StagedBatches:
         bounds = self._bounds
         if len(held.batches) + held.arriving_count >= bounds.stream_count_max:
             raise _quota("batches of this stream", limit_count=bounds.stream_count_max)
+        arriving = sum(one.arriving_count for one in self._streams.values())
+        if self.count + arriving >= bounds.count_max:
+            raise _quota("batches", limit_count=bounds.count_max)
         if held.size + size > bounds.stream_bytes_max:
             raise _quota("bytes of this stream", limit_bytes=bounds.stream_bytes_max)
         if self.size + size > bounds.bytes_max:

@@ -194,7 +194,7 @@ class OwnedStreams:
         cut_at = None
         if before is not None:
             await before.close(not_owner(), leave=False)
-            self._closed(before)
+            self._forget_state(before)
             cut_at = before.log.synced_place()
         directory = stream_dir(self._data_dir, stream_id)
         elapsed = self._around.clocks.elapsed()
@@ -215,6 +215,7 @@ class OwnedStreams:
             log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
         appender = await self._claim(stream_id, directory, found, tracking)
         self._open[stream_id] = appender
+        self._around.tracking_room.join(appender.tracking)
         if appender.log.next_offset > appender.published_next:
             self._changed(appender)
         return appender
@@ -294,7 +295,7 @@ class OwnedStreams:
         """Its files are not here any more."""
         appender = self._open.pop(stream_id, None)
         if appender is not None:
-            self._closed(appender)
+            self._forget_state(appender)
         self._damaged.pop(stream_id, None)
 
     async def _let_go(self, appender: Appender) -> None:
@@ -309,6 +310,11 @@ class OwnedStreams:
         await appender.close(not_owner(), leave=False)
         if self._open.get(appender.stream_id) is appender:
             del self._open[appender.stream_id]
+            self._forget_state(appender)
+
+    def _forget_state(self, appender: Appender) -> None:
+        self._closed(appender)
+        self._around.tracking_room.leave(appender.tracking)
 
     async def _tick(self) -> None:
         while True:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.tracking import TrackingBounds
+from bottomless_server.ingest.core.tracking_room import TrackingRoom
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.segments import LogBroken
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
@@ -24,6 +25,7 @@ class Surroundings:
     """Streams that keep their file handles while nothing is written."""
     upkeep: UpkeepBounds
     tracking: TrackingBounds
+    tracking_room: TrackingRoom
 
 
 def restated(error: StoreError) -> StoreError:

@@ -33,6 +33,7 @@ from bottomless_server.ingest.core.promises import (
     bad_header,
 )
 from bottomless_server.ingest.core.tracking import (
+    KEY_SIZE,
     Producer,
     Remembered,
     Tracking,
@@ -75,7 +76,8 @@ def decide(
 ) -> New | Appended:
     """What becomes of an append, if the stream ends at `next_offset` and the time is `now`.
 
-    `places` are those that the round still has, where it holds other appends already.
+    `places` are those that the round still has, where it holds other appends already. For what
+    is new room is kept, until the round gives it back.
 
     Raises:
         StoreError: it is refused, by the codes of api.md; nothing is stored of it.
@@ -87,7 +89,7 @@ def decide(
     elif promise.identity is not None:
         verdict = _decide_producer(tracking, append, promise.identity, next_offset)
     if isinstance(verdict, New) and promise.identity is not None:
-        _check_place(tracking, promise.identity, places or Places(tracking, now))
+        _check_place(tracking, promise.identity, places or Places(tracking, now), now)
     expected = promise.expected_offset
     if isinstance(verdict, New) and expected is not None and expected != next_offset:
         raise WrongOffset(
@@ -106,7 +108,7 @@ def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedE
     before = tracking.producers.get(producer_id)
     if before is None:
         identity = FromProducer(producer_id, 0, AppendMode.PLAIN)
-        _check_place(tracking, identity, Places(tracking, now))
+        _check_place(tracking, identity, Places(tracking, now), now)
         raised = Producer(AppendMode.PLAIN, 1, None, 0, now)
     else:
         if before.epoch >= SEQUENCE_MAX:
@@ -252,12 +254,24 @@ def _too_old(append: Append, next_offset: int) -> Appended:
     return Appended(None, next_offset, None, 0, append.record_count, replayed=True)
 
 
-def _check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Places) -> None:
+def _check_place(
+    tracking: Tracking, identity: FromProducer | WithKey, places: Places, now: int
+) -> None:
+    bounds = tracking.bounds
     if isinstance(identity, WithKey):
         if not places.keys.fits(identity.key_hash):
-            raise _quota("idempotency keys", tracking.bounds.key_count_max)
-    elif not places.producers.fits(identity.producer_id):
-        raise _quota("producers", tracking.bounds.producer_count_max)
+            raise _quota("idempotency keys", bounds.key_count_max)
+        known, size = identity.key_hash in tracking.keys, KEY_SIZE
+    else:
+        if not places.producers.fits(identity.producer_id):
+            raise _quota("producers", bounds.producer_count_max)
+        known, size = identity.producer_id in tracking.producers, bounds.producer_size
+    if not tracking.keep_room(0 if known else size, now):
+        raise Overloaded(
+            "this node remembers as many producers and idempotency keys as it may",
+            code=Code.QUOTA_EXCEEDED,
+            retry_after_seconds=60,
+        )
 
 
 def _quota(what: str, limit: int) -> Overloaded:

@@ -8,6 +8,8 @@ Bounded: of each producer its last few appends; so many producers, of whom the o
 silent longest goes first; keys for as long as their window, and so many. What goes too early
 by that is refused before it comes (core/places.py), never forgotten without a word.
 
+All streams of a process together have a bound as well (tracking_room.py).
+
 Kept durable by tracking chunks (formats/tracking.py) in each segment. A node that loses its
 disk loses this too, until the published root names a snapshot of it.
 
@@ -17,9 +19,16 @@ On the record's path: beside it; asked by core/producers.py.
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
+
+KEY_SIZE: Final = 512
+"""Bytes of memory that a key takes at most, with its place in a table."""
+_PRODUCER_SIZE: Final = 1_200
+"""The same of a producer, with an id as long as may be and without its appends."""
+_APPEND_SIZE: Final = 256
 
 
 class TrackingBounds(NamedTuple):
@@ -29,6 +38,19 @@ class TrackingBounds(NamedTuple):
     key_count_max: int
     keep_ms: int
     """How long a key is bound to its request, and a producer safe from being forgotten."""
+
+    @property
+    def producer_size(self) -> int:
+        """Bytes of memory that a producer takes once it has made all appends that are kept."""
+        return _PRODUCER_SIZE + self.append_count_max * _APPEND_SIZE
+
+
+class SharedRoom(Protocol):
+    """Memory for all streams of a process; see tracking_room.py."""
+
+    def count(self, size: int, /) -> None: ...
+
+    def fits(self, size: int, now: int, /) -> bool: ...
 
 
 class Remembered(NamedTuple):
@@ -84,9 +106,65 @@ class Tracking:
         """Oldest first."""
         self._parts: list[_Part] = []
         """Of an append whose last chunk has not come."""
+        self.room: SharedRoom | None = None
+        self.busy = False
+        """Whether something is about to be remembered, on the ground of what is."""
+        self._kept_size = 0
+        """Room of what is about to be remembered."""
+        self._told_size = 0
 
     def __bool__(self) -> bool:
         return bool(self.producers or self.keys)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory of what is remembered or about to be, counted at their largest."""
+        keys, producers = len(self.keys), len(self.producers)
+        return keys * KEY_SIZE + producers * self.bounds.producer_size + self._kept_size
+
+    def keep_room(self, size: int, now: int) -> bool:
+        """Keep room for what may become known, until it is given back; False if there is none."""
+        if size and self.room is not None and not self.room.fits(size, now):
+            return False
+        self.busy = True
+        self._kept_size += size
+        self._tell_size()
+        return True
+
+    def give_back(self) -> None:
+        """What room was kept for is known now, or will not be."""
+        self.busy = False
+        self._kept_size = 0
+        self._tell_size()
+
+    def forget_keys(self, now: int) -> None:
+        """Forget keys whose time is over."""
+        while self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now):
+            self.keys.popitem(last=False)
+        self._tell_size()
+
+    def silent_producers(self, now: int) -> Iterator[tuple[int, str]]:
+        """Those that may be forgotten, with their last word, the one silent longest first."""
+        for producer_id, producer in self.producers.items():
+            if not self._is_over(producer.timestamp, now):
+                return
+            yield producer.timestamp, producer_id
+
+    def forget_producer(self, producer_id: str) -> None:
+        del self.producers[producer_id]
+        self._tell_size()
+
+    def due_at(self) -> int | None:
+        """When something of this may be forgotten at the earliest."""
+        times = [use.timestamp for use in islice(self.keys.values(), 1)]
+        times += [producer.timestamp for producer in islice(self.producers.values(), 1)]
+        return min(times) + self.bounds.keep_ms if times else None
+
+    def _tell_size(self) -> None:
+        size = self.size
+        if self.room is not None:
+            self.room.count(size - self._told_size)
+        self._told_size = size
 
     def key(self, key_hash: bytes, now: int) -> KeyUse | None:
         """The use of a key within its window."""
@@ -204,6 +282,7 @@ class Tracking:
             self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now)
         ):
             self.keys.popitem(last=False)
+        self._tell_size()
 
     def _is_over(self, timestamp: int, now: int) -> bool:
         return now - timestamp >= self.bounds.keep_ms
