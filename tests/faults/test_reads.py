@@ -59,15 +59,17 @@ def on_gets(load: Load, fault: Fault, answer: Answer, times: int) -> list[Rule]:
 def test_a_get_that_fails_never_makes_a_wrong_page(
     house: FaultHouse, stored: Load, fault: Fault, answer: Answer
 ) -> None:
-    # A second flip could meet the second look at the same bytes, which then are given up.
-    rules = on_gets(stored, fault, answer, 1 if fault in (Fault.FLIP, Fault.STALL) else 3)
+    # A second flip could meet the second look at the same bytes, which then are given up; and many
+    # failures in a row could take longer than a page has.
+    rules = on_gets(stored, fault, answer, 1)
     problems = []
     with house.proxy.disturbing(*rules):
         while not house.proxy.exhausted(*rules):
             problems += stored.read().problems
 
-    if fault in (Fault.FLIP, Fault.DRIP):
-        # Bytes that are damaged once are fetched once more, and slow ones are waited for.
+    if answer is not MISSING and fault is not Fault.STALL:
+        # What fails for a moment is asked for again (until F3 it was not, and this test allowed
+        # an error), damaged bytes are fetched once more, and slow ones are waited for.
         assert problems == []
     assert stored.read().problems == [], f"afterwards reads do not go on: {fault}"
 

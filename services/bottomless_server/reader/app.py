@@ -22,6 +22,7 @@ from bottomless_server.reader.listing import Listing
 from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
+from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.reader.resolver import Resolver
@@ -96,6 +97,7 @@ def create_service(
         keep_size=settings.reader_tail_bytes,
         stream_count_max=settings.reader_waiting_stream_count_max,
     )
+    patience = Patience(settings.reader_store_retry_seconds)
     reader = Reader(
         streams,
         roots,
@@ -103,6 +105,7 @@ def create_service(
         shared,
         Resolver(roots, tail, fragments, StoredOffsets(peers.manifest), time.time),
         Stored(roots, fragments, settings.reader_read_ahead_bytes),
+        patience,
         page_count_max=settings.reader_page_count_max,
     )
     listing = Listing(
@@ -118,6 +121,7 @@ def create_service(
         roots,
         drive,
         blocks,
+        patience,
         piece_size=settings.reader_block_bytes,
         read_ahead_size=settings.reader_read_ahead_bytes,
     )

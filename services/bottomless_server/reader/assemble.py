@@ -32,6 +32,7 @@ from bottomless_server.reader.core.locator import (
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
 from bottomless_server.reader.fragments import off_loop
 from bottomless_server.reader.pages import Page, PageQuery
+from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import ManifestMoved, Roots, RootState
 from bottomless_server.reader.shared_tail import SharedTail
@@ -89,6 +90,7 @@ class Reader:
         shared: SharedTail,
         resolver: Resolver,
         stored: Stored,
+        patience: Patience,
         *,
         page_count_max: int,
     ) -> None:
@@ -98,6 +100,7 @@ class Reader:
         self._shared = shared
         self._resolver = resolver
         self._stored = stored
+        self._patience = patience
         self._room = asyncio.Semaphore(page_count_max)
 
     async def page(self, name: FullName, query: PageQuery) -> Page:
@@ -108,9 +111,13 @@ class Reader:
         """
         # A second attempt waits for what is left of the time, not all of it again.
         ends = _now() + query.wait_ms / 1000
-        return await self.with_stream(
-            name, query.stream_id, lambda stream: self._page(stream, query, ends)
-        )
+
+        async def read() -> Page:
+            return await self._with_stream(
+                name, query.stream_id, lambda stream: self._page(stream, query, ends)
+            )
+
+        return await (self._patience.with_store(read) if query.patient else read())
 
     async def with_stream(
         self,
@@ -118,11 +125,20 @@ class Reader:
         stream_id: StreamId | None,
         act: Callable[[StreamFacts], Awaitable[T]],
     ) -> T:
-        """Do something with the stream of this name, again if what was remembered of it was old.
+        """Do something with the stream of this name, again if what was remembered of it was old, and
+        while the object store fails for a moment.
 
         Raises:
             NotFound, WrongOffset (`stream-replaced`), and whatever `act` raises.
         """
+        return await self._patience.with_store(lambda: self._with_stream(name, stream_id, act))
+
+    async def _with_stream(
+        self,
+        name: FullName,
+        stream_id: StreamId | None,
+        act: Callable[[StreamFacts], Awaitable[T]],
+    ) -> T:
         found = await self._streams.find(name)
         _check_stream(found.stream, stream_id)
         try:

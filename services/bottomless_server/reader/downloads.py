@@ -17,6 +17,7 @@ from bottomless.model.names import FullName, StreamId, Uid
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
+from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.streams import StreamFacts
@@ -43,6 +44,7 @@ class Downloads:
         roots: Roots,
         drive: Drive,
         blocks: Blocks,
+        patience: Patience,
         *,
         piece_size: int,
         read_ahead_size: int,
@@ -51,6 +53,7 @@ class Downloads:
         self._roots = roots
         self._drive = drive
         self._blocks = blocks
+        self._patience = patience
         self._piece_size = piece_size
         self._read_ahead_size = read_ahead_size
 
@@ -77,7 +80,11 @@ class Downloads:
 
         async def get(piece: ByteRange) -> memoryview:
             # Who downloads verifies: a range of bytes has no checksum that could be looked at here.
-            return memoryview(await self._blocks.fetch(download.object_key, *piece))
+            return memoryview(
+                await self._patience.with_store(
+                    lambda: self._blocks.fetch(download.object_key, *piece)
+                )
+            )
 
         async with read_ahead(get, ranges, self._read_ahead_size) as results:
             for piece in ranges:

@@ -108,7 +108,7 @@ class Followers:
 
         async def read() -> SharedPage:
             self.read_count += 1
-            waiting = replace(query, wait_ms=FLIGHT_MS)
+            waiting = replace(query, wait_ms=FLIGHT_MS, patient=False)
             return SharedPage(await self.reader.page(name, waiting))
 
         # What is known of the bounds is no part of what is asked for.

@@ -32,6 +32,8 @@ class PageQuery:
     stream_id: StreamId | None = None
     """The only stream that is meant."""
     whole_chunks: bool = False
+    patient: bool = True
+    """Try again where the object store fails for a moment; not for who tries again anyway."""
     known: Bounds | None = None
     """Of a reader that follows: what the owner said when it was asked for the page before."""
 

@@ -20,6 +20,9 @@ class ReaderSettings(CommonSettings):
     """GETs in flight in the whole process; their blocks are memory beyond the cache."""
     reader_read_ahead_bytes: Annotated[int, Field(ge=0)] = 16 * MIB
     """What one page or one download may have fetched and not yet used."""
+    reader_store_retry_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0
+    """For so long a read tries again what the object store did not do for now; then it is 503
+    `object-store-unavailable`. 0: not at all."""
     reader_page_count_max: Annotated[int, Field(ge=1)] = 32
     """Pages that are put together at once; waiting at the tail is not among them."""
     reader_tail_bytes: Annotated[int, Field(ge=0)] = 16 * MIB

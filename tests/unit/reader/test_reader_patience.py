@@ -1,0 +1,151 @@
+"""Reads go on over a store that fails for a moment, and cost no more where it does not.
+
+Scenario 36 says "no error to readers", and its check knew followers and slow stores only: a
+follower tries again, and one answer of the store that came late was no failure. A page that met
+one 503, one cut body or one lost reply was an error, in 70 of 150 reads of a mix of faults.
+"""
+
+from collections import Counter
+
+import httpx
+import pytest
+from unit.reader.protocol import STREAM_ID
+from unit.reader.world import ARROW, WatchedDrive, World
+
+from bottomless.drives.base import DriveRefused, DriveUnavailable
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamName
+from bottomless.model.offset_spec import At
+from bottomless_server.reader.page_query import CHUNKS
+from bottomless_server.reader.pages import PageQuery
+
+READS = [
+    ("/records?offset=0&limit=5", "application/json"),
+    ("/records?offset=35&limit=100", ARROW),
+    ("/records?offset=first", CHUNKS),
+    ("/records/17", "application/json"),
+    ("/records?offset=timestamp:1020", "application/json"),
+    ("/offsets", "application/json"),
+    ("/fragments", "application/json"),
+]
+
+
+class FlakyDrive(WatchedDrive):
+    """The first `failures` GETs of each range fail; a further one would be right."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.error: type[Exception] = DriveUnavailable
+        self.asked: Counter[tuple[str, int]] = Counter()
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        data = await super().get(object_key, start, size)
+        self.asked[object_key, start] += 1
+        if self.asked[object_key, start] <= self.failures:
+            raise self.error("the store is busy")
+        return data
+
+
+async def stored(drive: FlakyDrive, **settings: object) -> World:
+    """Four fragments and a group, and nothing of it in a cache."""
+    world = World(fanout=2, drive=drive, **settings)
+    world.fill(80)
+    for _ in range(4):
+        await world.upload(2, free=True)
+    drive.asked.clear()
+    drive.reads.clear()
+    return world
+
+
+async def read(world: World, path: str, accept: str) -> httpx.Response:
+    return await world.get(path, accept=accept)
+
+
+@pytest.mark.parametrize(("path", "accept"), READS)
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_read_goes_on_over_a_store_that_fails_for_a_moment(
+    path: str, accept: str, failures: int
+) -> None:
+    """Each range fails at first, so every one is asked for once more, and no other."""
+    healthy, flaky = await stored(FlakyDrive(0)), await stored(FlakyDrive(failures))
+    wanted = await read(healthy, path, accept)
+    assert wanted.status_code == 200
+
+    answer = await read(flaky, path, accept)
+
+    assert (answer.status_code, answer.content) == (200, wanted.content)
+    drive = flaky.drive
+    assert isinstance(drive, FlakyDrive)
+    assert set(drive.reads) == set(healthy.drive.reads)
+    assert set(drive.asked.values()) == {failures + 1}
+    await healthy.aclose()
+    await flaky.aclose()
+
+
+@pytest.mark.parametrize(("path", "accept"), READS)
+async def test_where_the_store_is_well_a_read_costs_as_many_gets_as_without_patience(
+    path: str, accept: str
+) -> None:
+    reads = []
+    for seconds in (0, 5):
+        world = await stored(FlakyDrive(0), reader_store_retry_seconds=seconds)
+        assert (await read(world, path, accept)).status_code == 200
+        reads.append(world.drive.reads)
+        await world.aclose()
+
+    assert reads[0] == reads[1]
+
+
+async def test_without_patience_one_failure_is_an_error_to_the_reader() -> None:
+    """The guard taken away: what was found."""
+    world = await stored(FlakyDrive(1), reader_store_retry_seconds=0)
+
+    answer = await read(world, *READS[0])
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
+    await world.aclose()
+
+
+async def test_a_store_that_is_down_is_an_error_after_the_time_and_not_for_ever() -> None:
+    world = await stored(FlakyDrive(10**6), reader_store_retry_seconds=0.2)
+
+    answer = await read(world, *READS[0])
+
+    assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert len(world.drive.reads) > 1
+    await world.aclose()
+
+
+async def test_what_no_further_attempt_can_mend_is_asked_once() -> None:
+    drive = FlakyDrive(10**6)
+    drive.error = DriveRefused
+    world = await stored(drive)
+
+    assert (await read(world, *READS[0])).status_code == 503
+
+    assert len(drive.reads) == 1
+    await world.aclose()
+
+
+async def test_who_follows_tries_again_by_itself_and_not_within_that_once_more() -> None:
+    world = await stored(FlakyDrive(1))
+    query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
+
+    with pytest.raises(DriveUnavailable):
+        await world.service.followers.read(
+            FullName(TENANT_DEFAULT, StreamName("orders")), query, 60
+        )
+
+    assert len(world.drive.reads) == 1
+    await world.aclose()
+
+
+async def test_a_download_goes_on_over_a_store_that_fails_for_a_moment() -> None:
+    world = await stored(FlakyDrive(1))
+    info = world.fragments[1]
+
+    answer = await world.get(f"/fragments/{info.fragment_id}")
+
+    assert (answer.status_code, len(answer.content)) == (200, info.size)
+    await world.aclose()
