@@ -11,7 +11,14 @@ import pytest
 
 from bottomless.model.manifest import Node
 from bottomless.tree.retention import Cut, Edited, cut_front
-from bottomless_server.manifest import condemning, deleter, freeing, garbage, takeover
+from bottomless_server.manifest import (
+    condemning,
+    deleter,
+    failing_deletes,
+    freeing,
+    garbage,
+    takeover,
+)
 from bottomless_server.manifest.core import clock_trust, planning, publication, takeovers
 from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.core.keeper import Keeper
@@ -104,6 +111,16 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("model.takeovers.take_over", take_over)
 
 
+def _without_putting_off(patch: pytest.MonkeyPatch) -> None:
+    """What failed keeps its place at the front, and a page is what is due for the longest."""
+
+    async def put_off(*_: Any) -> None:
+        pass
+
+    patch.setattr(failing_deletes.FailingDeletes, "put_off", put_off)
+    patch.setattr(deleter, "fair_page", lambda dues, _, count: list(dues)[:count])
+
+
 GUARDS: Final[dict[str, Removal]] = {
     "the version in the EXEC": _without_version,
     "the epoch in the EXEC": _without_epoch,
@@ -112,6 +129,7 @@ GUARDS: Final[dict[str, Removal]] = {
     "the fence before a root of its epoch": _without_fence,
     "what a takeover adopts": _without_adoption,
     "reachability before a delete": _without_reachability,
+    "what failed waits, and pages are fair": _without_putting_off,
     "leases before condemning": _without_leases,
     "condemning before a delete": _without_condemning,
     "the second look of a garbage collection": _without_second_look,

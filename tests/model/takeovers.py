@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from support.manifest import NODE, OWNER, Fault
+from support.manifest import NODE, OWNER, Fault, damage_a_neighbour
 from support.rebuilding import put_registry, rebuild
 
 from bottomless.errors import StoreError, Unavailable
@@ -37,6 +37,7 @@ class ManifestBesideAList(Removing):
     def create(self) -> None:
         super().create()
         self.quietly(self._tie())
+        self.quietly(damage_a_neighbour(self.world))
 
     async def _tie(self) -> None:
         world = self.world

@@ -23,17 +23,17 @@ from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_bytes
-from bottomless.model.stream import EpochStart, StreamRecord, StreamState, check_record
+from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, StreamState, check_record
 from bottomless.stores.nodes import load_node
 from bottomless.stores.objects import put_object
-from bottomless.stores.streams import Streams
+from bottomless.stores.streams import Streams, delete_later
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from support.chunks import a_chunk
-from support.object_keys import fragment_key, group_key
+from support.object_keys import fragment_key, group_key, root_key
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 OWNER = "unix:///owner.sock"
@@ -303,6 +303,18 @@ def a_record(**changes: object) -> StreamRecord:
         reserved_next=1_000_000,
     )
     return replace(record, **changes)  # type: ignore[arg-type]
+
+
+NEIGHBOUR = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c77")
+
+
+async def damage_a_neighbour(world: "World", count: int = 300) -> None:
+    """Another stream, whose root is gone, and `count` old roots of it that are due to go."""
+    pointer = RootPointer(Uid("d" * 32), 0, 1, 400, 100, 0)
+    record = a_record(stream_id=NEIGHBOUR, name=StreamName("damaged"), root=pointer, version=400)
+    await world.streams.create(record)
+    keys = [root_key(NEIGHBOUR, 0, 1, n, Uid(f"{n:032x}")) for n in range(count)]
+    world.coordination.write(Changes(queued=[delete_later(key, 0) for key in keys]))
 
 
 def a_fragment(

@@ -13,16 +13,20 @@ one stream, in this order; after a crash at any step the members are due again:
    that is gone means that everything below it is gone, or queued.
 4. Uids leave the quarantine, then members leave the queue. An absent object counts as
    deleted, so that the same again is harmless.
+
+A page is made of members of all streams that have some, and what failed goes back into the
+queue for later (`failing_deletes.py`): neither a stream that cannot be read nor a prefix that
+cannot be deleted stops what is due of others.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.coordination.base import Changes, Due
+from bottomless.coordination.base import CoordinationUnavailable, Due
 from bottomless.errors import NotFound, StoreError
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
@@ -30,16 +34,20 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.manifest.condemning import condemn, held_until
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.delete_page import fair_page
 from bottomless_server.manifest.core.doomed import Doomed, parse_doomed
 from bottomless_server.manifest.expansion import Expansion, expand
+from bottomless_server.manifest.failing_deletes import FailingDeletes, queue_later
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 
-_PASS_COUNT_MAX: Final = 256
+_PAGE_COUNT: Final = 256
 """Members of one pass; what remains is due in the next one, at once."""
+_WINDOW_PAGES: Final = 8
+"""So many pages of the queue are looked at, so that one is made of several streams."""
 
 _HELD_PASS_COUNT: Final = 10
 """After so many intervals what a lease holds is looked at again."""
@@ -47,9 +55,23 @@ _HELD_PASS_COUNT: Final = 10
 _Members = dict[Due, Doomed]
 
 
+class Settled(NamedTuple):
+    """What became of members: each is done, failed, or queued again for later already."""
+
+    used: tuple[Due, ...]
+    """Their places are used up."""
+    failed: tuple[Due, ...]
+
+
 class Deleter:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, page_count: int = _PAGE_COUNT) -> None:
         self._context = context
+        self._page_count = page_count
+        self._more = False
+        """Whether the last pass left something that may be due."""
+        self.failing = FailingDeletes(
+            context.coordination, context.settings.manifest_delete_interval_ms
+        )
         self.deleted_count = 0
         self.refused_count = 0
         """Keys that were due and reachable: each one is a bug somewhere."""
@@ -59,7 +81,8 @@ class Deleter:
         while True:
             more = False
             try:
-                more = await self.make_pass() == _PASS_COUNT_MAX
+                await self.make_pass()
+                more = self._more
             except StoreError as error:
                 log.warning("a pass of the deleter failed", error=str(error))
             except Exception:
@@ -76,49 +99,83 @@ class Deleter:
             Unavailable: `clock-skew`: how late it is, is not known; nothing was deleted.
             CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
         """
-        context = self._context
+        coordination = self._context.coordination
         # Graces and leases are over by a time that is believed, or nothing is deleted at all.
-        now = await context.time.require()
-        dues = await context.coordination.due(DELETES_KEY, now, _PASS_COUNT_MAX)
+        now = await self._context.time.require()
+        dues = await coordination.due(DELETES_KEY, now, self._page_count * _WINDOW_PAGES)
         settled: list[Due] = []
-        streams: dict[StreamId, _Members] = {}
-        for due in dues:
-            doomed = parse_doomed(due.member)
-            if doomed is None:
-                log.error("the delete queue holds a key that is not known")
-                settled.append(due)
-            else:
-                streams.setdefault(doomed.stream_id, {})[due] = doomed
-        for stream_id, members in streams.items():
+        failed: list[Due] = []
+        known = {due: parse_doomed(due.member) for due in dues}
+        for stream_id, members in self._page(known).items():
             try:
-                settled += await self._settle(stream_id, members, now)
-            except StoreError as error:
-                log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
+                one = await self._settle(stream_id, members, now)
+            except CoordinationUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
+                self._note_failure(stream_id, error)
+                # It fails as a whole: none of it need be tried before all of it is.
+                mine = {due for due, one in known.items() if one and one.stream_id == stream_id}
+                one = Settled((), tuple(mine))
+            settled += one.used
+            failed += one.failed
+        unknown = [due for due, doomed in known.items() if doomed is None]
+        if unknown:
+            # Of a later release, perhaps, which knows what to do with them.
+            log.error("the delete queue holds keys that are not known", count=len(unknown))
+        await self.failing.put_off([*failed, *unknown], now)
         if settled:
             await reach("manifest.deleter.before-settle")
-        await context.coordination.settle(settled)
-        context.counts.queued_deletes = await context.coordination.member_count(DELETES_KEY)
+        await coordination.settle(settled)
+        await self.failing.done(settled)
+        self._more = len(dues) > self._page_count
+        if not self._more:
+            await self.failing.sweep()
+        await self._count(now)
         return len(settled)
 
-    async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> list[Due]:
-        """Do what is due of one stream; returns the members whose place is used up."""
+    def _page(self, known: Mapping[Due, Doomed | None]) -> dict[StreamId, _Members]:
+        """The members of one pass, by their streams."""
+        streams: dict[StreamId, _Members] = {}
+        mine = {due: doomed for due, doomed in known.items() if doomed is not None}
+        for due in fair_page(mine, lambda due: mine[due].stream_id, self._page_count):
+            streams.setdefault(mine[due].stream_id, {})[due] = mine[due]
+        return streams
+
+    def _note_failure(self, stream_id: StreamId, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
+        else:
+            log.error("deleting objects met a bug", stream_id=stream_id, exc_info=error)
+
+    async def _count(self, now: int) -> None:
+        counts = self._context.counts
+        await self.failing.look()
+        counts.queued_deletes = await self._context.coordination.member_count(DELETES_KEY)
+        since = self.failing.oldest_since
+        counts.failing_deletes = self.failing.count
+        counts.failing_delete_ms = 0 if since is None else max(0, now - since)
+
+    async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> "Settled":
+        """Do what is due of one stream."""
         record = await self._record(stream_id)
-        used: list[Due] = []
+        live: list[Due] = []
+        unread: list[Due] = []
         if record is not None:
-            live = []
             if record.state is StreamState.ACTIVE:
                 # Of a stream that is being deleted nothing is live, and its root may be gone.
-                live = await self._live(record, members)
+                live, unread = await self._live(record, members)
             self.refused_count += len(live)
             self._context.counts.refused_deletes = self.refused_count
             for due in live:
                 log.critical(
                     "a live object was to be deleted", stream_id=stream_id, uid=members[due].uid
                 )
-            used += live
-            members = {due: doomed for due, doomed in members.items() if due not in live}
+            decided = {*live, *unread}
+            members = {due: doomed for due, doomed in members.items() if due not in decided}
             members = await self._condemned(record, members, now)
-        return used + await self._delete(record, members)
+        gone = await self._delete(record, members)
+        left = [due for due in members if due not in gone]
+        return Settled((*live, *gone), (*unread, *left))
 
     async def _record(self, stream_id: StreamId) -> StreamRecord | None:
         try:
@@ -126,12 +183,20 @@ class Deleter:
         except NotFound:
             return None
 
-    async def _live(self, record: StreamRecord, members: _Members) -> list[Due]:
-        """Those that a reader of the committed manifest could still come to."""
+    async def _live(self, record: StreamRecord, members: _Members) -> tuple[list[Due], list[Due]]:
+        """Those that a reader of the committed manifest could still come to, and those of which
+        that cannot be told."""
         record, root = await load_root(self._context, record)
-        return [
-            due for due, doomed in members.items() if await self.reachable(record, root, doomed)
-        ]
+        live: list[Due] = []
+        unread: list[Due] = []
+        for due, doomed in members.items():
+            try:
+                if await self.reachable(record, root, doomed):
+                    live.append(due)
+            except StoreError as error:
+                log.warning("the way to an object cannot be read", uid=doomed.uid, error=str(error))
+                unread.append(due)
+        return live, unread
 
     async def reachable(self, record: StreamRecord, root: Node, doomed: Doomed) -> bool:
         """Whether the record, its root, or the way from it leads to any of what is doomed."""
@@ -163,12 +228,11 @@ class Deleter:
         held = {due: end for due, end in ends.items() if end > record.condemned_next}
         # A lease may be given back before it runs out, so it is looked at again earlier.
         latest = now + _HELD_PASS_COUNT * self._context.settings.manifest_delete_interval_ms
-        await self._queue(
-            [
-                due._replace(due_at=min(held_until(record, end, now), latest))
-                for due, end in held.items()
-            ]
-        )
+        later = [
+            due._replace(due_at=min(held_until(record, end, now), latest))
+            for due, end in held.items()
+        ]
+        await queue_later(self._context.coordination, later)
         return {due: one for due, one in members.items() if due not in held}
 
     async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
@@ -183,7 +247,7 @@ class Deleter:
         queued = [
             Due(DELETES_KEY, below.member, now) for one in done.values() for below in one.queued
         ]
-        await self._queue(queued)
+        await queue_later(self._context.coordination, queued)
         failed = await self._delete_keys([key for one in done.values() for key in one.first])
         last = [
             key
@@ -211,13 +275,6 @@ class Deleter:
         await reach("manifest.deleter.after-delete")
         return set(failed)
 
-    async def _queue(self, dues: Sequence[Due]) -> None:
-        if dues:
-            # A key that nobody writes: what is queued does not depend on what is stored.
-            await self._context.coordination.transact(
-                [_NOBODYS_KEY], lambda _: Changes(queued=dues)
-            )
-
     async def _release(self, record: StreamRecord, uids: set[Uid | None]) -> None:
         """Take uids whose objects are gone out of quarantine, which is bounded."""
         if not any(intent.uid in uids for intent in record.quarantine):
@@ -228,6 +285,3 @@ class Deleter:
             return replace(record, quarantine=left)
 
         await self._context.streams.update(record.stream_id, release)
-
-
-_NOBODYS_KEY: Final = "bottomless:nobody"

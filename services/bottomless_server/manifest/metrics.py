@@ -18,6 +18,9 @@ class ManifestCounts:
     refused_deletes: int = 0
     queued_deletes: int = 0
     """As of the last pass of the deleter."""
+    failing_deletes: int = 0
+    failing_delete_ms: int = 0
+    """How long the oldest of them fails; both as of the last pass."""
     collections: int = 0
 
 
@@ -39,6 +42,16 @@ def manifest_metrics(
     )
     yield gauged(
         f"{name}_delete_queue", "Objects and ranges that wait for their end.", counts.queued_deletes
+    )
+    yield gauged(
+        f"{name}_failing_deletes",
+        "Members of the delete queue that failed and are tried again, each time later.",
+        counts.failing_deletes,
+    )
+    yield gauged(
+        f"{name}_failing_delete_seconds",
+        "For how long the oldest of them has been failing.",
+        counts.failing_delete_ms / 1000,
     )
     yield counted(
         f"{name}_garbage_collections", "Collections of all garbage begun.", counts.collections

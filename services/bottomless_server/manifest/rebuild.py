@@ -34,7 +34,12 @@ from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, restored
 from bottomless.stores.generation import is_regressed, raise_generation
 from bottomless.stores.operations import OPERATIONS_KEY, Operation, OperationStore, entered
-from bottomless.stores.streams import DELETES_KEY, STREAMS_KEY, delete_later
+from bottomless.stores.streams import (
+    DELETES_KEY,
+    FAILING_DELETES_KEY,
+    STREAMS_KEY,
+    delete_later,
+)
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.salvage import record_before
 from bottomless_server.manifest.deletion import KIND as DELETION
@@ -150,7 +155,7 @@ class Rebuild:
         more = await discard_keys(self._context, generation)
         if members or more:
             return True
-        for queue in (DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES):
+        for queue in (DELETES_KEY, FAILING_DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES):
             dues = await coordination.due(queue, _FOREVER, _PAGE_COUNT)
             await coordination.settle(dues)
             more = more or bool(dues)

@@ -7,6 +7,7 @@ bottomless:node:{node_id}          lease of one ingest data directory
 bottomless:nodes                   where ingest nodes are: ingest_nodes.py
 bottomless:producers:{stream_id}   what the last owner knew of producers when it left
 bottomless:deletes                 object keys, by the time from which they may go
+bottomless:deletes-failing         those of them that failed, by the time when they first did
 
 Indexes, each changed in the transaction that changes what it speaks of:
 
@@ -32,6 +33,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 
 GENERATION_KEY: Final = "bottomless:generation"
 DELETES_KEY: Final = "bottomless:deletes"
+FAILING_DELETES_KEY: Final = "bottomless:deletes-failing"
 STREAMS_KEY: Final = "bottomless:streams"
 
 
