@@ -159,8 +159,8 @@ def sealed_object(data: bytes) -> bytes:
     try:
         members = orjson.loads(data)
         members.pop("crc32c", None)
-        members.pop("format", None)
-        return sealed_json.seal(members)
+        version = members.pop("format", 1)
+        return sealed_json.seal(members, version if type(version) is int else 1)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, AttributeError, TypeError):
         return data
 
@@ -208,6 +208,7 @@ DECODERS = {
     ),
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
+    "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),
     "generation": Decoder(generation._decode, golden("generation"), unsealed),
     "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
     "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),

@@ -63,7 +63,14 @@ from bottomless_server.ingest.core.staged import Plan, encode_plan
 
 FOLDER = Path(__file__).parent
 FROZEN = "frozen.sha256"
-PLAN = Plan("loader-7", 70, TIMESTAMP, (("st_" + "0f" * 16, "st_" + "1" * 32), ("st_" + "2" * 32,)))
+PLAN = Plan(
+    "loader-7",
+    70,
+    TIMESTAMP,
+    (("st_" + "0f" * 16, "st_" + "1" * 32), ("st_" + "2" * 32,)),
+    epoch=None,
+)
+PLAN_2 = PLAN._replace(epoch=3)
 OPERATION: Operation = new_operation(
     "0f" * 16,
     "verify",
@@ -179,6 +186,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "consumer_offset": lambda: encode_offset(CONSUMERS.consumers[1]),
     "operation": lambda: encode_operation(OPERATION),
     "staged_plan": lambda: encode_plan(PLAN),
+    "staged_plan_2": lambda: encode_plan(PLAN_2),
     "stream_record": lambda: encode_record(RECORD),
     "stream_registry": lambda: encode_registry(RECORD),
     "consumers": lambda: encode_snapshot(CONSUMERS),

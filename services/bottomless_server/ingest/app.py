@@ -16,8 +16,9 @@ from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
 from bottomless.stores.ingest_nodes import IngestNode
 from bottomless_server.ingest.core.clock import CommitClock
+from bottomless_server.ingest.core.commit_parts import progress
 from bottomless_server.ingest.core.staged import Plan
-from bottomless_server.ingest.core.tracking import TrackingBounds
+from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.core.tracking_room import TrackingRoom
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
@@ -34,7 +35,6 @@ from bottomless_server.ingest.routes import AppendRoute, Appends
 from bottomless_server.ingest.segments import RollBounds
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged import StagedBatches, StagedBounds
-from bottomless_server.ingest.staged_commits import parts_left
 from bottomless_server.ingest.staged_routes import add_staged_route
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
@@ -145,7 +145,10 @@ class IngestService:
         await self._staged.start(self._executor)
         self._sweeping = [
             asyncio.create_task(leftovers.run(), name="ingest-leftovers"),
-            asyncio.create_task(self._staged.run(self._is_begun), name="ingest-staged"),
+            asyncio.create_task(
+                self._staged.run(self._is_begun, self._appends.finish_commits),
+                name="ingest-staged",
+            ),
         ]
         self._appends.open(streams)
 
@@ -154,7 +157,7 @@ class IngestService:
         nodes may own the streams. Tails are served on meanwhile."""
         await self._appends.drain()
         if self._tails is not None:
-            await await_upload(self._tails.streams, self._feed)
+            await await_upload(self._tails.streams, self._feed, self._has_begun)
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
@@ -201,7 +204,10 @@ class IngestService:
 
     def _is_begun(self, stream_id: StreamId, plan: Plan) -> bool | None:
         appender = None if self._tails is None else self._tails.streams.find(stream_id)
-        return None if appender is None else parts_left(plan, appender.tracking) > 0
+        return None if appender is None else progress(plan, appender.tracking).start > 0
+
+    def _has_begun(self, stream_id: StreamId, tracking: Tracking) -> bool:
+        return self._staged.has_begun(stream_id, lambda plan: progress(plan, tracking).start > 0)
 
     def _surroundings(self) -> Surroundings:
         settings = self._settings
@@ -211,6 +217,7 @@ class IngestService:
             clocks=self._clocks,
             commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
             disk=self._disk,
+            has_begun=self._has_begun,
             chunk_size_max=settings.ingest_chunk_size_max,
             open_log_count_max=open_log_count_max(settings.ingest_open_log_count_max),
             upkeep=UpkeepBounds(

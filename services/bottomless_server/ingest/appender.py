@@ -154,7 +154,8 @@ class Appender:
         return self.stopped is not None and (self._task is None or self._task.done())
 
     async def close(self, why: StoreError, *, leave: bool) -> None:
-        """Finish what waits, note what is durable, and stop; with `leave`, leave it clean."""
+        """Finish what waits, note what is durable, and stop; with `leave`, leave it clean, unless a
+        commit of staged batches is open whose rest only this node has."""
         if self.stopped is None:
             self.stopped = why
         self._wake.set()
@@ -162,10 +163,14 @@ class Appender:
             await self._task
             self._task = None
             self._upkeep.count_disk(closed=True)
-            if leave and not isinstance(self.stopped, LogBroken):
+            if leave and not isinstance(self.stopped, LogBroken) and not self._is_bound():
                 with suppress(StoreError):
                     await self.claim.leave(self.log.next_offset, self._known_producers())
         self.advanced.fire()
+
+    def _is_bound(self) -> bool:
+        """Whether the rest of a commit lies on this disk: another owner could never finish it."""
+        return self._around.has_begun(self.stream_id, self.tracking)
 
     def _known_producers(self) -> bytes | None:
         """What the next owner has to know, as a chunk says it; None if nothing is known."""

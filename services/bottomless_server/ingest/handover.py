@@ -3,6 +3,7 @@
 What happens, and what is there after a crash behind each step:
 
 1. appends are refused, and those in flight answered   nothing has changed
+   commits that were cut off are finished              as staged_commits.py says of each step
 2. the feed asks for an upload of all that is here     the same: the uploader only cuts early
 3. all of it is published                              streams are dirty, and this node's
 4. each stream is closed: one EXEC that finds           clean: any node may claim it once this
@@ -10,7 +11,8 @@ What happens, and what is there after a crash behind each step:
    writes down what is known of producers               what is known of producers
 5. the lease is given up                                it may do so at once
 
-What cannot be uploaded in time stays dirty, and waits here for this node's return.
+What cannot be uploaded in time stays dirty, and waits here for this node's return. So does a
+stream with a commit that is open and cannot be finished: only this disk has its rest.
 Steps 4 and 5 are the stop (streams.py, owner.py); tails are served until then.
 """
 
@@ -21,14 +23,18 @@ import structlog
 
 from bottomless_server.ingest.feed import CommitFeed
 from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.ingest.surroundings import HasBegun
 
 log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 0.02
 
 
-async def await_upload(streams: OwnedStreams, feed: CommitFeed) -> None:
+async def await_upload(streams: OwnedStreams, feed: CommitFeed, has_begun: HasBegun) -> None:
     """Return when object storage holds everything, or when no uploader follows; cancel at will."""
+    bound = [a.stream_id for a in streams.opened() if has_begun(a.stream_id, a.tracking)]
+    if bound:
+        log.warning("streams stay here: commits of staged batches are not finished", streams=bound)
     feed.hurry()
     while left := sum(a.log.next_offset > a.published_next for a in streams.opened()):
         if not feed.followed:

@@ -17,12 +17,13 @@ from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.appender import Appender, StateChange
-from bottomless_server.ingest.core.producers import (
-    MODES,
+from bottomless_server.ingest.core.commit_parts import is_of_parts
+from bottomless_server.ingest.core.producer_changes import (
     forget,
     producer_not_found,
     raise_epoch,
 )
+from bottomless_server.ingest.core.producers import MODES
 from bottomless_server.ingest.core.tracking import Producer
 from bottomless_server.ingest.routes import Appends
 from bottomless_server.runtime.full_names import full_name_of
@@ -55,7 +56,9 @@ class ProducerRoutes:
         appender = await self._find(request, s)
         after = _after(asked.get("page_token"), appender.stream_id)
         known = appender.tracking.producers
-        names = nsmallest(limit + 1, (name for name in known if name > after))
+        names = nsmallest(
+            limit + 1, (name for name in known if name > after and not is_of_parts(name))
+        )
         body = {
             "items": [_shown(name, known[name]) for name in names[:limit]],
             "next_page_token": _token(appender.stream_id, names[limit - 1])

@@ -216,12 +216,19 @@ class Appends:
         self._disk.require_room()
 
     async def drain(self) -> None:
-        """Refuse new appends, and return when those in flight are answered."""
+        """Refuse new appends, and return when those in flight are answered and what they have begun
+        is finished, if it can be."""
         self._draining = True
         while self._in_flight:
             self._idle.clear()
             await self._idle.wait()
         await self._commits.stop()
+        await self.finish_commits()
+
+    async def finish_commits(self) -> None:
+        """Append what is missing of commits that were cut off."""
+        if self._streams is not None:
+            await self._commits.finish(self._streams.opened())
 
     async def take(
         self, text: str, scope: Scope, receive: Receive

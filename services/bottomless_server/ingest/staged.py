@@ -18,7 +18,7 @@ is gone. What cannot be removed now is tried again with every sweep.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,6 +198,19 @@ class StagedBatches:
             raise Corrupt("the plan of an earlier commit of this producer is damaged")
         return held.plans.get(producer_id)
 
+    def plans(self, stream_id: StreamId) -> list[Plan]:
+        """All of a stream that can be read."""
+        held = self._streams.get(stream_id)
+        return [] if held is None else list(held.plans.values())
+
+    def has_begun(self, stream_id: StreamId, is_begun: Callable[[Plan], bool]) -> bool:
+        """Whether this disk has what finishes a commit of a stream, or had it: a plan that cannot
+        be read may be one that is begun."""
+        held = self._streams.get(stream_id)
+        return held is not None and (
+            bool(held.damaged_plans) or any(map(is_begun, held.plans.values()))
+        )
+
     async def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
         """Write a plan in place of the producer's earlier one; its batches are pinned and stay.
 
@@ -232,11 +245,16 @@ class StagedBatches:
         self._forget_empty(stream_id)
         await self._remove_doomed()
 
-    async def run(self, is_begun: IsBegun) -> None:
-        """Sweep for ever."""
+    async def run(self, is_begun: IsBegun, finish: Callable[[], Awaitable[None]]) -> None:
+        """Sweep for ever, and let what is begun be finished; not at the start, since whoever asked
+        for it may be about to ask again."""
+        started = False
         while True:
             try:
                 await self.sweep(is_begun)
+                if started:
+                    await finish()
+                started = True
             except Exception:
                 # Keeping more is no harm; the next sweep begins anew.
                 log.exception("a sweep of staged batches met a bug")

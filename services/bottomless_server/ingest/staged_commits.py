@@ -5,42 +5,61 @@ before anything is sealed, read, and appended like any request: one group of chu
 visible with its last one, its number in the chunk's trailer. So whether a commit happened is
 known from the log alone, and a repeat is answered from it, with whatever batches it comes.
 
-What is larger than one append may be becomes parts with consecutive numbers. Which batches
-belong to which part is then written to a plan first, since a repeat may come with other
-batches, of the same records in other pieces: once a part is in the log only the batches of its
-plan are the rest.
+What is larger than one append may be becomes parts. The last one has the number, those before
+it have names of their own (core/commit_parts.py): so a number that the log knows is that of a
+whole commit, at every owner of the stream. Which batches belong to which part is written to a
+plan first, since a repeat may come with other batches, of the same records in other pieces:
+once a part is in the log only the batches of its plan are the rest.
 
 What is there after a crash at each step, and what the same number then does:
 
-    batches staged                  nothing is appended; the batches expire. Appends what it names.
-    plan written                    the same; the plan is not begun, and a new one takes its place.
-    some parts appended             those are in the log; the plan's batches do not expire. Appends
-                                    the rest by the plan, and drops what it names itself.
-    all appended, nothing dropped   a repeat: the plan is over. Drops what is left.
+    batches staged         nothing is appended; the batches expire. Appends what it names.
+    plan written           the same; the plan is not begun, and a new one takes its place.
+    producer noted         the same; the producer is listed, and has no number yet.
+    some parts appended    those are in the log, and the commit is open; the plan's batches do not
+                           expire. Appends the rest by the plan, and drops what it names itself.
+    the last one appended  a repeat, here and at the next owner. Drops what is left.
 
-Until it is finished or too old, a plan that is begun lets no other number of its producer in.
+While it is open no later number of its producer is let in, and the stream does not leave this
+node: the rest lies on this disk and nowhere else. Nobody has to ask for that rest. `finish`
+appends it, now and then and at a drain, so that the stream may go; what cannot be finished, by
+a disk that does not work, keeps the stream here, and the drain says so (handover.py).
+
+Where the rest is lost (it was too old, or its plan is damaged) the number is refused, and is
+never a repeat. To forget the producer ends that, and stores all of it anew.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
-from bottomless.errors import Code, Outcome, StoreError, Unavailable, WrongOffset
+import structlog
+
+from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable, WrongOffset
 from bottomless.formats.checks import crc32c
 from bottomless.formats.rows import Frame
 from bottomless.model.chunk import AppendMode
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.appender import Appender
+from bottomless_server.ingest.core.commit_parts import (
+    identity_of,
+    open_commit,
+    progress,
+    stored_parts,
+)
 from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.producers import Appended, decide
-from bottomless_server.ingest.core.promises import SEQUENCE_MAX, FromProducer, Promise, bad_header
-from bottomless_server.ingest.core.staged import Plan, StagedBatch, parts_of
-from bottomless_server.ingest.core.tracking import Tracking
+from bottomless_server.ingest.core.producer_changes import note
+from bottomless_server.ingest.core.producers import Appended, known_of, unfinished
+from bottomless_server.ingest.core.promises import FromProducer, Promise, bad_header
+from bottomless_server.ingest.core.staged import Plan, StagedBatch, parts_of, rest_not_found
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.staged import StagedBatches
 from bottomless_server.runtime.fault_points import reach
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 Room = Callable[[StreamId, int], AbstractAsyncContextManager[None]]
 """Holds room for so many bytes of a stream while an append of them is under way."""
@@ -76,7 +95,13 @@ class StagedCommits:
         if len(self._running) >= _TURN_COUNT_MAX:
             raise Unavailable("too many commits", code=Code.OVERLOADED, retry_after_seconds=1)
         # Goes on when the client leaves: its parts must not mix with those of a repeat.
-        work = asyncio.create_task(self._in_turn(appender, asked, promise, staged_ids))
+        work = asyncio.create_task(
+            self._in_turn(
+                appender,
+                asked.producer_id,
+                lambda: self._decided(appender, asked, promise, staged_ids),
+            )
+        )
         self._running.add(work)
         work.add_done_callback(self._ended)
         return await asyncio.shield(work)
@@ -85,6 +110,36 @@ class StagedCommits:
         """Return when no commit is under way."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
+    async def finish(self, appenders: Iterable[Appender]) -> None:
+        """Append what is missing of commits that are open, as far as that can be done now.
+
+        Whoever asked for them need not come back: the outcome was unknown, and is then that
+        they are stored.
+        """
+        for appender in list(appenders):
+            for plan in self._batches.plans(appender.stream_id):
+                if progress(plan, appender.tracking).start:
+                    await self._finish_quietly(appender, plan.producer_id)
+
+    async def _finish_quietly(self, appender: Appender, producer_id: str) -> None:
+        told = {"stream_id": appender.stream_id, "producer_id": producer_id}
+        try:
+            await self._in_turn(
+                appender, producer_id, lambda: self._finish_alone(appender, producer_id)
+            )
+        except StoreError as error:
+            log.warning("a commit is not finished", error=str(error), **told)
+        else:
+            log.info("a commit that was cut off is finished", **told)
+
+    async def _finish_alone(self, appender: Appender, producer_id: str) -> None:
+        plan = self._batches.plan(appender.stream_id, producer_id)
+        if plan is not None and progress(plan, appender.tracking).start:
+            known = appender.tracking.producers.get(producer_id)
+            epoch = max(plan.epoch or 0, 0 if known is None else known.epoch)
+            asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
+            await self._finish_plan(appender, asked, Promise(asked), plan)
+
     def _ended(self, work: asyncio.Task[Appended]) -> None:
         self._running.discard(work)
         if not work.cancelled():
@@ -92,14 +147,14 @@ class StagedCommits:
             work.exception()
 
     async def _in_turn(
-        self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
-    ) -> Appended:
-        key = (appender.stream_id, asked.producer_id)
+        self, appender: Appender, producer_id: str, work: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        key = (appender.stream_id, producer_id)
         turn = self._turns.setdefault(key, _Turn())
         turn.count += 1
         try:
             async with turn.lock:
-                return await self._decided(appender, asked, promise, staged_ids)
+                return await work()
         except OSError as error:
             raise Unavailable(
                 "the disk of staged batches does not work",
@@ -115,20 +170,16 @@ class StagedCommits:
     async def _decided(
         self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
     ) -> Appended:
-        stream_id, tracking = appender.stream_id, appender.tracking
+        stream_id = appender.stream_id
         plan = self._batches.plan(stream_id, asked.producer_id)
-        if plan is not None and parts_left(plan, tracking):
-            if plan.number != asked.number:
-                raise WrongOffset(
-                    "an earlier commit of this producer is not finished",
-                    code=Code.PRODUCER_SEQUENCE_GAP,
-                    retryable=True,
-                    facts={"expected_seq": plan.number, "received_seq": asked.number},
-                )
-            with self._batches.pinned(stream_id, asked.producer_id, plan.staged_ids) as batches:
-                answer = await self._append_plan(appender, asked, promise, plan, batches)
-            await self._batches.drop(stream_id, [*plan.staged_ids, *staged_ids], plan)
-            return answer
+        if plan is not None and progress(plan, appender.tracking).start:
+            if plan.number == asked.number:
+                answer = await self._finish_plan(appender, asked, promise, plan)
+                await self._batches.drop(stream_id, staged_ids)
+                return answer
+            if plan.epoch is None:
+                # Its parts have numbers of the producer, which say nothing of what is whole.
+                raise unfinished(plan.number, asked.number)
         repeated = self._repeated(appender, asked, promise)
         if repeated is not None:
             over = plan if plan is not None and plan.number == asked.number else None
@@ -144,6 +195,7 @@ class StagedCommits:
                 plan = _plan_of(asked, parts, self._clocks.wall())
                 await self._batches.save_plan(stream_id, plan)
                 await reach("ingest.commit.after-plan")
+                await _note_producer(appender, asked)
                 answer = await self._append_plan(appender, asked, promise, plan, batches)
             await reach("ingest.commit.after-append")
         await self._batches.drop(stream_id, staged_ids, plan)
@@ -158,16 +210,45 @@ class StagedCommits:
             StoreError: the producer may not append this; or another owns the stream.
         """
         appender.claim.require()
-        known = appender.tracking.producers.get(asked.producer_id)
+        tracking = appender.tracking
+        begun = open_commit(tracking, asked.producer_id)
+        if begun is not None and begun.number == asked.number:
+            # And the plan is not here, or what it names is not.
+            raise rest_not_found(begun.part_count)
+        known = tracking.producers.get(asked.producer_id)
         appends = () if known is None else known.appends
-        count = next((one.record_count for one in appends if one.sequence == asked.number), 0)
-        verdict = decide(
-            appender.tracking,
-            Append(count, 0, 0, promise=promise),
+        last = next((one for one in appends if one.sequence == asked.number), None)
+        stored = stored_parts(tracking, asked.producer_id, asked.number)
+        verdict = known_of(
+            tracking,
+            Append(0, 0, 0, promise=promise),
             appender.log.next_offset,
             self._clocks.wall(),
         )
-        return verdict if isinstance(verdict, Appended) else None
+        if not isinstance(verdict, Appended) or last is None:
+            return verdict if isinstance(verdict, Appended) else None
+        whole = not stored or stored[0].sequence == 0
+        return verdict._replace(
+            first_offset=(*stored, last)[0].first_offset if whole else None,
+            duplicates=sum(one.record_count for one in (*stored, last)),
+        )
+
+    async def _finish_plan(
+        self, appender: Appender, asked: FromProducer, promise: Promise, plan: Plan
+    ) -> Appended:
+        """Raises:
+        StoreError: also `staged-not-found`, where the batches of the plan were too old.
+        """
+        stream_id = appender.stream_id
+        with ExitStack() as held:
+            try:
+                pinned = self._batches.pinned(stream_id, asked.producer_id, plan.staged_ids)
+                batches = held.enter_context(pinned)
+            except NotFound:
+                raise rest_not_found(progress(plan, appender.tracking).start) from None
+            answer = await self._append_plan(appender, asked, promise, plan, batches)
+        await self._batches.drop(stream_id, plan.staged_ids, plan)
+        return answer
 
     async def _append_plan(
         self,
@@ -178,18 +259,11 @@ class StagedCommits:
         batches: Sequence[StagedBatch],
     ) -> Appended:
         """Append the parts of a plan that are not in the log yet."""
-        left = parts_left(plan, appender.tracking)
-        start = len(plan.parts) - left if left else 0
-        known = appender.tracking.producers.get(asked.producer_id)
-        before = [
-            one
-            for one in (() if known is None else known.appends)
-            if plan.number <= one.sequence < plan.number + start
-        ]
+        start, before = progress(plan, appender.tracking)
         by_id = {batch.staged_id: batch for batch in batches}
         answers: list[Appended] = []
         for number in range(start, len(plan.parts)):
-            identity = replace(asked, number=plan.number + number)
+            identity = identity_of(plan, number, asked)
             numbered = Promise(identity, None if number else promise.expected_offset)
             part = [by_id[staged_id] for staged_id in plan.parts[number]]
             try:
@@ -244,21 +318,15 @@ class _Turn:
     """Commits that have it or wait for it."""
 
 
-def parts_left(plan: Plan, tracking: Tracking) -> int:
-    """How many parts of a plan are missing in the log; none where it has not begun, or is over."""
-    known = tracking.producers.get(plan.producer_id)
-    if known is None or known.mode is not AppendMode.TRANSACTION or known.last_sequence is None:
-        return 0
-    if not plan.number <= known.last_sequence < plan.last_number:
-        return 0
-    return plan.last_number - known.last_sequence
+async def _note_producer(appender: Appender, asked: FromProducer) -> None:
+    """Let the producer be known before its first part is: who looks for what was begun under a
+    name, as an import does that starts again, finds it."""
+    if asked.producer_id not in appender.tracking.producers:
+        await appender.change(
+            lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now)
+        )
 
 
 def _plan_of(asked: FromProducer, parts: Sequence[Sequence[StagedBatch]], now: int) -> Plan:
-    """Raises:
-    InvalidRequest: `bad-header`: there are not as many numbers behind this one.
-    """
-    if asked.number + len(parts) - 1 > SEQUENCE_MAX:
-        raise bad_header("txn-number", f"the number of the last part is at most {SEQUENCE_MAX}")
     ids = tuple(tuple(batch.staged_id for batch in part) for part in parts)
-    return Plan(asked.producer_id, asked.number, now, ids)
+    return Plan(asked.producer_id, asked.number, now, ids, asked.epoch)

@@ -1,15 +1,20 @@
 """What all appenders of a process share, and how they say that a log failed."""
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.clock import CommitClock
-from bottomless_server.ingest.core.tracking import TrackingBounds
+from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.core.tracking_room import TrackingRoom
 from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.segments import LogBroken
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
+
+HasBegun = Callable[[StreamId, Tracking], bool]
+"""Whether this node, and no other, has what finishes a commit of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,7 @@ class Surroundings:
     clocks: Clocks
     commit_clock: CommitClock
     disk: DiskUse
+    has_begun: HasBegun
     chunk_size_max: int
     open_log_count_max: int
     """Streams that keep their file handles while nothing is written."""

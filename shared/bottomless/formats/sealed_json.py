@@ -16,32 +16,42 @@ from bottomless.formats.checks import VERSION, check, corrupt, crc32c
 Readers = Mapping[str, Callable[[Any], Any]]
 
 
-def seal(members: Mapping[str, Any]) -> bytes:
+def seal(members: Mapping[str, Any], version: int = VERSION) -> bytes:
     """The object with its version in front and its checksum at the end."""
-    whole = {"format": VERSION, **members}
+    whole = {"format": version, **members}
     crc = crc32c(orjson.dumps(whole))
     return orjson.dumps({**whole, "crc32c": f"{crc:08x}"})
 
 
-def unseal(what: str, data: bytes, names: Sequence[str]) -> dict[str, Any]:
+def unseal(what: str, data: bytes, names: Sequence[str], version: int = VERSION) -> dict[str, Any]:
     """The members of an object that `seal` wrote, which are exactly `names`, in that order.
 
     Raises:
         Corrupt: it is damaged, or of another version.
     """
-    members = parse_object(what, data)
+    members = parse_object(what, data, version)
     members.pop("crc32c", None)
     check(what, members.keys() == set(names), "its members are not those of its version")
     try:
-        sealed = seal({name: members[name] for name in names})
+        sealed = seal({name: members[name] for name in names}, version)
     except orjson.JSONEncodeError as error:
         raise corrupt(what, "it is nested too deeply") from error
     check(what, sealed == data, "its checksum does not match, or its form is not the canonical one")
     return members
 
 
-def parse_object(what: str, data: bytes) -> dict[str, Any]:
-    """The members of a JSON object of our version, without the version.
+def version_of(data: bytes) -> int | None:
+    """What version an object says that it has; None where it says none that can be read."""
+    try:
+        members = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    version = members.get("format") if isinstance(members, dict) else None
+    return version if type(version) is int else None
+
+
+def parse_object(what: str, data: bytes, wanted: int = VERSION) -> dict[str, Any]:
+    """The members of a JSON object of a version, without the version.
 
     Raises:
         Corrupt: it is something else.
@@ -53,5 +63,5 @@ def parse_object(what: str, data: bytes) -> dict[str, Any]:
     check(what, isinstance(members, dict), "it is not an object")
     version = members.pop("format", None)
     check(what, type(version) is int, "it names no version")
-    check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
+    check(what, version == wanted, f"version {version} is not known, only {wanted}")
     return dict(members)

@@ -16,7 +16,8 @@ from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.batcher import seal_round, seal_state
 from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.producers import Appended, New, decide, forget, raise_epoch
+from bottomless_server.ingest.core.producer_changes import forget, raise_epoch
+from bottomless_server.ingest.core.producers import Appended, New, decide
 from bottomless_server.ingest.core.promises import (
     SEQUENCE_MAX,
     FromProducer,
@@ -298,8 +299,19 @@ def test_a_transaction_number_at_or_below_the_last_answers_the_first_result() ->
 
     again = stream.send(transaction(4, body=b"anything"))
     assert (again.first_offset, again.next_offset, again.record_count) == (0, 3, 0)
-    assert stream.send(transaction(5)).first_offset is None
     assert stream.next_offset == 6
+
+
+def test_a_transaction_number_that_was_passed_over_is_refused_as_long_as_that_is_known() -> None:
+    """It was answered as a repeat once, though nothing was ever stored under it."""
+    stream = Stream()
+    for number in (4, 9):
+        stream.send(transaction(number))
+    code, facts = stream.refused(transaction(5))
+    assert (code, facts["last_seq"]) == (Code.PRODUCER_SEQUENCE_OVERLAP, 9)
+    for number in range(10, 15):
+        stream.send(transaction(number))
+    assert stream.send(transaction(5)).first_offset is None
 
 
 def test_a_key_gets_the_same_answer_for_the_same_body() -> None:

@@ -13,12 +13,28 @@ import pytest
 
 from bottomless.client.tables import frames_body
 from bottomless.formats.batch import Codec
+from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
 from bottomless.model.rows import Rows
+from bottomless_server.ingest import staged as staged_module
 from bottomless_server.ingest import staged_commits
 from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.appender import Appender
+from bottomless_server.ingest.core import commit_parts
+from bottomless_server.ingest.core.promises import FromProducer, Promise
+from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.staged import StagedBatches
-from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually, no_space, pointers, problem
+from unit.ingest.house import (
+    FULL_NAME,
+    NAME,
+    ROUTE,
+    STREAM,
+    House,
+    eventually,
+    no_space,
+    pointers,
+    problem,
+)
 
 STAGE = f"/v1/streams/{NAME}/staged"
 FRAMES = {"content-type": "application/vnd.bottomless.batches"}
@@ -33,12 +49,24 @@ LARGE = "x" * 3 * KIB
 """Two of them do not go into one part."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes by the clock of the machine goes when a test says so."""
+    monkeypatch.setattr(staged_module, "SWEEP_SECONDS", 1e6)
+
+
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     made = await House(tmp_path / "ingest", **SETTINGS).declare()
     await made.start()
     yield made
     await made.aclose()
+
+
+@pytest.fixture
+async def leaving(tmp_path: Path) -> House:
+    """One that the test stops."""
+    return await (await House(tmp_path / "leaving", **SETTINGS).declare()).start()
 
 
 def body_of(*values: str) -> bytes:
@@ -154,12 +182,16 @@ async def test_a_repeat_needs_no_batches_any_more(house: House) -> None:
     assert again.json() == {**first, "count": 0, "duplicates": 1}
 
 
-async def test_gaps_between_numbers_are_allowed_and_lower_ones_are_repeats(house: House) -> None:
+async def test_gaps_between_numbers_are_allowed_and_what_was_passed_over_is_refused(
+    house: House,
+) -> None:
     await commit(house, await stage(house, "a"), number=7)
     await commit(house, await stage(house, "b"), number=900)
-    again = await commit(house, await stage(house, "c"), number=8)
+    refused = await commit(house, await stage(house, "c"), number=8)
 
-    assert again.json()["first_offset"] is None
+    assert problem(refused) == (409, "producer-sequence-overlap")
+    assert (refused.json()["last_seq"], refused.json()["outcome"]) == (900, "none")
+    assert (await commit(house, await stage(house, "a"), number=7)).json()["duplicates"] == 1
     assert await house.values() == [b"a", b"b"]
 
 
@@ -294,21 +326,188 @@ async def test_damage_of_a_staged_file_is_never_appended(house: House) -> None:
     assert await house.values() == []
 
 
-async def test_what_is_too_large_for_one_append_takes_the_numbers_that_follow(
+async def test_what_is_too_large_for_one_append_takes_one_number_as_any_other(
     house: House,
 ) -> None:
+    """The parts had the numbers that follow, and a commit of one of those was taken for a repeat."""
     ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
     answer = await commit(house, *ids, number=7)
 
     assert (answer.json()["first_offset"], answer.json()["count"]) == (0, 3)
-    assert await last_number(house) == 9
+    assert await last_number(house) == 7
     assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
     assert files(house) == []
 
     again = await commit(house, *[await stage(house, f"{n}{LARGE}") for n in range(3)], number=7)
-    assert again.json()["count"] == 0
+    assert (again.json()["first_offset"], again.json()["next_offset"]) == (0, 3)
+    assert (again.json()["count"], again.json()["duplicates"]) == (0, 3)
     assert len(await house.values()) == 3
     assert files(house) == []
+
+    other = await commit(house, await stage(house, "other records"), number=8)
+    assert (other.json()["first_offset"], other.json()["count"]) == (3, 1)
+
+
+async def test_who_lists_producers_sees_no_names_of_parts(house: House) -> None:
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    await commit(house, *ids, number=7)
+    listed = (await house.client.get(f"/v1/streams/{NAME}/producers")).json()
+    assert [one["producer_id"] for one in listed["items"]] == ["job"]
+
+
+async def test_a_producer_is_known_from_its_first_part_on(house: House) -> None:
+    """An import that starts again finds its name, and with it the size of its rounds."""
+    await cut_off(house, 1)
+    shown = await house.client.get(f"/v1/streams/{NAME}/producers/job")
+    assert (shown.json()["mode"], shown.json()["last_seq"]) == (None, None)
+
+
+@pytest.mark.parametrize("number", [7, 8])
+@pytest.mark.parametrize("header", ["txn-number", "producer-seq"])
+async def test_no_plain_append_gets_in_between_the_parts_of_a_commit(
+    house: House, header: str, number: int
+) -> None:
+    await cut_off(house, 1)
+    refused = await house.append_raw(
+        b'{"records": [{"value": "z"}]}', **{"producer-id": "job", header: str(number)}
+    )
+    assert problem(refused) == (409, "producer-sequence-gap")
+    assert refused.json()["expected_seq"] == 7
+
+
+async def test_forgetting_its_producer_ends_a_commit_that_was_cut_off(house: House) -> None:
+    await cut_off(house, 1)
+    path = f"/v1/streams/{NAME}/producers/job"
+    assert (await house.client.delete(path)).status_code == 204
+
+    answer = await commit(house, *[await stage(house, f"{n}{LARGE}") for n in range(3)])
+
+    assert answer.json()["count"] == 3
+    assert [value[:1] for value in await house.values()] == [b"0", b"0", b"1", b"2"]
+
+
+async def test_a_commit_that_was_cut_off_is_finished_without_its_writer(house: House) -> None:
+    await cut_off(house, 1)
+    await house.service._appends.finish_commits()
+
+    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
+    assert files(house) == []
+    again = await commit(house, await stage(house, "z"))
+    assert (again.json()["first_offset"], again.json()["duplicates"]) == (0, 3)
+
+
+async def test_a_drain_finishes_what_was_cut_off_and_the_next_owner_knows_it(
+    leaving: House, tmp_path: Path
+) -> None:
+    await cut_off(leaving, 1)
+    await leaving.service.drain()
+    await leaving.published(3)
+    await leaving.aclose()
+    assert not (await leaving.record()).dirty
+
+    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    again = await commit(other, await stage(other, "z"))
+    assert (again.json()["first_offset"], again.json()["duplicates"]) == (0, 3)
+    await other.aclose()
+
+
+async def left_with_a_rest(house: House) -> None:
+    """The disk gives nothing of the rest while the node is drained, and all else is published."""
+    await cut_off(house, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_of(house), "read", broken_read)
+        await house.service.drain()
+    await house.published(1)
+    await house.aclose()
+
+
+async def test_a_stream_does_not_leave_a_node_that_has_the_rest_of_a_commit(
+    leaving: House, tmp_path: Path
+) -> None:
+    """The existing checks were blind: no handover had a staged commit, and kills came back on the
+    same node."""
+    await left_with_a_rest(leaving)
+    assert (await leaving.record()).dirty
+    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    refused = await try_stage(other, "z")
+    assert problem(refused) == (503, "not-owner")
+    await other.aclose()
+
+    back = await House(leaving.data_dir, before=leaving).start()
+    await back.append("opens the stream")
+    await back.service._appends.finish_commits()
+    values = [value[:1] for value in await back.values() if value.endswith(b"x")]
+    assert values == [b"0", b"1", b"2"]
+    await back.aclose()
+
+
+async def test_without_the_look_at_open_commits_their_rest_is_left_behind(
+    leaving: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Must fail: the guard is taken out. The number is no repeat even then, and says so."""
+    monkeypatch.setattr(Appender, "_is_bound", lambda _: False)
+    await left_with_a_rest(leaving)
+    assert not (await leaving.record()).dirty
+
+    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    refused = await commit(other, await stage(other, "z"))
+    assert problem(refused) == (404, "staged-not-found")
+    assert (refused.json()["outcome"], refused.json()["stored_parts"]) == ("unknown", 1)
+    later = await commit(other, await stage(other, "z"), number=8)
+    assert problem(later) == (409, "producer-sequence-gap")
+    await other.aclose()
+
+
+async def test_without_names_of_their_own_a_part_is_taken_for_the_whole(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Must fail: the guard is taken out, and the parts are stored as the producer's own appends."""
+    monkeypatch.setattr(commit_parts, "name_of_parts", lambda _: "job")
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    await commit(house, *ids, number=0)
+    with pytest.raises(AssertionError):
+        assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
+
+
+async def begun_by_an_earlier_build(house: House) -> None:
+    """A plan of version 1, and its first part under the producer's own number."""
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    plan = Plan("job", 7, house.time.wall, tuple((one,) for one in ids), None)
+    await staged_of(house).save_plan(STREAM, plan)
+    with staged_of(house).pinned(STREAM, "job", ids) as batches:
+        asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
+        commits = house.service._appends._commits
+        appender = await house.service._appends.find(FULL_NAME)
+        await commits._append(appender, Promise(asked), batches[:1])
+
+
+async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(house: House) -> None:
+    await begun_by_an_earlier_build(house)
+    after = await house.after_crash().start()
+    assert problem(await commit(after, await stage(after, "z"), number=1_000)) == (
+        409,
+        "producer-sequence-gap",
+    )
+    answer = await commit(after, await stage(after, f"2{LARGE}"), await stage(after, f"1{LARGE}"))
+
+    assert (answer.json()["first_offset"], answer.json()["count"]) == (0, 2)
+    assert [value[:1] for value in await after.values()] == [b"0", b"1", b"2"]
+    assert await last_number(after) == 9, "its numbers stay taken"
+    again = await commit(after, await stage(after, f"1{LARGE}"), number=8)
+    assert again.headers["idempotent-replayed"] == "true"
+    later = await commit(after, *[await stage(after, f"{n}{LARGE}") for n in "ab"], number=10)
+    assert later.json()["count"] == 2
+    await after.aclose()
+
+
+async def test_what_an_earlier_build_has_begun_keeps_the_stream_here(leaving: House) -> None:
+    await begun_by_an_earlier_build(leaving)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_of(leaving), "read", broken_read)
+        await leaving.service.drain()
+    await leaving.published(1)
+    await leaving.aclose()
+    assert (await leaving.record()).dirty
 
 
 async def cut_off(house: House, appended: int) -> list[str]:
@@ -357,13 +556,17 @@ async def test_a_commit_that_was_cut_off_is_finished_by_a_repeat_with_other_piec
         await after.aclose()
 
 
-async def test_without_its_plan_a_repeat_in_other_pieces_would_lose_records(house: House) -> None:
+async def test_without_its_plan_a_repeat_in_other_pieces_has_nothing_to_go_on_with(
+    house: House,
+) -> None:
     """The guard is the plan: what it is for shows where it is taken away."""
     await cut_off(house, 1)
     staged_of(house)._streams[STREAM].plans.clear()
 
-    await commit(house, await stage(house, f"2{LARGE}"), await stage(house, f"1{LARGE}"))
+    refused = await commit(house, await stage(house, f"2{LARGE}"), await stage(house, f"1{LARGE}"))
 
+    assert problem(refused) == (404, "staged-not-found")
+    assert refused.json()["outcome"] == "unknown"
     assert sorted(value[:1] for value in await house.values()) == [b"0"]
 
 

@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
+from bottomless.errors import Code, Overloaded
 from bottomless_server.ingest.core.promises import FromProducer, WithKey
-from bottomless_server.ingest.core.tracking import KeyUse, Producer, Tracking
+from bottomless_server.ingest.core.tracking import KEY_SIZE, KeyUse, Producer, Tracking
 
 
 class _Timed(Protocol):
@@ -86,3 +87,37 @@ class Places:
             self.keys.take(identity.key_hash)
         else:
             self.producers.take(identity.producer_id)
+
+
+def check_place(
+    tracking: Tracking, identity: FromProducer | WithKey, places: Places, now: int
+) -> None:
+    """Keep room for what may become known.
+
+    Raises:
+        Overloaded: `quota-exceeded`.
+    """
+    bounds = tracking.bounds
+    if isinstance(identity, WithKey):
+        if not places.keys.fits(identity.key_hash):
+            raise _quota("idempotency keys", bounds.key_count_max)
+        known, size = identity.key_hash in tracking.keys, KEY_SIZE
+    else:
+        if not places.producers.fits(identity.producer_id):
+            raise _quota("producers", bounds.producer_count_max)
+        known, size = identity.producer_id in tracking.producers, bounds.producer_size
+    if not tracking.keep_room(0 if known else size, now):
+        raise Overloaded(
+            "this node remembers as many producers and idempotency keys as it may",
+            code=Code.QUOTA_EXCEEDED,
+            retry_after_seconds=60,
+        )
+
+
+def _quota(what: str, limit: int) -> Overloaded:
+    return Overloaded(
+        f"the stream remembers as many {what} as it may",
+        code=Code.QUOTA_EXCEEDED,
+        retry_after_seconds=60,
+        facts={"limit_count": limit},
+    )

@@ -10,7 +10,6 @@ On the record's path: after core/intake.py, before core/batcher.py.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,14 +17,18 @@ import numpy as np
 from bottomless.errors import (
     Code,
     InvalidRequest,
-    NotFound,
     Overloaded,
     StoreError,
     WrongOffset,
 )
-from bottomless.model.chunk import AppendMode, TrackedEntry
+from bottomless.model.chunk import AppendMode
+from bottomless_server.ingest.core.commit_parts import (
+    OpenCommit,
+    is_of_parts,
+    open_commit,
+)
 from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.places import Places
+from bottomless_server.ingest.core.places import Places, check_place
 from bottomless_server.ingest.core.promises import (
     SEQUENCE_MAX,
     FromProducer,
@@ -33,12 +36,9 @@ from bottomless_server.ingest.core.promises import (
     bad_header,
 )
 from bottomless_server.ingest.core.tracking import (
-    KEY_SIZE,
     Producer,
     Remembered,
     Tracking,
-    forgotten,
-    tracked,
 )
 
 MODES: Final = {
@@ -82,55 +82,31 @@ def decide(
     Raises:
         StoreError: it is refused, by the codes of api.md; nothing is stored of it.
     """
+    verdict = known_of(tracking, append, next_offset, now)
+    identity = append.promise.identity
+    if isinstance(verdict, New) and identity is not None:
+        check_place(tracking, identity, places or Places(tracking, now), now)
+    return verdict
+
+
+def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> New | Appended:
+    """The same for who only asks: nothing is kept for what is new.
+
+    Raises:
+        StoreError: as `decide`, but for `quota-exceeded`.
+    """
     promise = append.promise
     verdict: New | Appended = New()
     if isinstance(promise.identity, WithKey):
         verdict = _decide_key(tracking, append, promise.identity, now)
     elif promise.identity is not None:
         verdict = _decide_producer(tracking, append, promise.identity, next_offset)
-    if isinstance(verdict, New) and promise.identity is not None:
-        _check_place(tracking, promise.identity, places or Places(tracking, now), now)
     expected = promise.expected_offset
     if isinstance(verdict, New) and expected is not None and expected != next_offset:
         raise WrongOffset(
             "the stream does not end at the expected offset", facts={"next_offset": next_offset}
         )
     return verdict
-
-
-def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]:
-    """Entries that raise the epoch of a producer; one that is not known is known from then on.
-
-    Raises:
-        Overloaded: `quota-exceeded`.
-        InvalidRequest: it was raised as often as can be.
-    """
-    before = tracking.producers.get(producer_id)
-    if before is None:
-        identity = FromProducer(producer_id, 0, AppendMode.PLAIN)
-        _check_place(tracking, identity, Places(tracking, now), now)
-        raised = Producer(AppendMode.PLAIN, 1, None, 0, now)
-    else:
-        if before.epoch >= SEQUENCE_MAX:
-            raise InvalidRequest("the epoch cannot be raised", code=Code.VALIDATION_FAILED)
-        begins = 0 if before.last_sequence is None else before.last_sequence + 1
-        raised = replace(before, epoch=before.epoch + 1, epoch_sequence=begins, timestamp=now)
-    return list(tracked(producer_id, raised))
-
-
-def forget(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]:
-    """Entries that make a producer unknown.
-
-    Raises:
-        NotFound: `producer-not-found`.
-    """
-    if producer_id not in tracking.producers:
-        raise producer_not_found()
-    return [forgotten(producer_id, now)]
-
-
-def producer_not_found() -> NotFound:
-    return NotFound("the stream knows no such producer", code=Code.PRODUCER_NOT_FOUND)
 
 
 def in_flight() -> Overloaded:
@@ -158,12 +134,17 @@ def _decide_producer(
     known = tracking.producers.get(asked.producer_id)
     if known is not None:
         _check_known(known, asked)
+    if is_of_parts(asked.producer_id):
+        return _decide_part(known, asked)
+    if asked.mode is AppendMode.TRANSACTION:
+        return _decide_transaction(tracking, known, append, asked, next_offset)
+    if known is not None and known.mode is AppendMode.PLAIN:
+        # It has no number yet, but a commit of several parts may be on its way to one.
+        _check_not_open(open_commit(tracking, asked.producer_id), asked.number)
     if asked.mode is AppendMode.STRICT:
         return _decide_strict(known, append, asked, next_offset)
     if known is None or known.last_sequence is None:
         return New()
-    if asked.mode is AppendMode.TRANSACTION:
-        return _decide_transaction(known, append, asked, next_offset)
     return _decide_highwater(known.last_sequence, append, next_offset)
 
 
@@ -232,15 +213,66 @@ def _decide_highwater(last: int, append: Append, next_offset: int) -> New | Appe
 
 
 def _decide_transaction(
-    known: Producer, append: Append, asked: FromProducer, next_offset: int
+    tracking: Tracking,
+    known: Producer | None,
+    append: Append,
+    asked: FromProducer,
+    next_offset: int,
 ) -> New | Appended:
-    assert known.last_sequence is not None
-    if asked.number > known.last_sequence:
+    last = None if known is None else known.last_sequence
+    if known is None or last is None or asked.number > last:
+        begun = open_commit(tracking, asked.producer_id)
+        if asked.parts_before:
+            _check_last_part(begun, asked)
+        else:
+            _check_not_open(begun, asked.number)
         return New()
     for found in known.appends:
         if found.sequence == asked.number:
             return _repeat_of(found, append)
+    if known.appends and asked.number > known.appends[0].sequence:
+        # What was stored since is remembered, and this is not among it.
+        raise _conflict(
+            Code.PRODUCER_SEQUENCE_OVERLAP,
+            "this number was passed over, and nothing is stored under it",
+            last_seq=last,
+        )
     return _too_old(append, next_offset)
+
+
+def _decide_part(known: Producer | None, asked: FromProducer) -> New:
+    """Of the parts of a commit each follows the one before it."""
+    stored = 0
+    if known is not None and known.epoch == asked.epoch and known.last_sequence is not None:
+        stored = known.last_sequence + 1
+    if asked.number != stored:
+        raise _other_part()
+    return New()
+
+
+def _check_last_part(begun: OpenCommit | None, asked: FromProducer) -> None:
+    if begun != (asked.number, asked.parts_before):
+        raise _other_part()
+
+
+def _check_not_open(begun: OpenCommit | None, number: int) -> None:
+    if begun is not None:
+        raise unfinished(begun.number, number)
+
+
+def unfinished(expected: int, received: int) -> WrongOffset:
+    """A later number waits for the commit that is begun."""
+    return WrongOffset(
+        "an earlier commit of this producer is not finished",
+        code=Code.PRODUCER_SEQUENCE_GAP,
+        retryable=True,
+        facts={"expected_seq": expected, "received_seq": received},
+    )
+
+
+def _other_part() -> StoreError:
+    sentence = "another commit has taken the place of a part"
+    return _conflict(Code.PRODUCER_SEQUENCE_OVERLAP, sentence)
 
 
 def _repeat_of(original: Remembered, append: Append) -> Appended:
@@ -252,35 +284,6 @@ def _repeat_of(original: Remembered, append: Append) -> Appended:
 
 def _too_old(append: Append, next_offset: int) -> Appended:
     return Appended(None, next_offset, None, 0, append.record_count, replayed=True)
-
-
-def _check_place(
-    tracking: Tracking, identity: FromProducer | WithKey, places: Places, now: int
-) -> None:
-    bounds = tracking.bounds
-    if isinstance(identity, WithKey):
-        if not places.keys.fits(identity.key_hash):
-            raise _quota("idempotency keys", bounds.key_count_max)
-        known, size = identity.key_hash in tracking.keys, KEY_SIZE
-    else:
-        if not places.producers.fits(identity.producer_id):
-            raise _quota("producers", bounds.producer_count_max)
-        known, size = identity.producer_id in tracking.producers, bounds.producer_size
-    if not tracking.keep_room(0 if known else size, now):
-        raise Overloaded(
-            "this node remembers as many producers and idempotency keys as it may",
-            code=Code.QUOTA_EXCEEDED,
-            retry_after_seconds=60,
-        )
-
-
-def _quota(what: str, limit: int) -> Overloaded:
-    return Overloaded(
-        f"the stream remembers as many {what} as it may",
-        code=Code.QUOTA_EXCEEDED,
-        retry_after_seconds=60,
-        facts={"limit_count": limit},
-    )
 
 
 def _conflict(code: Code, sentence: str, **facts: object) -> StoreError:

@@ -36,6 +36,8 @@ class FromProducer:
     """STRICT: of the first record. TRANSACTION: of the append. HIGHWATER: none, records have them."""
     start_any: bool = False
     """An unknown producer may begin with any number."""
+    parts_before: int = 0
+    """TRANSACTION: how many parts of the same commit must be stored already (commit_parts.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bottomless.errors import Code, Fault, InvalidRequest, NotFound
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome
 from bottomless.formats.checks import check
-from bottomless.formats.sealed_json import seal, unseal
+from bottomless.formats.sealed_json import seal, unseal, version_of
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless.model.unknown_member import unknown_member
 from bottomless_server.ingest.core.promises import hash_of
@@ -28,6 +28,8 @@ _FILE: Final = re.compile(
 )
 PLAN_SUFFIX: Final = ".plan"
 _MEMBERS: Final = ("producer_id", "number", "created_at", "parts")
+_VERSION: Final = 2
+_MEMBERS_2: Final = ("producer_id", "epoch", "number", "created_at", "parts")
 _NUMBER_MAX: Final = 2**63 - 1
 
 
@@ -47,18 +49,17 @@ class StagedBatch(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Which batches a commit of several parts appends under which numbers."""
+    """Which batches are in which part of a commit."""
 
     producer_id: str
     number: int
-    """Of the first part; those behind it have the numbers that follow."""
+    """Of the commit."""
     created_at: int
     parts: tuple[tuple[str, ...], ...]
     """Ids of the batches of each."""
-
-    @property
-    def last_number(self) -> int:
-        return self.number + len(self.parts) - 1
+    epoch: int | None
+    """Of the producer. None in a plan of version 1, whose parts have the numbers from that of the
+    commit on, and not those of core/commit_parts.py."""
 
     @property
     def staged_ids(self) -> list[str]:
@@ -80,26 +81,32 @@ def plan_name(producer_id: str) -> str:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    return seal(plan._asdict())
+    members = plan._asdict()
+    if plan.epoch is None:
+        return seal({name: members[name] for name in _MEMBERS})
+    return seal({name: members[name] for name in _MEMBERS_2}, _VERSION)
 
 
 def decode_plan(data: bytes) -> Plan:
-    """Read a plan.
+    """Read a plan of either version.
 
     Raises:
         Corrupt: nobody wrote it so.
     """
     what = "plan of a commit"
-    members = unseal(what, data, _MEMBERS)
+    numbers = ["number", "created_at"]
+    if version_of(data) == _VERSION:
+        members = unseal(what, data, _MEMBERS_2, _VERSION)
+        numbers.append("epoch")
+    else:
+        members = {**unseal(what, data, _MEMBERS), "epoch": None}
     parts = members["parts"]
     check(what, type(members["producer_id"]) is str, "it has no producer")
-    for name in ("number", "created_at"):
+    for name in numbers:
         number = members[name]
         check(what, type(number) is int and 0 <= number <= _NUMBER_MAX, f"its {name} is not one")
     check(what, isinstance(parts, list) and all(map(_is_part, parts)), "its parts are not ids")
-    return Plan(
-        members["producer_id"], members["number"], members["created_at"], tuple(map(tuple, parts))
-    )
+    return Plan(**{**members, "parts": tuple(map(tuple, parts))})
 
 
 def _is_part(value: Any) -> bool:
@@ -150,6 +157,16 @@ def staged_not_found() -> NotFound:
     return NotFound(
         "a staged batch is not there: it expired, or was never staged here",
         code=Code.STAGED_NOT_FOUND,
+    )
+
+
+def rest_not_found(part_count: int) -> NotFound:
+    return NotFound(
+        "parts of this commit are stored, and what was staged for the rest is not here: "
+        "look at what is stored, and forget the producer to store it anew",
+        code=Code.STAGED_NOT_FOUND,
+        outcome=Outcome.UNKNOWN,
+        facts={"stored_parts": part_count},
     )
 
 

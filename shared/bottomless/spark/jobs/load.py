@@ -31,7 +31,7 @@ from bottomless.spark.jobs.places import Place
 from bottomless.spark.jobs.rounds import (
     ROUND_SIZE,
     STAGED,
-    commit_round,
+    committed,
     rounds_done,
     stage_batches,
 )
@@ -122,8 +122,8 @@ def import_parquet(
             continue
         work = partial(_stage, target, place, mapped)
         title = f"import {stream}, round {number + 1}"
-        rows = run_in_workers(spark, work, pieces, STAGED, title)
-        done.rows += commit_round(target, producer_id, number, rows)
+        stage = partial(run_in_workers, spark, work, pieces, STAGED, title)
+        done.rows += committed(target, producer_id, number, stage)
         done.rounds += 1
     return done
 

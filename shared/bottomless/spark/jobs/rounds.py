@@ -9,7 +9,7 @@ first parts of a large one, which the same round completes when it is done again
 job has come is what the target remembers of its producer, so nothing is kept elsewhere.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ByteType, StructType
 
+from bottomless.errors import Code, NotFound, Outcome
 from bottomless.spark.jobs.tasks import answer_schema, collected
 from bottomless.spark.sink import NUMBERS_OF_A_BATCH, StagedRows, commit_staged, stage_rows
 from bottomless.spark.sink_rows import check_columns
@@ -24,6 +25,7 @@ from bottomless.spark.staging import Target, last_number
 
 ROUND_SIZE: Final = 256 * 1024 * 1024
 """Bytes of a round, about. All that is staged for a stream has a bound, some times this one."""
+_STAGE_COUNT_MAX: Final = 3
 STAGED: Final = answer_schema({"staged_ids": pa.list_(pa.string()), "record_count": pa.int64()})
 
 
@@ -43,7 +45,22 @@ def write_frame(frame: DataFrame, target: Target, producer_id: str, number: int)
     staged = frame.mapInArrow(
         partial(stage_batches, target), "staged_ids array<string>, record_count bigint"
     )
-    return commit_round(target, producer_id, number, collected(staged).to_pylist())
+    return committed(target, producer_id, number, lambda: collected(staged).to_pylist())
+
+
+def committed(
+    target: Target, producer_id: str, number: int, work: Callable[[], list[dict[str, object]]]
+) -> int:
+    """Let tasks stage a round and commit it; once more where what they staged was lost before,
+    as it is when the stream's owner hands it to another node."""
+    for left in reversed(range(_STAGE_COUNT_MAX)):
+        try:
+            return commit_round(target, producer_id, number, work())
+        except NotFound as error:
+            lost = error.code is Code.STAGED_NOT_FOUND and error.outcome is Outcome.NONE
+            if not lost or not left:
+                raise
+    raise AssertionError("the last attempt raises")
 
 
 def stage_batches(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
