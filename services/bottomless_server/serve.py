@@ -81,7 +81,8 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "_".join(map(str, first["loc"])).upper()
-        return _fail(f"the setting BOTTOMLESS_{name} is wrong: {first['msg']}")
+        wrong = first["msg"].removeprefix("Value error, ")
+        return _fail(f"the setting BOTTOMLESS_{name} is wrong: {wrong}")
 
 
 def _stop_before_start(_: int, __: FrameType | None) -> None:

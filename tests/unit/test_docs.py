@@ -82,3 +82,17 @@ def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
     named = set(re.findall(r"BOTTOMLESS_\w+", section))
     assert len(named) > 20
     assert named <= settings, named - settings
+
+
+def test_no_page_and_no_message_tells_to_install_what_no_index_has() -> None:
+    """`bottomless` is free on public indexes: whoever takes the name would be installed."""
+    told = re.compile(r"pip install[^\n`]*?['\" ]bottomless(?:-server)?(?:\[|['\"`\s]|$)")
+    places = [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "shared").rglob("*.py"),
+        *(ROOT / "services").rglob("*.py"),
+    ]
+    assert told.search("pip install 'bottomless[spark]'")
+    assert told.search("pip install bottomless")
+    assert [str(place) for place in places if told.search(place.read_text())] == []

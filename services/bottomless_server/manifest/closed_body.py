@@ -78,7 +78,9 @@ def _fault(model: type[BaseModel], item: Any) -> Fault:
         # The member's name is the sender's, so the pointer stops at its parent.
         sentence = unknown_member(place[-1:], _known(model, place[:-1]))
         return Fault("unknown-member", sentence, _pointer(place[:-1]))
-    return Fault(kind.replace("_", "-"), str(item["msg"]), _pointer(place))
+    return Fault(
+        kind.replace("_", "-"), str(item["msg"]).removeprefix("Value error, "), _pointer(place)
+    )
 
 
 def _known(model: type[BaseModel], place: Sequence[object]) -> list[str]:

@@ -35,7 +35,7 @@ class Spans:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
         except ImportError as error:
             raise CannotStart(
-                "BOTTOMLESS_OTEL=1 needs what `pip install 'bottomless-server[otel]'` installs"
+                "BOTTOMLESS_OTEL=1 needs what, in a checkout, `pip install './services[otel]'` installs"
             ) from error
         # One for all services: it holds a bounded number of spans, and drops more.
         self._processor = BatchSpanProcessor(OTLPSpanExporter())

@@ -20,9 +20,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("rebuild", epilog=examples("admin rebuild --wait"))(_rebuild)
     group.command(
         "takeover",
-        epilog=examples(
-            "admin takeover orders --expect-home 0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait"
-        ),
+        epilog=examples("admin takeover log --expect-home 0198d2a45b1e7c3a9a510f7e6f0d2c11"),
     )(_take_over)
     app.add_typer(group, name="admin")
 

@@ -83,7 +83,20 @@ def create_app() -> typer.Typer:
             app.add_typer(command, name=entry.name)
         else:
             app.command(entry.name)(command)
+    if not any(command.name == "serve" for command in app.registered_commands):
+        app.command("serve", hidden=True, context_settings={"ignore_unknown_options": True})(
+            _no_server
+        )
     return app
+
+
+def _no_server(_words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """Say where the server is."""
+    tell(
+        "this is the client alone; the server is a distribution of its own: in a checkout of "
+        "Bottomless, `./dev serve`, or pip install ./shared ./services"
+    )
+    raise typer.Exit(2)
 
 
 def _encodable(word: str) -> bool:

@@ -30,7 +30,7 @@ PREFIX: Final = "bench-"
 _SECONDS_MAX: Final = 600
 _RECORD_SIZE_MAX: Final = MIB
 _SIZE_MAX: Final = 64 * 1024 * MIB
-_WIDTH: Final = 90
+_WIDTH: Final = 79
 _MEMBER_SIZE: Final = 16
 """What JSON adds to a value."""
 
@@ -57,7 +57,7 @@ def add_to(app: typer.Typer) -> None:
         "bench",
         epilog=examples(
             "bench",
-            "bench --seconds 30 --connections 16 --record-bytes 1000 --batch-count 500",
+            "bench --seconds 30 --connections 16 --record-bytes 1000",
             "bench -o json",
         ),
     )(_bench)

@@ -162,7 +162,8 @@ def _routed(service: str, questions: list[_Question]) -> Finding:
                 advice = f"let the proxy send it to {service}; deploy/nginx.conf shows how"
                 return Finding(service, Status.FAIL, said, advice)
     took = f"{(time.perf_counter() - began) * 1000:.0f} ms"
-    return Finding(service, Status.OK, f"answers on its {len(questions)} paths, in {took}")
+    paths = "its one path" if len(questions) == 1 else f"its {len(questions)} paths"
+    return Finding(service, Status.OK, f"answers on {paths}, in {took}")
 
 
 def _round_trip(client: "Client") -> Finding:

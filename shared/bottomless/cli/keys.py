@@ -42,15 +42,15 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "create",
         epilog=examples(
-            "keys create --label shop --scope append:orders --secret-file shop.key",
-            "keys create --scope read:orders-* --scope consume:orders-* --ttl 90D",
+            "keys create --scope append:orders --secret-file shop.key",
+            "keys create --label shop --scope read:orders-* --ttl 90D",
         ),
     )(_create)
     group.command("ls", epilog=examples("keys ls"))(_list)
     group.command("show", epilog=examples("keys show 0198d2a45b1e7c3a9a510f7e"))(_show)
     group.command(
         "rotate",
-        epilog=examples("keys rotate 0198d2a45b1e7c3a9a510f7e --overlap 1D --secret-file shop.key"),
+        epilog=examples("keys rotate 0198d2a45b1e7c3a9a510f7e --secret-file shop.key"),
     )(_rotate)
     group.command("revoke", epilog=examples("keys revoke 0198d2a45b1e7c3a9a510f7e"))(_revoke)
     app.add_typer(group, name="keys")

@@ -25,7 +25,7 @@ def add_to(app: typer.Typer) -> None:
         "show",
         epilog=examples(
             "operations show op_0198d2a45b1e7c3a9a510f7e6f0d2c11",
-            "operations show op_0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait -o json",
+            "operations show op_0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait",
         ),
     )(_show)
     app.add_typer(group, name="operations")

@@ -16,6 +16,7 @@ from bottomless.cli.inputs import WITH_MEMBERS, Format, Parts, parts_of
 from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.output import Form, Output, line, show
+from bottomless.cli.progress import progress
 from bottomless.cli.sending import Sender
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
@@ -77,7 +78,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "produce orders access.log",
             "produce orders orders.ndjson --format ndjson --key-field id",
-            "produce orders orders.ndjson --format ndjson --producer loader-7 --resume",
+            "produce orders access.log --producer loader-7 --resume",
         ),
     )(_produce)
 
@@ -187,21 +188,7 @@ def _progress(source: BinaryIO) -> Iterator[Callable[[Part, Sender], None]]:
             f"stored {_records(part.record_count)}, the next offset is {sender.next_offset}"
         )
         return
-    if not sys.stderr.isatty():
-        yield lambda _part, _sender: None
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
     about = os.fstat(source.fileno())
     total = about.st_size if S_ISREG(about.st_mode) else None
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("produce", total=total)
-        yield lambda part, _sender: bar.advance(task, part.input_size)
+    with progress("produce", total, bytes_=True) as advance:
+        yield lambda part, _sender: advance(part.input_size)

@@ -1,7 +1,8 @@
 """Read: what a stream holds from one place to another, as it was when the command began."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.places import CHOICES, checked_place
+from bottomless.cli.progress import progress
 from bottomless.cli.records import RecordForm, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
@@ -113,22 +115,32 @@ def read_span(
     """Write the records of a span, page by page."""
     writer = writer_of(form, details=details)
     offset, left = span.start_offset, span.limit
-    while offset < span.end_offset and left != 0:
-        page = client.read(
-            stream,
-            offset,
-            limit=PAGE_RECORD_COUNT_MAX if left is None else min(left, PAGE_RECORD_COUNT_MAX),
-            max_bytes=_PAGE_SIZE,
-            value_encoding=writer.value_encoding,
-            **_exactly(span),
-        )
-        tell_gaps(page.gaps)
-        writer.write(page.records)
-        if page.next_offset <= offset:
-            break
-        offset = page.next_offset
-        left = None if left is None else left - len(page.records)
+    with _progress(span) as advance:
+        while offset < span.end_offset and left != 0:
+            page = client.read(
+                stream,
+                offset,
+                limit=PAGE_RECORD_COUNT_MAX if left is None else min(left, PAGE_RECORD_COUNT_MAX),
+                max_bytes=_PAGE_SIZE,
+                value_encoding=writer.value_encoding,
+                **_exactly(span),
+            )
+            tell_gaps(page.gaps)
+            writer.write(page.records)
+            if page.next_offset <= offset:
+                break
+            advance(page.next_offset - offset)
+            offset = page.next_offset
+            left = None if left is None else left - len(page.records)
     writer.close()
+
+
+def _progress(span: Span) -> AbstractContextManager[Callable[[int], None]]:
+    """A bar where the records go into a file or a pipe, which nobody sees."""
+    if sys.stdout.isatty():
+        return nullcontext(lambda _done: None)
+    total = max(span.end_offset - span.start_offset, 0)
+    return progress("read", total if span.limit is None else min(total, span.limit), bytes_=False)
 
 
 def _read_arrow(client: "Client", stream: str, span: Span) -> None:
@@ -137,10 +149,15 @@ def _read_arrow(client: "Client", stream: str, span: Span) -> None:
     offset, left = span.start_offset, span.limit
     # An empty span is asked for too: its page is empty, and has the schema.
     page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
-    with pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), page.table.schema) as sink:
+    schema = page.table.schema
+    with (
+        _progress(span) as advance,
+        pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), schema) as sink,
+    ):
         while True:
             rows = page.table if left is None else page.table.slice(0, left)
             sink.write_table(rows)
+            advance(page.next_offset - offset)
             left = None if left is None else left - rows.num_rows
             if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:
                 return
@@ -152,7 +169,7 @@ def tell_gaps(gaps: Any) -> None:
     for gap in gaps:
         tell(
             f"offsets {gap['first_offset']} to {gap['next_offset'] - 1} were given up for good; "
-            "reading goes on behind them"
+            "reading goes on after them"
         )
 
 

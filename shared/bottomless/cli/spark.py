@@ -14,11 +14,11 @@ _EXAMPLES: Final = {
     "verify": ("spark verify orders", "spark verify orders --report /data/reports/orders -o json"),
     "export": (
         "spark export orders /data/orders",
-        "spark export orders /data/delta/orders --format delta --columns offset,value,key",
+        "spark export orders /data/delta/orders --format delta",
     ),
     "replay": (
         "spark replay orders orders-again --name again --from 1040",
-        "spark replay orders emea --name emea --where \"filter_value = 'emea'\"",
+        "spark replay orders first --name first --until 1040",
     ),
     "stats": ("spark stats orders", "spark stats orders --plot orders.png"),
     "import": (

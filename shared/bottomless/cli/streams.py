@@ -6,14 +6,21 @@ import typer
 
 from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.inventory import last_age_of, records_of, stored_size_of, with_bounds
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
 from bottomless.cli.stream_names import Stream
 
+_NAME: Final = Column("NAME", lambda item: item["name"])
 _COLUMNS: Final = [
-    Column("NAME", lambda item: item["name"]),
+    _NAME,
+    Column("RECORDS", records_of),
+    Column("STORED", stored_size_of),
+    Column("LAST", last_age_of),
+]
+_MORE_COLUMNS: Final = [
     Column("ID", lambda item: item["stream_id"]),
     Column("MAX AGE", lambda item: item["retention"].get("max_age")),
     Column("MAX BYTES", lambda item: item["retention"].get("max_bytes")),
@@ -28,7 +35,7 @@ def add_to(app: typer.Typer) -> None:
         "create",
         epilog=examples("create orders", "create orders --max-age 7D --label team=shop"),
     )(_create)
-    app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --deleting"))(_list)
+    app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --long", "ls --deleting"))(_list)
     app.command("describe", epilog=examples("describe orders", "describe orders -o json"))(
         _describe
     )
@@ -56,12 +63,25 @@ def _list(
     context: typer.Context,
     prefix: Annotated[str, typer.Argument(help="Only names that start so.")] = "",
     deleting: Annotated[bool, typer.Option("--deleting", help="Those being deleted.")] = False,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="As a table: ids, limits and creation too.")
+    ] = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """List streams."""
+    """List streams.
+
+    Of each: its records, the bytes of it that object storage holds, and how long ago the last
+    record came. As JSON or names they come without these, at once.
+    """
     with open_client(context) as client:
-        state = "deleting" if deleting else "active"
-        show_list(client.list_streams(prefix=prefix, state=state), _COLUMNS, output)
+        streams = client.list_streams(prefix=prefix, state="deleting" if deleting else "active")
+        if output is not Form.TABLE:
+            show_list(streams, [_NAME], output)
+        elif deleting:
+            show_list(streams, [_NAME, *_MORE_COLUMNS], output)
+        else:
+            columns = [*_COLUMNS, *(_MORE_COLUMNS if long else ())]
+            show_list(with_bounds(client, streams), columns, output)
 
 
 def _describe(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:

@@ -106,7 +106,9 @@ def _fault(item: Any) -> Fault:
         place = place[:1]
     if place[:1] == ("retention",):
         place = place[:2]
-    return Fault(str(kind).replace("_", "-"), str(item["msg"]), _pointer(place))
+    return Fault(
+        str(kind).replace("_", "-"), str(item["msg"]).removeprefix("Value error, "), _pointer(place)
+    )
 
 
 def _known(place: tuple[object, ...]) -> list[str]:

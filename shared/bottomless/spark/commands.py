@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from bottomless.errors import InvalidRequest, StoreError
+from bottomless.extras import how_to_install
 from bottomless.spark.command_line import (
     CONNECT,
     URL_VARIABLE,
@@ -243,7 +244,7 @@ def _run(
         # As the program around this one has it; the job, here or there, finds it so.
         os.environ[URL_VARIABLE] = connect()
     if importlib.util.find_spec("pyspark") is None:
-        raise InvalidRequest("Spark is not installed: pip install 'bottomless[spark]'")
+        raise InvalidRequest(f"Spark is not installed: {how_to_install('spark')}")
     if master is not None or submit:
         from bottomless.spark.jobs.submitting import submit_job  # noqa: PLC0415
 

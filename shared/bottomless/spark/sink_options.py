@@ -60,9 +60,13 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
 def _name(name: str, text: str | None) -> str | None:
     if text is None:
         return None
-    if len(text) > TXN_SIZE_MAX:
-        raise InvalidRequest(f"the option {name} has at most {TXN_SIZE_MAX} characters")
     try:
-        return parse_reference(text)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"the option {name}: {error.message}") from None
+        reference = parse_reference(text)
+    except InvalidRequest:
+        reference = None
+    if reference is None or len(text) > TXN_SIZE_MAX:
+        raise InvalidRequest(
+            f"the option {name} has at most {TXN_SIZE_MAX} characters, starts with an ASCII letter "
+            "or digit, goes on with letters, digits, '.', '_' and '-', and does not contain '..'"
+        )
+    return reference

@@ -91,6 +91,17 @@ def test_a_command_says_what_it_and_each_of_its_options_does(path: tuple[str, ..
     assert silent == []
 
 
+WIDTH = 80
+
+
+@pytest.mark.parametrize(
+    "path", [(), *COMMANDS, *sorted({path[:1] for path in COMMANDS})], ids=" ".join
+)
+def test_help_fits_into_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(create_app(), [*path, "--help"], terminal_width=WIDTH).stdout
+    assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
+
+
 FOREIGN = {("serve",), ("version",)}
 """One is another distribution's, and one needs no example."""
 

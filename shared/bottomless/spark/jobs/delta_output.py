@@ -20,13 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bottomless.errors import Code, InvalidRequest, WrongOffset
+from bottomless.extras import how_to_install
 from bottomless.spark.jobs import places
 from bottomless.spark.jobs.file_writer import Written
 from bottomless.spark.jobs.outputs import Cut, Round, Subject, check_columns, moved_on
 from bottomless.spark.jobs.places import Place
 from bottomless.spark.positions import position_of
 
-_MISSING: Final = "an export to Delta needs the library deltalake: pip install 'bottomless[delta]'"
+_MISSING: Final = f"an export to Delta needs the library deltalake: {how_to_install('delta')}"
 
 
 class DeltaOutput:

@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bottomless.errors import InvalidRequest
+from bottomless.extras import how_to_install
 from bottomless.spark.jobs import places
 from bottomless.spark.jobs.file_writer import Written
 from bottomless.spark.jobs.outputs import Cut, Round, Subject, check_columns, moved_on
@@ -31,9 +32,7 @@ from bottomless.spark.jobs.places import Place
 from bottomless.spark.positions import position_of, read_position
 from bottomless.spark.snapshot import check_same_stream
 
-_MISSING: Final = (
-    "an export to Iceberg needs the library pyiceberg: pip install 'bottomless[iceberg]'"
-)
+_MISSING: Final = f"an export to Iceberg needs the library pyiceberg: {how_to_install('iceberg')}"
 _ATTEMPT_COUNT_MAX: Final = 10
 """Of a commit: others may write to the table all the time."""
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from bottomless.errors import InvalidRequest
+from bottomless.extras import how_to_install
 from bottomless.spark.jobs.tasks import answer_schema, collected, frame_of_work
 from bottomless.spark.jobs.watching import watched
 from bottomless.spark.options import Options, parse_options
@@ -148,7 +149,7 @@ def draw(found: Stats, path: str) -> None:
         from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
     except ImportError as error:
         raise InvalidRequest(
-            "a plot needs the library matplotlib: pip install 'bottomless[plot]'"
+            f"a plot needs the library matplotlib: {how_to_install('plot')}"
         ) from error
     figure = Figure(figsize=(10, 7), layout="constrained")
     over_time, over_sizes = figure.subplots(2)

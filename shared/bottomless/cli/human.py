@@ -1,0 +1,25 @@
+"""Sizes and ages for people: short, and as exact as anybody needs to see at once. Pure."""
+
+from typing import Final
+
+_UNITS: Final = ("kB", "MB", "GB", "TB", "PB", "EB")
+_AGES: Final = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "m"))
+
+
+def size_of(count: int) -> str:
+    """Bytes, in units of thousands as discs and bills have them: `104.7 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    size, power = count / 1000, 0
+    while size >= 999.95 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return f"{size:.1f} {_UNITS[power]}"
+
+
+def age_of(milliseconds: int) -> str:
+    """How long ago, in the largest unit of which there is one: `3s`, `5m`, `2h`, `7d`."""
+    seconds = max(milliseconds // 1000, 0)
+    for unit_seconds, unit in _AGES:
+        if seconds >= unit_seconds:
+            return f"{seconds // unit_seconds}{unit}"
+    return f"{seconds}s"
