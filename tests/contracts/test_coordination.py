@@ -5,7 +5,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from bottomless.coordination.base import Changes, Coordination, CoordinationConflict, Due, Member
+from bottomless.coordination.base import (
+    Changes,
+    Coordination,
+    CoordinationConflict,
+    Due,
+    Hold,
+    Member,
+)
 from bottomless.errors import Fenced
 from contracts.conftest import Shared
 
@@ -136,10 +143,24 @@ async def test_no_update_is_lost_among_many_at_the_same_time(coordination: Coord
 
 
 async def test_a_lease_is_held_by_one_and_renewed_by_the_same(coordination: Coordination) -> None:
-    assert await coordination.hold("lease", b"me", 60_000)
-    assert await coordination.hold("lease", b"me", 60_000)
-    assert not await coordination.hold("lease", b"you", 60_000)
+    assert await coordination.hold("lease", b"me", 60_000) is Hold.TAKEN
+    assert await coordination.hold("lease", b"me", 60_000) is Hold.RENEWED
+    assert await coordination.hold("lease", b"you", 60_000) is Hold.REFUSED
     assert await coordination.get("lease") == b"me"
+
+
+async def test_a_lease_that_was_not_held_in_between_is_taken_and_not_renewed(
+    shared: Shared,
+) -> None:
+    """Whoever held it before may have lost everything that it stood for, and has to hear of it."""
+    coordination = shared.coordination
+    await coordination.hold("lease", b"me", 30_000)
+    shared.expire("lease")
+    assert await coordination.hold("lease", b"me", 60_000) is Hold.TAKEN
+
+    await coordination.release("lease", b"me")
+    assert await coordination.hold("lease", b"me", 60_000) is Hold.TAKEN
+    assert await coordination.hold("lease", b"me", 60_000) is Hold.RENEWED
 
 
 async def test_a_lease_that_ran_out_reads_as_absent_and_may_be_taken(shared: Shared) -> None:

@@ -37,6 +37,7 @@ def main() -> int:
         "--storm-seconds", type=float, default=STORM_SECONDS, help="of trouble, virtual"
     )
     parser.add_argument("--streams", type=int, default=700, help="in each round of `tables`")
+    parser.add_argument("--troubles", choices=("all", "clocks", "jams"), default="all")
     given = parser.parse_args()
     storm: float = given.storm_seconds
     if given.seeds == "tables":
@@ -44,21 +45,23 @@ def main() -> int:
     if given.seeds == "guards":
         return remove_guards(storm)
     first, _, last = given.seeds.partition("..")
-    return run_many(int(first), int(last), storm) if last else replay(int(first), storm)
+    if last:
+        return run_many(int(first), int(last), storm, given.troubles)
+    return replay(int(first), storm, given.troubles)
 
 
-def replay(seed: int, storm_seconds: float) -> int:
-    outcome = simulate(seed, storm_seconds=storm_seconds, echo=print)
+def replay(seed: int, storm_seconds: float, troubles: str) -> int:
+    outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles, echo=print)
     print(f"seed {seed}: {outcome.failure or 'holds'}; story {outcome.digest}")
     return int(outcome.failure is not None)
 
 
-def run_many(first: int, last: int, storm_seconds: float) -> int:
+def run_many(first: int, last: int, storm_seconds: float, troubles: str) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
     for seed in range(first, last + 1):
-        outcome = simulate(seed, storm_seconds=storm_seconds)
+        outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles)
         gc.collect()
         counts.update(outcome.counts)
         if outcome.failure is not None:
@@ -84,12 +87,15 @@ def look_at_tables(count: int) -> int:
 def remove_guards(storm_seconds: float) -> int:
     """Whether every guard is missed by one of its seeds when it is away."""
     unseen = 0
-    for guard, (_, seeds) in GUARDS.items():
+    for guard, (_, seeds, troubles) in GUARDS.items():
         failure = None
         for seed in seeds:
             with without(guard):
                 outcome = simulate(
-                    seed, storm_seconds=storm_seconds, quiet_seconds=TWIN_QUIET_SECONDS
+                    seed,
+                    storm_seconds=storm_seconds,
+                    quiet_seconds=TWIN_QUIET_SECONDS,
+                    troubles=troubles,
                 )
             gc.collect()
             failure = outcome.failure

@@ -102,13 +102,16 @@ class Writer:
     ) -> tuple[int, dict[str, Any]] | None:
         node = self.chance.choice(self.town.nodes)
         body = {"records": [{"value": value} for value in values]}
+        gaps = set(self.expected.gaps)
+        blind = self.town.network.is_blind()
         answer = await self.town.ask(node, "POST", self.path, body=body, headers=headers)
         if answer is None:
             self.town.story.count("appends of unknown outcome")
             return None
         status, told = answer
         if status == 200:
-            self.expected.acknowledge(told["first_offset"], values)
+            blind = blind or self.town.network.is_blind()
+            self.expected.acknowledge(told["first_offset"], values, gaps, blind=blind)
             self.end = max(self.end, told["next_offset"])
             self.town.story.count("appends acknowledged")
             self.town.story.count("records acknowledged", len(values))
@@ -117,17 +120,27 @@ class Writer:
         return status, told
 
 
+@dataclass
 class StrictProducer(Writer):
     """Numbers its records and sends again what it was not told the outcome of."""
 
+    lives: int = 0
+    base: int = 0
+    """Its number when this life of it began."""
+
     async def run(self) -> None:
         while not self.over:
-            sequence = self.number
+            sequence = self.number - self.base
             values = self.values()
-            headers = {"producer-id": self.name, "producer-seq": str(sequence)}
+            producer_id = f"{self.name}-{self.lives}"
+            headers = {"producer-id": producer_id, "producer-seq": str(sequence)}
             while not self.expected.deleted:
                 answer = await self.send(values, headers)
                 if answer is not None and answer[0] == 200:
+                    break
+                if answer is not None and answer[0] == 409 and self.expected.takeovers:
+                    # What was known of it is lost; it begins anew, with what comes next.
+                    self.lives, self.base = self.lives + 1, self.number
                     break
                 if answer is not None and answer[0] not in LATER and answer[0] != 404:
                     raise Broken(f"{self.name} at {sequence} was answered {answer}")
@@ -209,20 +222,36 @@ class Reader:
         return bool(told["up_to_date"])
 
     def _take(self, told: dict[str, Any], position: int) -> None:
-        for offset, record in enumerate(told["records"], position):
+        gaps = {gap["first_offset"]: gap["next_offset"] for gap in told.get("gaps", ())}
+        self._check_gaps(gaps)
+        offset = gaps.get(position, position)
+        for record in told["records"]:
             if record["offset"] != offset:
                 raise Broken(f"{self.expected.name}: {record['offset']} comes at {offset}")
             self.expected.show(offset, record["value"])
-        self.position = position + len(told["records"])
+            offset = gaps.get(offset + 1, offset + 1)
+        self.position = offset
         if told["next_offset"] != self.position:
             raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
         self.record_count += len(told["records"])
         self.town.story.count("records read", len(told["records"]))
 
+    def _check_gaps(self, gaps: dict[int, int]) -> None:
+        """What a page jumps over was accepted as lost."""
+        if gaps:
+            self.watch.look()
+        for first, end in gaps.items():
+            lost = self.expected.is_lost(first) and self.expected.is_lost(end - 1)
+            if not lost and not self.expected.deleted:
+                raise Broken(f"{self.expected.name}: jumps over {first} to {end}")
+
     def _skip(self, told: dict[str, Any]) -> None:
-        """Go on where the stream begins: it must have been trimmed so far indeed."""
+        """Go on where the stream begins, or behind a gap: it must be so indeed."""
         first = told["first_offset"]
         manifest = self.watch.look()
+        if "readable_offset" in told and self.expected.is_lost(self.position):
+            self.position = told["readable_offset"]
+            return
         if manifest is not None and not self.position < first <= manifest.floor:
             raise Broken(f"{self.expected.name}: {told} at {self.position}, {manifest.floor}")
         self.expected.floor = max(self.expected.floor, first)
@@ -261,3 +290,38 @@ class Trimmer:
             self.operations.append(told["operation_id"])
             self.town.story.tell("trimmer", f"{self.expected.name} before {before}")
             self.town.story.count("trims")
+
+
+@dataclass
+class Operator:
+    """Takes streams away from homes whose lease is gone, and accepts the loss."""
+
+    town: Town
+    watches: Mapping[str, Watch]
+    streams: list[Expected]
+    chance: random.Random
+
+    async def take_over(self, seconds: float) -> None:
+        """Try for so long, stream by stream, until it is so."""
+        for _ in range(int(seconds / 0.1)):
+            if self.town.closing:
+                return
+            for stream in self.streams:
+                home = None if stream.deleted else self.watches[stream.name].home_without_lease()
+                if home is not None:
+                    await self._ask(stream, home)
+            await asyncio.sleep(0.1)
+
+    async def _ask(self, stream: Expected, home: str) -> None:
+        stream.takeovers += 1
+        answer = await self.town.ask(
+            self.town.manifest,
+            "POST",
+            f"/v1/admin/streams/{stream.name}/takeover",
+            body={"accept_loss": True, "expect_home": home},
+        )
+        self.town.story.tell("operator", f"takes {stream.name} over: {answer and answer[0]}")
+        if answer is not None and answer[0] == 202:
+            self.town.story.count("takeovers")
+        elif answer is not None and answer[0] not in (409, 404, *LATER):
+            raise Broken(f"a takeover was answered {answer}")

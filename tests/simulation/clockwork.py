@@ -36,26 +36,29 @@ class MachineClock:
     unseen_seconds: float = 0.0
     """Of these, what its boot clock did not see either."""
     asleep_since: float | None = None
+    unseen: bool = False
+    """Whether the sleep that goes on is one that no clock of the machine sees."""
 
     def monotonic(self, now: float) -> float:
-        return (now if self.asleep_since is None else self.asleep_since) - self.slept_seconds
+        return now - self.slept_seconds - self._sleeping(now)
 
     def boot(self, now: float) -> float:
-        return now - self.unseen_seconds
+        return now - self.unseen_seconds - (self._sleeping(now) if self.unseen else 0.0)
 
-    def fall_asleep(self, now: float) -> None:
+    def fall_asleep(self, now: float, *, unseen: bool = False) -> None:
         if self.asleep_since is None:
-            self.asleep_since = now
+            self.asleep_since, self.unseen = now, unseen
 
-    def wake(self, now: float, *, unseen: bool = False) -> float:
-        """How long it slept; with `unseen` no clock of the machine says so."""
-        if self.asleep_since is None:
-            return 0.0
-        slept = now - self.asleep_since
-        self.asleep_since = None
+    def wake(self, now: float) -> float:
+        """How long it slept."""
+        slept = self._sleeping(now)
         self.slept_seconds += slept
-        self.unseen_seconds += slept if unseen else 0.0
+        self.unseen_seconds += slept if self.unseen else 0.0
+        self.asleep_since, self.unseen = None, False
         return slept
+
+    def _sleeping(self, now: float) -> float:
+        return 0.0 if self.asleep_since is None else now - self.asleep_since
 
 
 @dataclass

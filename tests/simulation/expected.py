@@ -23,14 +23,40 @@ class Expected:
     floor: int = 0
     """The highest that anybody was told of."""
     deleted: bool = False
+    takeovers: int = 0
+    """How often an operator accepted a loss; without, no gap is right."""
+    gaps: set[tuple[int, int]] = field(default_factory=set)
+    """First and next offset of what was accepted as lost, as it became known."""
     _places: dict[str, int] = field(default_factory=dict)
 
     @property
     def acknowledged_next(self) -> int:
         return max(self.acknowledged, default=-1) + 1
 
-    def acknowledge(self, first_offset: int, values: list[str]) -> None:
+    def lose(self, first_offset: int, next_offset: int) -> None:
+        """An operator's takeover has closed the stream's end with this gap."""
+        if (first_offset, next_offset) in self.gaps:
+            return
+        self.gaps.add((first_offset, next_offset))
+        for offset in [o for o in self.acknowledged if first_offset <= o < next_offset]:
+            del self.acknowledged[offset]
+        for value in [v for v, o in self._places.items() if first_offset <= o < next_offset]:
+            del self._places[value]
+
+    def is_lost(self, offset: int, gaps: set[tuple[int, int]] | None = None) -> bool:
+        known = self.gaps if gaps is None else gaps
+        return any(first <= offset < end for first, end in known)
+
+    def acknowledge(
+        self, first_offset: int, values: list[str], before: set[tuple[int, int]], *, blind: bool
+    ) -> None:
+        """An append was answered; `before` it was sent these gaps were known. Whoever takes it
+        into one of them is an owner of the past, which a node may be only while it is blind."""
+        if self.is_lost(first_offset, before) and not blind:
+            raise Broken(f"{self.name}: {first_offset} is acknowledged by an owner of the past")
         for offset, value in enumerate(values, first_offset):
+            if self.is_lost(offset):
+                continue
             known = self.acknowledged.get(offset)
             if known is not None and known != value:
                 raise Broken(f"{self.name}: offset {offset} was given to {known} and to {value}")
@@ -53,6 +79,8 @@ class Expected:
         promised = self.acknowledged.get(offset, value)
         if promised != value:
             raise Broken(f"{self.name}: {offset} was acknowledged as {promised}, read as {value}")
+        if self.is_lost(offset):
+            return
         before = self.seen.setdefault(offset, value)
         if before != value:
             raise Broken(f"{self.name}: {offset} was {before}, and is {value} now")

@@ -11,7 +11,10 @@ from typing import Any, Final, NamedTuple
 
 from support.power_loss import PowerLossDisk
 
+from bottomless_server.ingest import lease
+from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
 from bottomless_server.ingest.core.tracking import Tracking
+from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
@@ -21,6 +24,12 @@ class Replaced(NamedTuple):
     owner: Any
     name: str
     value: object
+
+
+class Guard(NamedTuple):
+    replaced: list[Replaced]
+    seeds: list[int]
+    troubles: str = "all"
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -58,24 +67,58 @@ def _counted_when_read(following: _Following, page: Page) -> None:
 
 _remember: Final = _Following._remember
 
-GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
-    "a sync before the answer": (
-        [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)],
-        [1, 2, 3],
+
+def _lapse_by_its_begin(before: Belief | None, _: Moment, *, taken: bool, unheard: bool) -> bool:
+    """What was believed at the begin of a renewal counts, whenever its answer comes."""
+    del taken
+    return unheard or before is None
+
+
+def _lapse_by_clocks(
+    before: Belief | None, answered: Moment, *, taken: bool, unheard: bool
+) -> bool:
+    """A lease that was taken anew is one that was renewed."""
+    del taken
+    return is_lapse(before, answered, taken=False, unheard=unheard)
+
+
+async def _forget_fence(claim: Claim, next_offset: int) -> None:
+    """Being told that somebody has the stream since is one more failure to reserve."""
+    try:
+        await _reserve(claim, next_offset)
+    finally:
+        claim._fenced = False
+
+
+_reserve: Final = Claim._reserve
+
+
+GUARDS: Final[dict[str, Guard]] = {
+    "a sync before the answer": Guard(
+        [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3]
     ),
-    "a sync of a segment's name": (
-        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)],
-        [1, 2, 3],
+    "a sync of a segment's name": Guard(
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1, 2, 3]
     ),
-    "a sync of the data directory's name": (
-        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [6, 14, 16, 17, 19, 20],
+    "a sync of the data directory's name": Guard(
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)], [6, 14, 16, 17, 19, 20]
     ),
-    "producers": ([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
-    "a free after its EXEC": ([Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]),
-    "an end that names what was sent": (
-        [Replaced(_Following, "_remember", _counted_when_read)],
-        [1, 2, 3],
+    "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
+    "a free after its EXEC": Guard(
+        [Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]
+    ),
+    "the time of the answer, for a lease": Guard(
+        [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [2, 3], "jams"
+    ),
+    "a lease that was taken anew": Guard(
+        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [6], "clocks"
+    ),
+    "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8], "clocks"),
+    "a fence heard in the background": Guard(
+        [Replaced(Claim, "_reserve", _forget_fence)], [7], "clocks"
+    ),
+    "an end that names what was sent": Guard(
+        [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]
     ),
 }
 
@@ -83,7 +126,7 @@ GUARDS: Final[dict[str, tuple[list[Replaced], list[int]]]] = {
 @contextmanager
 def without(guard: str) -> Iterator[None]:
     """Take a guard away for a while."""
-    replaced, _ = GUARDS[guard]
+    replaced = GUARDS[guard].replaced
     before = [getattr(owner, name) for owner, name, _ in replaced]
     for owner, name, value in replaced:
         setattr(owner, name, value)

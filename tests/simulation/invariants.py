@@ -4,13 +4,17 @@ Numbers are those of architecture.md, section 7, of the agreed design: 2 and 6 (
 that the committed root names is there and is what was put), 7 (sums).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from support.object_keys import fragment_key, group_key, root_key
 
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.drives.memory import MemoryDrive
+from bottomless.errors import Fenced
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.stream_record import decode_record
@@ -18,10 +22,33 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import RootPointer, StreamRecord, StreamState
-from bottomless.stores.streams import stream_key
+from bottomless.stores.streams import node_key, stream_key
 from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.owner import Claim
 from simulation.expected import Broken, Expected
 from simulation.programs import Program
+
+FENCED: Final[WeakSet[Claim]] = WeakSet()
+"""Claims of which their node was told that somebody has the stream since."""
+
+
+@contextmanager
+def noting_fences() -> Iterator[None]:
+    """Note what coordination tells owners, whatever they make of it."""
+    real = Claim._reserve
+
+    async def reserve(claim: Claim, next_offset: int) -> None:
+        try:
+            await real(claim, next_offset)
+        except Fenced:
+            FENCED.add(claim)
+            raise
+
+    Claim._reserve = reserve  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Claim._reserve = real  # type: ignore[method-assign]
 
 
 class Bounds(NamedTuple):
@@ -42,6 +69,7 @@ class Manifest:
     floor: int = 0
     next_offset: int = 0
     fragments: list[FragmentInfo] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
 
@@ -71,6 +99,14 @@ class Watch:
         value = self._coordination._value(stream_key(self._stream_id))
         return None if value is None else decode_record(value)
 
+    def home_without_lease(self) -> str | None:
+        """The stream's home, if its lease is gone."""
+        record = self.record()
+        if record is None or record.home is None or record.state is not StreamState.ACTIVE:
+            return None
+        held = self._coordination._value(node_key(record.home)) is not None
+        return None if held else record.home
+
     def look(self) -> Manifest | None:
         """Raises:
         Broken: something does not hold.
@@ -83,6 +119,8 @@ class Watch:
         if record.root != self._root:
             self._manifest = self._load(record)
             self._root = record.root
+            for gap in self._manifest.gaps:
+                self._expected.lose(*gap)
         # Each look asks the store anew: what is reachable may not go while it is.
         gone = [key for key in self._manifest.keys if key not in self._drive._objects]
         self._require(not gone, f"reachable, and deleted: {gone[:3]}")
@@ -116,10 +154,16 @@ class Watch:
         service = node.service
         if not node.alive or not isinstance(service, IngestService) or service._tails is None:
             return
+        if node.clock.asleep_since is not None:
+            # It does nothing, whatever it believes.
+            return
         appender = service._tails.streams.find(self._stream_id)
         if appender is None or appender.stopped is not None or not appender.claim.held:
             return
         claim, log = appender.claim, appender.log
+        self._require(claim not in FENCED, f"{node.name} was told that it is fenced, and goes on")
+        if claim.epoch < record.epoch and node.ground.is_blind:
+            return
         self._require(claim.epoch == record.epoch, f"{node.name} owns under {claim.epoch}")
         life = f"{node.name} {node.lives}"
         _, before = self._synced.get(life, (claim.epoch, 0))
@@ -149,9 +193,11 @@ class Watch:
         found.floor, found.next_offset = node.first_offset, node.next_offset
         self._walk(found, node)
         end = found.floor
-        for info in found.fragments:
-            self._require(info.first_offset == end, f"a hole before {info.first_offset}")
-            end = info.next_offset
+        spans = [(info.first_offset, info.next_offset) for info in found.fragments]
+        for first, following in sorted(spans + found.gaps):
+            # A trim may end within a gap.
+            self._require(first == end or (first < end == found.floor), f"a hole before {first}")
+            end = following
         self._require(end == found.next_offset, f"fragments end at {end}, {found.next_offset}")
         return found
 
@@ -165,7 +211,10 @@ class Watch:
                 fragment = fragment_key(self._stream_id, info.first_offset, info.uid)
                 self._read(found, fragment, info.size, info.crc)
                 continue
-            self._require(entry["kind"] == EntryKind.GROUP, "a gap, where nothing was lost")
+            if entry["kind"] == EntryKind.GAP:
+                self._require(self._expected.takeovers > 0, "a gap, where nothing was lost")
+                found.gaps.append((int(entry["first_offset"]), int(entry["next_offset"])))
+                continue
             uid = uid_from_bytes(entry["uid"].tobytes())
             key = group_key(self._stream_id, int(entry["first_offset"]), uid, int(entry["height"]))
             size, crc = int(entry["object_size"]), int(entry["object_crc"])

@@ -66,14 +66,15 @@ class Process:
         parked, self._parked = self._parked, []
         self._loop.ready_again(parked)
 
-    def sleep(self) -> None:
-        """The machine stops, with its monotonic clock and the timers that go by it."""
+    def sleep(self, *, unseen: bool = False) -> None:
+        """The machine stops, with its monotonic clock and the timers that go by it; `unseen`: none
+        of its clocks will tell that it slept."""
         self.paused = True
-        self.clock.fall_asleep(self._loop.now)
+        self.clock.fall_asleep(self._loop.now, unseen=unseen)
 
-    def wake(self, *, unseen: bool = False) -> None:
-        """The machine goes on where it was; `unseen`: none of its clocks tells that it slept."""
-        slept = self.clock.wake(self._loop.now, unseen=unseen)
+    def wake(self) -> None:
+        """The machine goes on where it was."""
+        slept = self.clock.wake(self._loop.now)
         late, self._parked = self._parked, []
         self._loop.postpone(self, slept, late)
         self.resume()

@@ -60,6 +60,8 @@ class Network:
         self._served: dict[str, tuple[Process, ASGIApp]] = {}
         self.apart: set[frozenset[str]] = set()
         """Pairs of names that cannot reach each other."""
+        self.is_blind: Callable[[], bool] = lambda: False
+        """Whether a node may be an owner of the past without a way to know."""
 
     def serve(self, process: Process, url: str, app: ASGIApp) -> None:
         self._served[url] = (process, wrap(app))

@@ -22,7 +22,7 @@ from support.wire import Wire
 from bottomless.drives.memory import MemoryDrive
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.app import create_service as create_ingest
-from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.app import create_service as create_manifest
@@ -120,10 +120,22 @@ class Ground:
     """A real one, for locks only."""
     valkey_clock: MachineClock
     """Its wall clock, by which leases run out; true until it is stepped."""
+    blind_until: float = 0.0
+    """Until then a node may believe in a lease that it lost: nothing that it can look at says so,
+    before it renews. docs/guarantees.md, "What does not"."""
+
+    def blind(self) -> None:
+        """A clock went wrong in a way that no node can see."""
+        seconds = (INGEST["ingest_lease_ms"] - INGEST["ingest_lease_margin_ms"]) / 1000
+        self.blind_until = self.loop.now + seconds
+
+    @property
+    def is_blind(self) -> bool:
+        return self.loop.now < self.blind_until
 
 
 def lay_ground(loop: VirtualLoop, story: Story, directory: Path, chance: random.Random) -> Ground:
-    weather = Weather(chance)
+    weather = Weather(chance, lambda: loop.now)
     valkey_clock = MachineClock()
 
     def true_ms() -> int:
@@ -260,6 +272,7 @@ def _clocks_of(program: Program) -> Clocks:
     return Clocks(
         wall=lambda: BEGIN_MS + machine.skew_ms + int(loop.now * 1000),
         monotonic=lambda: machine.monotonic(loop.now),
+        boot=lambda: machine.boot(loop.now),
     )
 
 

@@ -6,19 +6,20 @@ import random
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from simulation.clients import PlainWriter, Reader, StrictProducer, Town, Trimmer
+from bottomless_server.ingest.core import ownership
+from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer
 from simulation.clockwork import Clockwork, running
 from simulation.expected import Broken, Expected
 from simulation.followers import Follower
-from simulation.invariants import Watch
+from simulation.invariants import Watch, noting_fences
 from simulation.loop import PROCESS, VirtualLoop
 from simulation.programs import (
     Ground,
@@ -36,6 +37,7 @@ STORM_SECONDS: Final = 25.0
 QUIET_SECONDS: Final = 120.0
 """After the troubles everything has to be well again within so long."""
 LOOK_SECONDS: Final = 0.05
+RESERVE_COUNT: Final = 40
 
 
 class Outcome(NamedTuple):
@@ -55,6 +57,7 @@ class Simulation:
     ground: Ground
     storm_seconds: float
     quiet_seconds: float
+    troubles: str = "all"
     programs: list[Program] = field(init=False)
     town: Town = field(init=False)
     trouble: Trouble = field(init=False)
@@ -68,7 +71,11 @@ class Simulation:
         self.reader = reader_program(ground)
         self.programs = [self.manifest, *self.nodes, uploader_program(ground), self.reader]
         self.town = Town(ground.network, self.story, self.nodes, self.manifest, self.reader)
-        self.trouble = Trouble(ground, self.programs, self.chance("trouble"))
+        ground.network.is_blind = lambda: ground.is_blind
+        operator = Operator(self.town, self.watches, self.streams, self.chance("operator"))
+        self.trouble = Trouble(
+            ground, self.programs, self.chance("trouble"), operator.take_over, self.troubles
+        )
 
     def chance(self, what: str) -> random.Random:
         """A source of its own for each purpose, so that one more draw here changes nothing there."""
@@ -196,7 +203,9 @@ class Simulation:
             lost = sorted(kept - stream.seen.keys())
             if lost:
                 raise Broken(f"{stream.name} lost {len(lost)} records, the first at {lost[0]}")
-            vanished = sorted(o for o in before - stream.seen.keys() if o >= floor)
+            vanished = sorted(
+                o for o in before - stream.seen.keys() if o >= floor and not stream.is_lost(o)
+            )
             if vanished:
                 raise Broken(f"{stream.name}: {vanished[:3]} were read once, and are gone")
             self._check_order(stream)
@@ -241,6 +250,7 @@ def simulate(
     *,
     storm_seconds: float = STORM_SECONDS,
     quiet_seconds: float = QUIET_SECONDS,
+    troubles: str = "all",
     echo: Callable[[str], object] | None = None,
     course: Callable[[Simulation], Coroutine[Any, Any, object]] = Simulation.run,
 ) -> Outcome:
@@ -252,6 +262,8 @@ def simulate(
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simulation-")))
         stack.enter_context(running(clockwork, seed))
+        stack.enter_context(noting_fences())
+        stack.enter_context(small_blocks())
         stack.callback(gc.enable)
         gc.disable()
         structlog.configure(
@@ -259,7 +271,7 @@ def simulate(
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
-        simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds)
+        simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds, troubles)
         try:
             loop.run_until_complete(course(simulation))
         except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found
@@ -274,6 +286,16 @@ def simulate(
     story.count("lost requests or replies", ground.weather.lost_count)
     story.count("seconds", int(loop.now))
     return Outcome(seed, story.digest(), failure, story.lines, story.counts)
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Reserve few offsets at once, so that owners ask for more all the time."""
+    before, ownership.RESERVE_COUNT = ownership.RESERVE_COUNT, RESERVE_COUNT  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        ownership.RESERVE_COUNT = before  # type: ignore[misc]
 
 
 def _place_of(error: BaseException) -> str:

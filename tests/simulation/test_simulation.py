@@ -39,7 +39,17 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_serv
     print(told)
     assert code == 0, told
     # The dangerous ways were gone.
-    for what in ("power losses", "unsynced changes lost", "kills", "pauses", "partitions", "trims"):
+    for what in (
+        "power losses",
+        "unsynced changes lost",
+        "kills",
+        "pauses",
+        "partitions",
+        "trims",
+        "sleeps",
+        "jams",
+        "takeovers",
+    ):
         assert re.search(rf"'{what}': [1-9]", told), f"no {what}: {told}"
 
 
@@ -54,11 +64,17 @@ def test_a_seed_tells_the_same_story_in_any_process() -> None:
 
 @pytest.mark.timeout(600)
 def test_each_guard_that_is_taken_away_is_missed() -> None:
-    """The data directory's name was not synced once: that is how the simulation found it."""
+    """The data directory's name was not synced once: that is how the simulation found it.
+
+    It did not see a lapse of a lease that a node's own clock hides: all machines had one clock, and
+    no call came back after the lease that it renewed. Before that was mended these seeds failed:
+    `--storm-seconds 8 --troubles jams` 2 (a late renewal), and with `--troubles clocks` 2, 3, 6
+    (a sleep, a step of Valkey's clock) and 4, 5 (a fence that was heard in the background).
+    """
     code, told = simulated("guards", "--storm-seconds", "8")
 
     assert code == 0, told
-    assert told.count("fails: ") >= 4, told
+    assert told.count("fails: ") >= 9, told
 
 
 @pytest.mark.timeout(600)

@@ -7,12 +7,12 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from simulation.loop import Killed
+from simulation.loop import Killed, Process
 from simulation.programs import Ground, Program
 
 SKEW_MS_MAX: Final = 25_000
@@ -25,10 +25,32 @@ class Trouble:
     ground: Ground
     programs: list[Program]
     chance: random.Random
+    take_over: Callable[[float], Coroutine[Any, Any, None]]
+    """Let an operator take over, for so many seconds, what has no owner that is alive."""
+    kinds: str = "all"
+    """What befalls: `all`; `clocks`, which are wrong or stand still; `jams`, where none is."""
     over: bool = False
+    _operating: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def run(self) -> None:
-        befall: list[Callable[[], None]] = [
+        befall = self._befall()
+        while True:
+            await asyncio.sleep(self.chance.uniform(0.1, 1.5))
+            if self.over:
+                # Not once more: bad weather would last. Found by seed 14, `--storm-seconds 8`.
+                return
+            if self.kinds == "all" and self.chance.random() < 0.08:
+                await self._stop(self._any())
+                continue
+            self.chance.choice(befall)()
+
+    def _befall(self) -> list[Callable[[], None]]:
+        if self.kinds == "jams":
+            return [self._jam]
+        clocks = [self._sleep, self._sleep, self._jam, self._step_valkey]
+        if self.kinds == "clocks":
+            return clocks
+        return [
             self._kill,
             self._kill,
             self._kill_soon,
@@ -43,16 +65,8 @@ class Trouble:
             self._step_clock,
             self._break_disk,
             self._break_disk_and_die,
+            *clocks,
         ]
-        while True:
-            await asyncio.sleep(self.chance.uniform(0.1, 1.5))
-            if self.over:
-                # Not once more: bad weather would last. Found by seed 14, `--storm-seconds 8`.
-                return
-            if self.chance.random() < 0.08:
-                await self._stop(self._any())
-                continue
-            self.chance.choice(befall)()
 
     async def keep_running(self) -> None:
         """Start again who died, some time later."""
@@ -75,6 +89,7 @@ class Trouble:
         self.ground.network.apart.clear()
         for program in self.programs:
             if program.process is not None:
+                self._wake(program.process)
                 program.process.resume()
                 program.process.steps_left = None
             if program.disk is not None:
@@ -154,6 +169,51 @@ class Trouble:
         process.pause()
         self._tell(f"pauses for {seconds} s", program)
         self.ground.loop.call_later(seconds, process.resume)
+
+    def _sleep(self) -> None:
+        """The machine of an ingest node stops for a while, as a paused virtual machine does."""
+        program = self._with_disk()
+        process = program.process
+        if process is None or not process.alive or process.paused:
+            return
+        seconds = self.chance.choice((0.5, 4.5, 6.0))
+        unseen = self.chance.random() < 0.3
+        process.sleep(unseen=unseen)
+        self._tell(f"sleeps for {seconds} s, {'un' * unseen}seen", program)
+        self.ground.loop.call_later(seconds, self._wake, process)
+        self._maybe_take_over(seconds)
+
+    def _wake(self, process: Process) -> None:
+        if process.clock.asleep_since is not None and process.alive:
+            if process.clock.unseen:
+                self.ground.blind()
+            process.wake()
+            self.ground.story.tell(process.name, "wakes up")
+
+    def _jam(self) -> None:
+        """One renewal of a node's lease is answered late, and the next one arrives late."""
+        program = self._with_disk()
+        replies = self.ground.loop.now + self.chance.uniform(0.8, 1.7)
+        requests = replies + self.chance.uniform(2.4, 3.4)
+        self.ground.weather.jams[program.name] = replies, requests
+        seconds = requests - self.ground.loop.now
+        self._tell(f"jams renewals for {seconds:.1f} s", program)
+        self._maybe_take_over(seconds + 1)
+
+    def _step_valkey(self) -> None:
+        step_ms = self.chance.choice((-4_000, 1_000, 5_000))
+        self.ground.valkey_clock.skew_ms += step_ms
+        if step_ms > 0:
+            self.ground.blind()
+        self.ground.story.tell("trouble", f"steps the clock of Valkey by {step_ms:+} ms")
+        self.ground.story.count("steps of Valkey's clock")
+        self._maybe_take_over(1)
+
+    def _maybe_take_over(self, seconds: float) -> None:
+        if self.chance.random() < 0.6:
+            task = asyncio.get_running_loop().create_task(self.take_over(seconds))
+            self._operating.add(task)
+            task.add_done_callback(self._operating.discard)
 
     def _part(self) -> None:
         names = [program.name for program in self.programs] + ["client"]

@@ -16,6 +16,7 @@ from bottomless.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
+    Hold,
 )
 from bottomless.coordination.memory import MemoryCoordination
 from support.wire import Lost, Wire
@@ -67,7 +68,7 @@ class FaultCoordination(MemoryCoordination):
 
         return await self._change("exec", execute)
 
-    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         return await self._change(
             "hold", lambda: MemoryCoordination.hold(self, redis_key, value, ttl_ms)
         )

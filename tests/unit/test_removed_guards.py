@@ -24,7 +24,8 @@ from bottomless.model.stream import StreamRecord
 from bottomless.stores import nodes
 from bottomless_server.ingest import recovery, streams, walk
 from bottomless_server.ingest.core import ownership
-from bottomless_server.ingest.owner import Claim, NodeLease
+from bottomless_server.ingest.lease import NodeLease
+from bottomless_server.ingest.owner import Claim
 from bottomless_server.manifest import takeover
 from bottomless_server.manifest.core import takeovers
 from bottomless_server.manifest.core.keeper import Keeper

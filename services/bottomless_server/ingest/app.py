@@ -25,11 +25,12 @@ from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
 from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.ingest.handover import await_upload
 from bottomless_server.ingest.internal_routes import Tails, create_internal_api
+from bottomless_server.ingest.lease import Clocks, LeaseBounds, NodeLease
 from bottomless_server.ingest.leftovers import Leftovers
 from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.names import ManifestCalls, StreamNames
 from bottomless_server.ingest.node import DirectoryLock, load_node_id
-from bottomless_server.ingest.owner import Clocks, LeaseBounds, NodeLease, Owner
+from bottomless_server.ingest.owner import Owner
 from bottomless_server.ingest.producer_routes import add_producer_routes
 from bottomless_server.ingest.routes import AppendRoute, Appends
 from bottomless_server.ingest.segments import RollBounds
@@ -46,7 +47,18 @@ from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 
-REAL_CLOCKS: Final = Clocks(wall=lambda: time.time_ns() // 1_000_000, monotonic=time.monotonic)
+
+def _boot_seconds() -> float:
+    """Time since boot, with that in which the machine was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+REAL_CLOCKS: Final = Clocks(
+    wall=lambda: time.time_ns() // 1_000_000,
+    monotonic=time.monotonic,
+    # Only Linux tells both; elsewhere the answer to a renewal has to tell of a sleep.
+    boot=_boot_seconds if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
+)
 
 
 class IngestService:

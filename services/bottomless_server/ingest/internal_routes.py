@@ -12,7 +12,7 @@ from bottomless.model.names import parse_stream_id
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.feed import CommitFeed, Run, bounds_of, locate, read_run
 from bottomless_server.ingest.file_calls import FileCalls
-from bottomless_server.ingest.owner import NodeLease
+from bottomless_server.ingest.lease import NodeLease
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.runtime.http import (
     create_api,

@@ -18,7 +18,7 @@ from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless.stores.streams import stream_not_found
-from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.runtime.peers import PeerAnswer
 
 log = structlog.get_logger(__name__)

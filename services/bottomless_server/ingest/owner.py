@@ -1,19 +1,13 @@
-"""The lease of this node, and its claims on streams.
+"""The claims of this node on streams, under the lease of `lease.py`.
 
-The node holds one lease for all its streams and renews it often. It believes in it only
-until lease minus margin after the *start* of the last successful renewal, by its own
-monotonic clock, while coordination keeps it for lease plus margin: so an owner that was
-cut off, or paused, has stopped before anybody else may begin.
-
-A lapse makes every claim doubtful: clean streams may have moved meanwhile. So each claim
-is confirmed against the record before it is used after a lapse.
+A lapse of the lease makes every claim doubtful: clean streams may have moved meanwhile. So each
+claim is confirmed against the record before it is used after a lapse. A claim of which
+coordination said once that it is not the newest is never used again.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -23,10 +17,10 @@ from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.generation import held_generation
-from bottomless.stores.ingest_nodes import IngestNode, announce, withdraw
-from bottomless.stores.streams import Streams, node_key
+from bottomless.stores.streams import Streams
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.ownership import LocalView
+from bottomless_server.ingest.lease import NodeLease
 
 log = structlog.get_logger(__name__)
 
@@ -35,125 +29,6 @@ PRODUCERS_SIZE_MAX: Final = 8 * MIB
 and waits for its home."""
 _CLAIM_ATTEMPTS: Final = 4
 """A claim begins anew when the home changes under it, which happens once in a handover."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Where time comes from. `monotonic` is in seconds, `wall` in ms since 1970."""
-
-    wall: Callable[[], int]
-    monotonic: Callable[[], float]
-
-    def elapsed(self) -> int:
-        """Monotonic time in ms."""
-        return int(self.monotonic() * 1000)
-
-
-class LeaseBounds(NamedTuple):
-    lease_ms: int
-    margin_ms: int
-    renew_ms: int
-
-
-class NodeLease:
-    """Whether this node may act as the owner of anything."""
-
-    def __init__(
-        self, coordination: Coordination, node: IngestNode, clocks: Clocks, bounds: LeaseBounds
-    ) -> None:
-        self._coordination = coordination
-        self._node = node
-        self._redis_key = node_key(node.node_id)
-        # The node's id and not the process's: the directory is locked, so whoever else
-        # holds this lease is this node, before it was killed.
-        self._value = node.node_id.encode("ascii")
-        self._clocks = clocks
-        self._bounds = bounds
-        self._believed_until = float("-inf")
-        self._task: asyncio.Task[None] | None = None
-        self._announced_term: int | None = None
-        self.term = 0
-        """Grows with every lapse, and with every rebuild of coordination."""
-        self.generation: int | None = None
-        """The last that coordination showed; None before there was one."""
-        self.regressed = False
-        """Whether coordination shows less than that: nothing it says is to be believed."""
-
-    def is_live(self) -> bool:
-        return self._clocks.monotonic() < self._believed_until
-
-    def require(self, outcome: Outcome = Outcome.NONE) -> None:
-        """Raises:
-        Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
-        """
-        if self.regressed and outcome is Outcome.NONE:
-            raise ownership.coordination_lost()
-        if not self.is_live():
-            raise ownership.not_owner(outcome=outcome)
-
-    async def start(self) -> None:
-        """Take the lease, if coordination answers, and go on renewing it."""
-        await self.renew()
-        self._task = asyncio.create_task(self._keep(), name="node-lease")
-
-    async def stop(self) -> None:
-        """Give the lease up: nothing may be served any more."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        self._believed_until = float("-inf")
-        with suppress(StoreError):
-            await withdraw(self._coordination, self._node.node_id)
-        with suppress(StoreError):
-            await self._coordination.release(self._redis_key, self._value)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(self._bounds.renew_ms / 1000)
-            await self.renew()
-
-    async def renew(self) -> None:
-        """Renew the lease now; what goes wrong is logged, and shows when it runs out."""
-        begun = self._clocks.monotonic()
-        ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
-        try:
-            async with asyncio.timeout(self._bounds.lease_ms / 1000):
-                shown = await held_generation(self._coordination)
-                if self._is_regressed(shown):
-                    return
-                held = await self._coordination.hold(self._redis_key, self._value, ttl_ms)
-        except (StoreError, TimeoutError) as error:
-            log.warning("the lease was not renewed", error=str(error))
-            return
-        if not held:
-            log.error("the lease of this node is held with another value")
-            return
-        if begun >= self._believed_until or shown != self.generation:
-            self.term += 1
-        self.generation = shown
-        self._believed_until = begun + (self._bounds.lease_ms - self._bounds.margin_ms) / 1000
-        if self._announced_term != self.term:
-            await self._announce()
-
-    async def _announce(self) -> None:
-        """Say where this node is: once in a term, since a lapse may mean that all was lost."""
-        term = self.term
-        try:
-            await announce(self._coordination, self._node)
-        except StoreError as error:
-            log.warning("this node is not announced; tried again", error=str(error))
-            return
-        self._announced_term = term
-
-    def _is_regressed(self, shown: int | None) -> bool:
-        """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
-        self.regressed = self.generation is not None and (shown is None or shown < self.generation)
-        if self.regressed:
-            log.critical("coordination was lost or went back; nothing is accepted")
-            # Whatever was claimed is confirmed before it is used again.
-            self._believed_until = float("-inf")
-        return self.regressed
 
 
 class Claim:
@@ -168,6 +43,8 @@ class Claim:
         self._dirty = record.dirty
         self._reserved_next = record.reserved_next
         self._reserving: asyncio.Task[None] | None = None
+        self._fenced = False
+        """Coordination has said that somebody claimed the stream since."""
 
     @property
     def reserved_next(self) -> int:
@@ -176,7 +53,8 @@ class Claim:
     @property
     def held(self) -> bool:
         """Whether this claim is good now, as far as this node can know without asking."""
-        return self._owner.lease.is_live() and self._owner.lease.term == self._term
+        lease = self._owner.lease
+        return lease.is_live() and lease.term == self._term and not self._fenced
 
     async def confirm(self) -> None:
         """Make sure that this claim is still the newest.
@@ -185,21 +63,23 @@ class Claim:
             Unavailable: the lease may have run out, or coordination does not answer.
             Fenced: somebody claimed the stream since.
         """
+        await self._owner.lease.settle()
         self._owner.lease.require()
         term = self._owner.lease.term
-        if term == self._term:
-            return
-        record = await self._owner.load(self.stream_id)
-        if record.epoch != self.epoch:
+        if not self._fenced and term != self._term:
+            record = await self._owner.load(self.stream_id)
+            self._fenced = record.epoch != self.epoch
+        if self._fenced:
             raise Fenced("the stream is owned by a newer epoch")
         self._term = term
 
     def require(self, outcome: Outcome = Outcome.NONE) -> None:
         """Raises:
-        Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`.
+        Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`,
+            or somebody claimed the stream since.
         """
         self._owner.lease.require(outcome)
-        if self._owner.lease.term != self._term:
+        if self._owner.lease.term != self._term or self._fenced:
             raise ownership.not_owner(outcome=outcome)
 
     async def reserve(self, next_offset: int) -> None:
@@ -244,6 +124,8 @@ class Claim:
     async def _reserve_quietly(self, next_offset: int) -> None:
         try:
             await self._reserve(next_offset)
+        except Fenced:
+            log.warning("another node owns the stream", stream_id=self.stream_id)
         except StoreError as error:
             # Asked again with the next append; the block is half full yet.
             log.warning("offsets were not reserved", stream_id=self.stream_id, error=str(error))
@@ -254,6 +136,10 @@ class Claim:
                 self.stream_id,
                 lambda record: ownership.reserve(record, self.epoch, next_offset),
             )
+        except Fenced:
+            # Whoever asked, also in the background: nothing is acknowledged under it any more.
+            self._fenced = True
+            raise
         except NotFound:
             await self._owner.check_not_lost()
             raise

@@ -26,9 +26,9 @@ from bottomless_server.ingest.core.producers import Appended
 from bottomless_server.ingest.core.staged import read_staged_ids
 from bottomless_server.ingest.forms import STAGED, Form, read_append, read_form
 from bottomless_server.ingest.forwarding import Answer, Forwarding, is_forwarded, send_forwarded
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.metrics import AppendCounts
 from bottomless_server.ingest.names import StreamNames
-from bottomless_server.ingest.owner import Clocks
 from bottomless_server.ingest.room import Body, Room
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged import StagedBatches

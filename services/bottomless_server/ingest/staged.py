@@ -37,7 +37,7 @@ from bottomless_server.ingest.core.staged import (
 )
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import staged_dir
-from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.staged_files import DamagedPlan, StagedFiles
 
 log = structlog.get_logger(__name__)

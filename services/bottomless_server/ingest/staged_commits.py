@@ -54,7 +54,7 @@ from bottomless_server.ingest.core.producer_changes import note
 from bottomless_server.ingest.core.producers import Appended, known_of, unfinished
 from bottomless_server.ingest.core.promises import FromProducer, Promise, bad_header
 from bottomless_server.ingest.core.staged import Plan, StagedBatch, parts_of, rest_not_found
-from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.staged import StagedBatches
 from bottomless_server.runtime.fault_points import reach
 

@@ -9,7 +9,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.core.tracking_room import TrackingRoom
-from bottomless_server.ingest.owner import Clocks
+from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.segments import LogBroken
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
 

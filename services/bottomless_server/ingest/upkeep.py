@@ -19,7 +19,8 @@ import structlog
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.segment import Checkpoint
-from bottomless_server.ingest.owner import Claim, Clocks
+from bottomless_server.ingest.lease import Clocks
+from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.segments import Segment, SegmentLog
 
 log = structlog.get_logger(__name__)

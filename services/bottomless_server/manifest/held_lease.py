@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from bottomless.coordination.base import Coordination
+from bottomless.coordination.base import Coordination, Hold
 from bottomless.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,8 @@ async def _renew(
         while True:
             await asyncio.sleep(ttl_ms / 3000)
             async with asyncio.timeout(ttl_ms / 3000):
-                if not await coordination.hold(redis_key, holder, ttl_ms):
+                if await coordination.hold(redis_key, holder, ttl_ms) is not Hold.RENEWED:
+                    # Taken anew is lost, too: others may have begun, and have ended, meanwhile.
                     break
     except (StoreError, TimeoutError) as error:
         log.warning("a lease was not renewed", error=str(error))

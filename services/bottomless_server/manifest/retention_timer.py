@@ -74,7 +74,7 @@ class RetentionTimer:
     async def _hold(self) -> bool:
         # Longer than from one walk to the next, so that the walk stays with one process.
         ttl_ms = 2 * self._context.settings.manifest_retention_interval_ms + 10_000
-        return await self._context.coordination.hold(LEASE_KEY, self._holder, ttl_ms)
+        return bool(await self._context.coordination.hold(LEASE_KEY, self._holder, ttl_ms))
 
     async def _limited(self, stream_ids: Sequence[StreamId]) -> list[StreamRecord]:
         default = self._context.settings.retention_default()

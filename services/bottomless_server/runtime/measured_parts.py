@@ -19,6 +19,7 @@ from bottomless.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
+    Hold,
 )
 from bottomless.drives.base import (
     Drive,
@@ -173,7 +174,7 @@ class MeasuredCoordination:
         with self._calls.one("transact"):
             return await self._coordination.transact(redis_keys, change, attempts)
 
-    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         with self._calls.one("hold"):
             return await self._coordination.hold(redis_key, value, ttl_ms)
 

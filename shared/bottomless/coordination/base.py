@@ -7,6 +7,7 @@ transaction: a lost reply is an outcome that the caller must hear of.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from bottomless.errors import Code, Outcome, Unavailable
@@ -51,6 +52,20 @@ class Member(NamedTuple):
     member: bytes
     present: bool
     """False takes it out."""
+
+
+class Hold(Enum):
+    """What became of asking for a lease. True in a condition where it is held."""
+
+    RENEWED = "renewed"
+    """It was held with this value all the time since it was asked for last."""
+    TAKEN = "taken"
+    """Nobody held it, so it had run out, or was given up: others may have held it meanwhile."""
+    REFUSED = "refused"
+    """It is held with another value."""
+
+    def __bool__(self) -> bool:
+        return self is not Hold.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +123,12 @@ class Coordination(Protocol):
         """
         ...
 
-    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
-        """Take or renew a lease for `ttl_ms` by the store's clock.
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
+        """Take or renew a lease for `ttl_ms` by the store's clock, and tell which of both it was.
 
-        False if it is held with another value. A lease key reads as absent once it ran out,
-        and may be among the keys of a transaction.
+        After `CoordinationUnknown` it may have been taken: the next `RENEWED` then says nothing
+        of the time before. A lease key reads as absent once it ran out, and may be among the keys
+        of a transaction.
 
         Raises:
             CoordinationUnavailable, CoordinationUnknown

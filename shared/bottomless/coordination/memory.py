@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bottomless.coordination.base import Change, Changes, CoordinationConflict, Due
+from bottomless.coordination.base import Change, Changes, CoordinationConflict, Due, Hold
 
 
 @dataclass(slots=True)
@@ -66,12 +66,13 @@ class MemoryCoordination:
             index = self._stored.indexes.setdefault(redis_key, set())
             index.add(member) if present else index.discard(member)
 
-    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         await asyncio.sleep(0)
-        if self._value(redis_key) not in (None, value):
-            return False
+        before = self._value(redis_key)
+        if before not in (None, value):
+            return Hold.REFUSED
         self._set(redis_key, _Kept(value, self._clock() + ttl_ms))
-        return True
+        return Hold.TAKEN if before is None else Hold.RENEWED
 
     async def release(self, redis_key: str, value: bytes) -> None:
         await asyncio.sleep(0)

@@ -27,6 +27,7 @@ from bottomless.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
+    Hold,
 )
 
 Command: TypeAlias = tuple[str | bytes | int, ...]
@@ -100,15 +101,16 @@ class RedisCoordination:
                 return decided[0]
         raise CoordinationConflict("others changed the same keys at every attempt")
 
-    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> bool:
-        held: list[bool] = []
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
+        found: list[Hold] = []
 
         def decide(replies: list[Any]) -> list[Command]:
-            held[:] = [replies[0] in (None, value)]
-            return [("SET", redis_key, value, "PX", ttl_ms)] if held[0] else []
+            # A key that runs out between this and EXEC counts as changed: it is read again.
+            found[:] = [_hold_of(replies[0], value)]
+            return [("SET", redis_key, value, "PX", ttl_ms)] if found[0] else []
 
         await self._until_written([redis_key], [("GET", redis_key)], decide)
-        return held[0]
+        return found[0]
 
     async def release(self, redis_key: str, value: bytes) -> None:
         def decide(replies: list[Any]) -> list[Command]:
@@ -311,6 +313,12 @@ def _commands(changes: Changes) -> list[Command]:
         for redis_key, member, present in changes.members
     ]
     return commands
+
+
+def _hold_of(before: Any, value: bytes) -> Hold:
+    if before is None:
+        return Hold.TAKEN
+    return Hold.RENEWED if before == value else Hold.REFUSED
 
 
 def _bytes_or_none(value: Any) -> bytes | None:

@@ -31,7 +31,7 @@ from bottomless_server.ingest.app import IngestService, create_service
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.file_calls import RealFileCalls
 from bottomless_server.ingest.layout import stream_dir
-from bottomless_server.ingest.owner import Clocks, NodeLease
+from bottomless_server.ingest.lease import Clocks, NodeLease
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.runtime.peers import PeerAnswer
 
@@ -123,13 +123,24 @@ class StandingClocks:
     def __init__(self) -> None:
         self.wall = 1_750_000_000_000
         self.elapsed = 1_000
+        self.slept = 0
+        """What the monotonic clock did not see, and the boot clock did, in ms."""
 
     def advance(self, ms: int) -> None:
         self.wall += ms
         self.elapsed += ms
 
+    def sleep(self, ms: int, *, unseen: bool = False) -> None:
+        """The machine is suspended; `unseen`: paused so that its boot clock stands still too."""
+        self.wall += ms
+        self.slept += 0 if unseen else ms
+
     def clocks(self) -> Clocks:
-        return Clocks(wall=lambda: self.wall, monotonic=lambda: self.elapsed / 1000)
+        return Clocks(
+            wall=lambda: self.wall,
+            monotonic=lambda: self.elapsed / 1000,
+            boot=lambda: (self.elapsed + self.slept) / 1000,
+        )
 
 
 class SmallManifest:

@@ -13,7 +13,8 @@ from bottomless.model.stream import StreamRecord
 from bottomless.stores.streams import node_key
 from bottomless_server.ingest import owner as owner_module
 from bottomless_server.ingest.core import ownership
-from bottomless_server.ingest.owner import Claim, NodeLease
+from bottomless_server.ingest.lease import NodeLease
+from bottomless_server.ingest.owner import Claim
 from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, no_space, problem
 
 COMMITS = "/internal/v1/commits"
