@@ -224,12 +224,13 @@ class Reader:
     def _take(self, told: dict[str, Any], position: int) -> None:
         gaps = {gap["first_offset"]: gap["next_offset"] for gap in told.get("gaps", ())}
         self._check_gaps(gaps)
-        offset = gaps.get(position, position)
+        # Who had read what is lost by now stands inside of the gap.
+        offset = _behind(gaps, position)
         for record in told["records"]:
             if record["offset"] != offset:
                 raise Broken(f"{self.expected.name}: {record['offset']} comes at {offset}")
             self.expected.show(offset, record["value"])
-            offset = gaps.get(offset + 1, offset + 1)
+            offset = _behind(gaps, offset + 1)
         self.position = offset
         if told["next_offset"] != self.position:
             raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
@@ -257,6 +258,11 @@ class Reader:
         self.expected.floor = max(self.expected.floor, first)
         self.position = first
         self.town.story.count("trimmed under a reader")
+
+
+def _behind(gaps: Mapping[int, int], offset: int) -> int:
+    """The offset, or where a gap that it lies in ends."""
+    return next((end for first, end in gaps.items() if first <= offset < end), offset)
 
 
 @dataclass

@@ -95,27 +95,29 @@ _reserve: Final = Claim._reserve
 
 GUARDS: Final[dict[str, Guard]] = {
     "a sync before the answer": Guard(
-        [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3]
+        [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3], "crashes"
     ),
     "a sync of a segment's name": Guard(
-        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1, 2, 3]
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1, 2, 3], "crashes"
     ),
     "a sync of the data directory's name": Guard(
-        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)], [6, 14, 16, 17, 19, 20]
+        [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
+        [6, 14, 16, 17, 19, 20],
+        "crashes",
     ),
-    "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3]),
+    "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
-        [Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3]
+        [Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3], "crashes"
     ),
     "the time of the answer, for a lease": Guard(
-        [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [2, 3], "jams"
+        [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"
     ),
     "a lease that was taken anew": Guard(
-        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [6], "clocks"
+        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [4, 6], "clocks"
     ),
-    "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8], "clocks"),
+    "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8, 5, 2, 3], "clocks"),
     "a fence heard in the background": Guard(
-        [Replaced(Claim, "_reserve", _forget_fence)], [7], "clocks"
+        [Replaced(Claim, "_reserve", _forget_fence)], [6, 10], "clocks"
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

@@ -67,7 +67,8 @@ def test_each_guard_that_is_taken_away_is_missed() -> None:
     """The data directory's name was not synced once: that is how the simulation found it.
 
     It did not see a lapse of a lease that a node's own clock hides: all machines had one clock, and
-    no call came back after the lease that it renewed. Before that was mended these seeds failed:
+    no call came back after the lease that it renewed. Before that was mended these seeds failed
+    (there were no followers then, so that they tell other stories by now):
     `--storm-seconds 8 --troubles jams` 2 (a late renewal), and with `--troubles clocks` 2, 3, 6
     (a sleep, a step of Valkey's clock) and 4, 5 (a fence that was heard in the background).
     """
