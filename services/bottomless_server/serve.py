@@ -61,10 +61,13 @@ def command(
 def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from bottomless_server.runtime.parts import CannotStart  # noqa: PLC0415
     from bottomless_server.runtime.settings import CommonSettings  # noqa: PLC0415
+    from bottomless_server.settings_check import check_settings  # noqa: PLC0415
 
     try:
         settings = CommonSettings(**given)
+        check_settings([service] if service else list(ServiceName), os.environ)
         if not (is_loopback(settings.host) or settings.identity or settings.allow_unauthenticated):
             return _fail(
                 f"{settings.host} can be reached from other machines and nobody is asked who they "
@@ -81,8 +84,10 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "_".join(map(str, first["loc"])).upper()
-        wrong = first["msg"].removeprefix("Value error, ")
-        return _fail(f"the setting BOTTOMLESS_{name} is wrong: {wrong}")
+        reason = first["msg"].removeprefix("Value error, ")
+        return _fail(f"the setting BOTTOMLESS_{name} is wrong: {reason}")
+    except CannotStart as error:
+        return _fail(str(error))
 
 
 def _stop_before_start(_: int, __: FrameType | None) -> None:

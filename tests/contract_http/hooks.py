@@ -57,6 +57,7 @@ BETWEEN_PARAMETERS: Final = (
     "must not be below first_offset",
     "at most one of expires_at and ttl_seconds",
     "a duration ",
+    "a size ",
     "a key ends in the future",
 )
 """Refused for what else the request says, or for a token that was made up."""

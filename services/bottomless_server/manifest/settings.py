@@ -6,15 +6,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from bottomless.model.config import RetentionConfig
-from bottomless.model.duration import parse_duration
+from bottomless.model.duration import stored_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
 from bottomless_server.manifest.core.keeper import Bounds
 from bottomless_server.runtime.settings import CommonSettings
-
-
-def _check_duration(text: str) -> str:
-    parse_duration(text)
-    return text
 
 
 class ManifestSettings(CommonSettings):
@@ -71,13 +66,13 @@ class ManifestSettings(CommonSettings):
     """How often it is looked whether coordination still has the generation of the bucket."""
     manifest_retention_interval_ms: int = Field(60_000, ge=10)
     """How often the retention of each stream is evaluated: so late may anything go."""
-    manifest_retention_max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
-    """Age limit of streams that set none, like `7D`. Default: no limit."""
+    manifest_retention_max_age: Annotated[str, AfterValidator(stored_duration)] | None = None
+    """Age limit of streams that set none, like `7d`. Default: no limit."""
     manifest_retention_max_bytes: int | None = Field(None, ge=1)
     """Limit in bytes of streams that set none. Default: no limit."""
     manifest_gc_interval_ms: int = Field(86_400_000, ge=0)
     """How often all garbage is collected; 0 for only when somebody asks."""
-    manifest_gc_minimum_age: Annotated[str, AfterValidator(_check_duration)] = "1D"
+    manifest_gc_minimum_age: Annotated[str, AfterValidator(stored_duration)] = "1D"
     """Objects younger than this are left alone, unless the request says otherwise."""
     manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
     """The longest that a lease may hold a range without being renewed."""

@@ -46,7 +46,10 @@ def internal_url(listen: str | None, data_dir: Path, name: str) -> str:
             return f"http://{listen}"
     except ValueError:
         pass
-    raise CannotStart(f"the internal listener of {name} must look like host:port or unix:///path")
+    raise CannotStart(
+        f"the internal listener of {name} must look like host:port or unix:///path "
+        f"(BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN or BOTTOMLESS_INTERNAL_LISTEN)"
+    )
 
 
 def socket_path(directory: Path, name: str) -> Path:

@@ -9,27 +9,23 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import SettingsConfigDict
 
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.identity.settings import IdentitySettings
 from bottomless_server.runtime.loopback import is_loopback
 
+_PEER: Final = re.compile(r"http://[^/\s]+/?|unix:///?\S+")
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/?")
 
 
 class CommonSettings(IdentitySettings):
-    model_config = SettingsConfigDict(
-        env_prefix="BOTTOMLESS_", env_ignore_empty=True, extra="forbid", frozen=True
-    )
-
     data_dir: Path = Path("bottomless-data")
     """This service's own directory; nobody else writes there."""
 
     host: str = "127.0.0.1"
     """Address of the public listener."""
-    port: int = 8080
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port of the public listener; 0 takes a free one."""
 
     internal_listen: str | None = None
@@ -112,7 +108,7 @@ class CommonSettings(IdentitySettings):
     """Send OpenTelemetry spans, to where `OTEL_EXPORTER_OTLP_ENDPOINT` and its like say; needs the
     extra `otel`."""
 
-    drain_seconds: float = 20
+    drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 20
     """How long in-flight work may take when the process is told to stop."""
 
     rate_tenant_requests_per_second: Annotated[int, Field(ge=1)] | None = None
@@ -151,6 +147,13 @@ class CommonSettings(IdentitySettings):
     def allowed_origins(self) -> tuple[str, ...]:
         words = (self.cors_origins or "").split(",")
         return tuple(word.strip().rstrip("/") for word in words if word.strip())
+
+    @field_validator("manifest_url", "ingest_url", "reader_url")
+    @classmethod
+    def _check_peer(cls, value: str | None) -> str | None:
+        if value is not None and not _PEER.fullmatch(value):
+            raise ValueError("a service's url looks like http://host:port or unix:///path")
+        return value
 
     @field_validator("hosts")
     @classmethod

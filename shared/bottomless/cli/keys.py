@@ -159,4 +159,4 @@ def _seconds(text: str, named: str) -> int:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise typer.BadParameter("a duration is 90D, 12h, 30m or PT1H", param_hint=named) from error
+        raise typer.BadParameter(str(error), param_hint=named) from error

@@ -8,17 +8,19 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from bottomless.model.duration import parse_milliseconds
 from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.size import parse_size
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 """As many digits as a 64-bit integer surely takes."""
 
 MaxAge = Annotated[
     str | None,
-    typer.Option(help="How long records are kept: 7D, 90m, PT1H, unlimited, or default."),
+    typer.Option(help="How long records are kept: 7d, 90 days, 1h30m, unlimited, or default."),
 ]
 MaxBytes = Annotated[
-    str | None, typer.Option(help="How many bytes are kept: a number, unlimited, or default.")
+    str | None, typer.Option(help="How many bytes are kept: 10GB, 64MiB, unlimited, or default.")
 ]
 
 
@@ -26,12 +28,12 @@ def config_of(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
     fragment_bytes: Annotated[
-        int | None, typer.Option(max=OFFSET_MAX, help="Size of a fragment.")
+        str | None, typer.Option(help="Size of a fragment: bytes, or 64MiB.")
     ] = None,
     fragment_age_ms: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            max=OFFSET_MAX, help="How old what is in no fragment yet becomes, in milliseconds."
+            help="How old what is in no fragment yet becomes: milliseconds, or 500ms, 10s."
         ),
     ] = None,
     label: Annotated[
@@ -39,7 +41,10 @@ def config_of(
     ] = None,
 ) -> dict[str, Any]:
     """The members of a configuration that were named."""
-    fragment = {"target_bytes": fragment_bytes, "max_age_ms": fragment_age_ms}
+    fragment = {
+        "target_bytes": _number(fragment_bytes, "--fragment-bytes", parse_size),
+        "max_age_ms": _number(fragment_age_ms, "--fragment-age-ms", parse_milliseconds),
+    }
     config = {
         "retention": retention_of(max_age, max_bytes),
         "fragment": {name: value for name, value in fragment.items() if value is not None},
@@ -74,12 +79,25 @@ def retention_of(max_age: str | None, max_bytes: str | None) -> dict[str, Any]:
         limits["max_age"] = None if max_age == "default" else max_age
     if max_bytes is not None:
         words: dict[str, Any] = {"default": None, "unlimited": "unlimited"}
-        if max_bytes not in words and not _NUMBER.fullmatch(max_bytes):
-            raise typer.BadParameter(
-                "neither a number nor unlimited nor default", param_hint="--max-bytes"
-            )
-        limits["max_bytes"] = words[max_bytes] if max_bytes in words else int(max_bytes)
+        limits["max_bytes"] = (
+            words[max_bytes]
+            if max_bytes in words
+            else _number(max_bytes, "--max-bytes", parse_size)
+        )
     return limits
+
+
+def _number(text: str | None, named: str, parse: Callable[[str], int]) -> int | None:
+    """A number alone, or one with a unit that `parse` knows."""
+    if text is None:
+        return None
+    try:
+        number = int(text) if _NUMBER.fullmatch(text) else parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=named) from error
+    if number > OFFSET_MAX:
+        raise typer.BadParameter("it is more than 2^53 - 1", param_hint=named)
+    return number
 
 
 def _label(text: str) -> tuple[str, str | None]:

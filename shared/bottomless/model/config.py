@@ -7,10 +7,10 @@ quotes is refused, and the answer names its place, never what was sent.
 from typing import Annotated, Any, Final, Literal
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.model.duration import parse_duration
+from bottomless.model.duration import parse_duration, stored_duration
 from bottomless.model.limits import (
     FRAGMENT_AGE_MS_DEFAULT,
     FRAGMENT_AGE_MS_MAX,
@@ -22,16 +22,25 @@ from bottomless.model.limits import (
     LABEL_SIZE_MAX,
     OFFSET_MAX,
 )
+from bottomless.model.size import parse_size
 from bottomless.model.unknown_member import unknown_member
 
 UNLIMITED: Final = "unlimited"
 """Explicitly no limit, where null means whatever the default is."""
 
 
-def _check_duration(text: str) -> str:
-    if text != UNLIMITED:
-        parse_duration(text)
-    return text
+def _stored_duration(text: str) -> str:
+    return text if text == UNLIMITED else stored_duration(text)
+
+
+def _size(value: object) -> object:
+    """A number in quotes stays what it is, which is refused: text has a unit."""
+    if not isinstance(value, str) or value == UNLIMITED or value.isdecimal():
+        return value
+    size = parse_size(value)
+    if not 1 <= size <= OFFSET_MAX:
+        raise ValueError("a size lies between a byte and 2^53 - 1 bytes")
+    return size
 
 
 class _Closed(BaseModel):
@@ -41,8 +50,11 @@ class _Closed(BaseModel):
 class RetentionConfig(_Closed):
     """What may be deleted; the larger cut wins, and the last fragment stays."""
 
-    max_age: Annotated[str, AfterValidator(_check_duration)] | None = None
-    max_bytes: Annotated[int, Field(ge=1, le=OFFSET_MAX)] | Literal["unlimited"] | None = None
+    max_age: Annotated[str, AfterValidator(_stored_duration)] | None = None
+    max_bytes: Annotated[
+        Annotated[int, Field(ge=1, le=OFFSET_MAX)] | Literal["unlimited"] | None,
+        BeforeValidator(_size),
+    ] = None
 
     @property
     def age_limit_seconds(self) -> int | None:

@@ -1,4 +1,7 @@
-"""Durations as people write them: `7D`, `90m` or ISO 8601.
+"""Durations as people write them: `7d`, `90 days`, `1h30m`, or ISO 8601.
+
+One letter is one unit in either case, but for `m`, which is minutes, and `M`, which is months.
+What is stored keeps to the grammar that every release reads: `7D`, `90m`, or ISO 8601.
 
 By itself, so that whoever reads one does not load what configurations are checked with.
 """
@@ -6,30 +9,84 @@ By itself, so that whoever reads one does not load what configurations are check
 import re
 from typing import Final
 
-_SIMPLE_DURATION = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
+_STORED_DURATION = re.compile(r"([0-9]{1,9})([YMDhms])", re.ASCII)
 _ISO_DURATION = re.compile(
     r"P(?:([0-9]{1,9})Y)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})W)?(?:([0-9]{1,9})D)?"
     r"(?:T(?=[0-9])(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9})S)?)?",
     re.ASCII,
 )
-_UNIT_SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+_PART: Final = re.compile(r" ?([0-9]{1,9}) ?([A-Za-z]{1,12})", re.ASCII)
+_TEXT_SIZE_MAX: Final = 64
 _ISO_SECONDS: Final = (31_536_000, 2_592_000, 604_800, 86_400, 3_600, 60, 1)
 _DURATION_SECONDS_MAX: Final = 1_000 * 31_536_000
 
+_MONTH_MS: Final = 2_592_000_000
+_WORDS_MS: Final = {
+    word: value
+    for words, value in {
+        "ms msec msecs millisecond milliseconds": 1,
+        "s sec secs second seconds": 1_000,
+        "m min mins minute minutes": 60_000,
+        "h hr hrs hour hours": 3_600_000,
+        "d day days": 86_400_000,
+        "w week weeks": 604_800_000,
+        "mo month months": _MONTH_MS,
+        "y yr yrs year years": 31_536_000_000,
+    }.items()
+    for word in words.split()
+}
+
 
 def parse_duration(text: str) -> int:
-    """Seconds of `7D`, `90m` or an ISO 8601 duration; a year has 365 days, a month 30.
+    """Seconds of `7d`, `90 days`, `1h30m` or an ISO 8601 duration; a year has 365 days, a month 30.
 
     Raises:
-        ValueError: it is neither, or nothing, or more than a thousand years.
+        ValueError: it is none of these, or nothing, or more than a thousand years.
     """
-    if match := _SIMPLE_DURATION.fullmatch(text):
-        seconds = int(match[1]) * _UNIT_SECONDS[match[2]]
-    elif (match := _ISO_DURATION.fullmatch(text)) and any(match.groups()):
+    if (match := _ISO_DURATION.fullmatch(text)) and any(match.groups()):
         counts = (int(group or 0) for group in match.groups())
         seconds = sum(count * unit for count, unit in zip(counts, _ISO_SECONDS, strict=True))
     else:
-        raise ValueError("a duration is a number with one of Y M D h m s, or ISO 8601")
+        milliseconds = parse_milliseconds(text)
+        if milliseconds % 1_000:
+            raise ValueError("a duration is a whole number of seconds")
+        seconds = milliseconds // 1_000
     if not 0 < seconds <= _DURATION_SECONDS_MAX:
         raise ValueError("a duration lies between a second and a thousand years")
     return seconds
+
+
+def parse_milliseconds(text: str) -> int:
+    """Milliseconds of one or more numbers with units, each unit once: `250ms`, `90 days`, `1h30m`.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    total, place, units = 0, 0, set()
+    while len(text) <= _TEXT_SIZE_MAX and (match := _PART.match(text, place)):
+        unit = _MONTH_MS if match[2] == "M" else _WORDS_MS.get(match[2].lower())
+        if unit is None or unit in units:
+            break
+        total, place = total + int(match[1]) * unit, match.end()
+        units.add(unit)
+    if not units or place != len(text):
+        raise ValueError(
+            "a duration is like 7d, 90 days, 1h30m (m: minutes), 6M (M: months), or ISO 8601"
+        )
+    return total
+
+
+def stored_duration(text: str) -> str:
+    """The same duration as every release reads it; what is written so already stays as it is.
+
+    Raises:
+        ValueError: as `parse_duration`.
+    """
+    seconds = parse_duration(text)
+    if _STORED_DURATION.fullmatch(text) or _ISO_DURATION.fullmatch(text):
+        return text
+    for letter, unit in (("D", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        if seconds % unit == 0 and seconds // unit < 10**9:
+            return f"{seconds // unit}{letter}"
+    days, rest = divmod(seconds, 86_400)
+    return f"P{days}DT{rest}S"

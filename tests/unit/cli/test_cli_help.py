@@ -181,6 +181,8 @@ def test_help_names_the_exit_codes_that_the_guide_lists() -> None:
         ("--url", "http://localhost:port", "ls"),
         ("update", "s"),
         ("update", "s", "--max-bytes", "many"),
+        ("update", "s", "--max-bytes", "10G"),
+        ("update", "s", "--fragment-age-ms", "10MB"),
         ("create", "s", "--label", "team"),
         ("produce", "s", "no-such-file"),
         ("produce", "s", "--resume"),

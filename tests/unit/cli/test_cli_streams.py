@@ -35,7 +35,7 @@ def bounds(cli: CommandLine, name: str) -> Any:
 def test_a_stream_is_created_found_changed_and_deleted(cli: CommandLine) -> None:
     created = cli.ok("create", "life", "--max-age", "7D", "--max-bytes", "1000", "--label", "a=b")
     assert created == cli.ok(
-        "create", "life", "--max-age", "7D", "--max-bytes", "1000", "--label", "a=b"
+        "create", "life", "--max-age", "1 week", "--max-bytes", "1kB", "--label", "a=b"
     )
 
     assert cli.ok("ls", "lif", "-o", "name") == "life\n"

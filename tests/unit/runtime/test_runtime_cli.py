@@ -73,6 +73,9 @@ def test_it_serves_strangers_where_it_asks_everybody_who_they_are() -> None:
             },
             "the internal listener of reader must look like",
         ),
+        ({"BOTTOMLESS_INGST_TYPO": "1"}, "there is no setting BOTTOMLESS_INGST_TYPO"),
+        ({"BOTTOMLESS_DRAIN_SECONDS": "nan"}, "the setting BOTTOMLESS_DRAIN_SECONDS is wrong"),
+        ({"BOTTOMLESS_MANIFEST_URL": "manifest"}, "the setting BOTTOMLESS_MANIFEST_URL is wrong"),
     ],
 )
 def test_a_service_that_lacks_something_says_what(settings: dict[str, str], sentence: str) -> None:

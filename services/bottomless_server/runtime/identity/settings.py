@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.names import parse_tenant
+from bottomless_server.runtime.units import WithUnits
 
 ALGORITHMS: Final[dict[str, tuple[str, str | None]]] = {
     **{f"RS{bits}": ("RSA", None) for bits in (256, 384, 512)},
@@ -38,11 +38,7 @@ def _tenant(text: str) -> str:
         raise ValueError(error.message) from None
 
 
-class IdentitySettings(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix="BOTTOMLESS_", env_ignore_empty=True, extra="forbid", frozen=True
-    )
-
+class IdentitySettings(WithUnits):
     identity: bool = False
     """Ask everybody who they are."""
     allow_unauthenticated: bool = False

@@ -1,0 +1,211 @@
+"""Settings as a whole, before anything starts: names that nobody knows, values that exclude each other.
+
+A name that is nearly right would leave the default in force without a word, so it is refused. All
+services may share one environment, with those of clients, of tests and of the composition in it,
+so what belongs to any of these is known.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, NamedTuple
+
+from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.units import Unit, number_of, unit_of
+from bottomless_server.uploader.settings import UploaderSettings
+
+PREFIX: Final = "BOTTOMLESS_"
+SETTINGS: Final[dict[str, type[CommonSettings]]] = {
+    "manifest": ManifestSettings,
+    "ingest": IngestSettings,
+    "uploader": UploaderSettings,
+    "reader": ReaderSettings,
+}
+_OF_CLIENTS: Final = ("URL", "TOKEN", "TOKEN_FILE", "PROFILE", "CA_FILE", "COMPLETE")
+_OF_THE_COMPOSITION: Final = ("VALKEY_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "VERSION")
+_OF_TESTS: Final = ("TEST_", "MODEL_", "FUZZ_")
+"""How they begin."""
+_OF_KUBERNETES: Final = re.compile(
+    r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.+)?)"
+)
+"""What Kubernetes tells a container of a service that is called bottomless-… ."""
+_KUBERNETES_ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://.*")
+
+
+class _Order(NamedTuple):
+    """One setting may be at most another; `below` that it must be less."""
+
+    lesser: str
+    greater: str
+    reason: str
+    below: bool = False
+
+
+_ORDERS: Final = (
+    _Order(
+        "ingest_lease_margin_ms",
+        "ingest_lease_ms",
+        "else the lease is never believed, and nothing is appended",
+        below=True,
+    ),
+    _Order(
+        "ingest_group_bytes_max",
+        "ingest_stream_queue_bytes_max",
+        "else no staged commit of that size ever finds room",
+    ),
+    _Order(
+        "ingest_stream_queue_bytes_max",
+        "ingest_queue_bytes_max",
+        "else one stream may take more than there is for all",
+    ),
+    _Order(
+        "ingest_local_bytes_keep",
+        "ingest_disk_bytes_max",
+        "else what is kept alone stops appends",
+        below=True,
+    ),
+    _Order("store_connect_seconds", "store_call_seconds", "a connection is a part of a call"),
+    _Order("store_read_seconds", "store_call_seconds", "else silence is never noticed"),
+    _Order(
+        "uploader_retry_initial_seconds",
+        "uploader_retry_max_seconds",
+        "waits grow from the one to the other",
+    ),
+    _Order(
+        "reader_blocked_seconds",
+        "http_send_stall_seconds",
+        "else who takes nothing is cut off before it is told why",
+        below=True,
+    ),
+)
+"""Within one service, whose defaults keep to them."""
+
+_ORDERS_BETWEEN: Final = (
+    _Order(
+        "uploader_upload_deadline_seconds",
+        "manifest_upload_deadline_ms",
+        "else an upload goes on when its object has been deleted for the last time",
+        below=True,
+    ),
+    _Order(
+        "reader_root_ttl_ms",
+        "manifest_root_grace_ms",
+        "else a reader uses a root that is deleted",
+    ),
+    _Order(
+        "reader_root_ttl_ms",
+        "ingest_local_keep_ms",
+        "else a reader asks for a segment that is freed",
+    ),
+    _Order("reader_name_ttl_ms", "ingest_lease_ms", "else a reader asks an owner of the past"),
+    _Order(
+        "ingest_lease_ms",
+        "manifest_close_ms",
+        "else a deletion does not wait for an owner that is cut off",
+    ),
+    _Order(
+        "ingest_lease_ms",
+        "ingest_forward_ms",
+        "else a request is given up while its owner may still acknowledge it",
+    ),
+)
+"""Between settings that are both said: of those of another process only what the environment
+says is known here."""
+
+
+def check_settings(services: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Refuse what these services cannot mean.
+
+    Raises:
+        CannotStart: by the names of the variables.
+        ValidationError: a value is wrong by itself.
+    """
+    _refuse_unknown(environment)
+    for name in services:
+        given = SETTINGS[name]()
+        _refuse_contradictions(given.model_dump())
+    _refuse_contradictions_between(environment)
+
+
+def known_variables() -> frozenset[str]:
+    """The name of every variable that somebody of ours reads."""
+    fields = {field for settings in SETTINGS.values() for field in settings.model_fields}
+    names = {field.upper() for field in fields}
+    names |= {f"{name.upper()}_INTERNAL_LISTEN" for name in SETTINGS}
+    return frozenset(PREFIX + name for name in names.union(_OF_CLIENTS, _OF_THE_COMPOSITION))
+
+
+def _refuse_unknown(environment: Mapping[str, str]) -> None:
+    known = known_variables()
+    for variable, value in sorted(environment.items()):
+        name = variable.upper()
+        if not name.startswith(PREFIX) or name in known or not value:
+            continue
+        rest = name.removeprefix(PREFIX)
+        if rest.startswith(_OF_TESTS) or _is_of_kubernetes(rest, value):
+            continue
+        meant = get_close_matches(rest, [one.removeprefix(PREFIX) for one in known], n=1)
+        hint = (
+            f"did you mean {PREFIX}{meant[0]}?"
+            if meant
+            else "docs/operations.md lists all settings"
+        )
+        raise CannotStart(f"there is no setting {_shown(variable)}; {hint}")
+
+
+def _is_of_kubernetes(rest: str, value: str) -> bool:
+    if _OF_KUBERNETES.fullmatch(rest):
+        return True
+    return rest.endswith("_PORT") and _KUBERNETES_ADDRESS.fullmatch(value) is not None
+
+
+def _refuse_contradictions(values: Mapping[str, Any]) -> None:
+    for order in _ORDERS:
+        if order.lesser in values and order.greater in values:
+            _hold(order, float(values[order.lesser]), float(values[order.greater]))
+    if "ingest_renew_ms" in values:
+        believed = values["ingest_lease_ms"] - values["ingest_lease_margin_ms"]
+        if 2 * values["ingest_renew_ms"] > believed:
+            raise CannotStart(
+                "BOTTOMLESS_INGEST_RENEW_MS must be at most half of what is left of "
+                "BOTTOMLESS_INGEST_LEASE_MS without BOTTOMLESS_INGEST_LEASE_MARGIN_MS: "
+                "else one lost call costs the lease"
+            )
+
+
+def _refuse_contradictions_between(environment: Mapping[str, str]) -> None:
+    said = {name.upper(): value for name, value in environment.items() if value}
+    for order in _ORDERS_BETWEEN:
+        texts = [said.get(PREFIX + name.upper()) for name in (order.lesser, order.greater)]
+        if None in texts:
+            continue
+        try:
+            lesser = float(number_of(order.lesser, texts[0] or ""))
+            greater = float(number_of(order.greater, texts[1] or ""))
+        except ValueError:
+            # Whoever it belongs to refuses it.
+            continue
+        _hold(order, lesser, greater)
+
+
+def _hold(order: _Order, lesser: float, greater: float) -> None:
+    lesser, greater = _in_base(order.lesser, lesser), _in_base(order.greater, greater)
+    if lesser > greater or (order.below and lesser == greater):
+        relation = "less than" if order.below else "at most"
+        raise CannotStart(
+            f"{PREFIX}{order.lesser.upper()} must be {relation} "
+            f"{PREFIX}{order.greater.upper()}: {order.reason}"
+        )
+
+
+def _in_base(name: str, value: float) -> float:
+    return value * 1_000 if unit_of(name) is Unit.SECONDS else value
+
+
+def _shown(variable: str) -> str:
+    """A name as a line can show it."""
+    return re.sub(r"[^A-Za-z0-9_]", "?", variable)[:100]
