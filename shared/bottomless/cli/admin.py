@@ -10,6 +10,7 @@ from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Form, Output
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_stream
+from bottomless.model.limits import OFFSET_MAX
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,6 +23,7 @@ def add_to(app: typer.Typer) -> None:
         "takeover",
         epilog=examples("admin takeover log --expect-home 0198d2a45b1e7c3a9a510f7e6f0d2c11"),
     )(_take_over)
+    group.command("gap", epilog=examples("admin gap orders 1040 --wait"))(_accept_gap)
     app.add_typer(group, name="admin")
 
 
@@ -71,3 +73,24 @@ def _take_over(
     confirm(f"Give up what only {expect_home} holds of {stream}, for good?", yes)
     with open_client(context) as client:
         finish(client, client.take_over(stream, expect_home=expect_home), output, wait=wait)
+
+
+def _accept_gap(
+    context: typer.Context,
+    stream: Stream,
+    next_offset: Annotated[
+        int,
+        typer.Argument(
+            min=1,
+            max=OFFSET_MAX,
+            help="First offset of the owner's log: `local_first_offset` of the error.",
+        ),
+    ],
+    yes: Yes = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Give up a hole between what is stored and the owner's log, so that both are readable."""
+    confirm(f"Give up every record of {stream} before {next_offset} that is not stored?", yes)
+    with open_client(context) as client:
+        finish(client, client.accept_gap(stream, next_offset), output, wait=wait)

@@ -19,10 +19,13 @@ from bottomless.cli import (
     doctor,
     fragments,
     keys,
+    leases,
+    limits,
     manifest,
     operations,
     positions,
     produce,
+    producers,
     read,
     retention,
     spark,
@@ -68,9 +71,20 @@ def create_app() -> typer.Typer:
     positions.add_to(app)
     retention.add_to(app)
     whoami.add_to(app)
+    limits.add_to(app)
     doctor.add_to(app)
     bench.add_to(app)
-    for group in (consumers, fragments, manifest, operations, keys, spark, admin):
+    for group in (
+        consumers,
+        producers,
+        leases,
+        fragments,
+        manifest,
+        operations,
+        keys,
+        spark,
+        admin,
+    ):
         group.add_to(app)
     app.command("version")(_print_version)
     for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):

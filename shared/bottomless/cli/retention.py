@@ -85,10 +85,25 @@ def _trim(
             show(would, output, name=stream)
             return
         confirm(f"Remove the records of {stream} below offset {before_offset}?", yes)
-        accepted = client.trim(
-            stream, before_offset, allow_empty=allow_empty, stream_id=bounds["stream_id"]
-        )
+        try:
+            accepted = client.trim(
+                stream, before_offset, allow_empty=allow_empty, stream_id=bounds["stream_id"]
+            )
+        except InvalidRequest as error:
+            raise _not_stored_yet(client, stream, error) from error
         finish(client, accepted, output, wait=wait)
+
+
+def _not_stored_yet(client: "Client", stream: str, error: InvalidRequest) -> InvalidRequest:
+    """The same error, and within which time it passes, where that is what is wrong."""
+    if error.code is not Code.OFFSET_BEYOND_END:
+        return error
+    fragment = client.describe(stream).get("fragment") or {}
+    return InvalidRequest(
+        f"{error.message}; what was appended comes there within max_age_ms, then the same passes",
+        code=error.code,
+        facts={**error.facts, "max_age_ms": fragment.get("max_age_ms")},
+    )
 
 
 def _would_trim(
@@ -101,11 +116,12 @@ def _would_trim(
     """Where the trim would end: at the start of the fragment that holds the offset."""
     first, end = bounds["first_offset"], bounds["object_store_next_offset"]
     if before_offset > end:
-        raise InvalidRequest(
+        beyond = InvalidRequest(
             "that is beyond what the object store holds",
             code=Code.OFFSET_BEYOND_END,
             facts={"published_next": end},
         )
+        raise _not_stored_yet(client, stream, beyond)
     effective = before_offset
     if first < before_offset and not (before_offset == end and allow_empty):
         # The last fragment stays, so the end counts as lying within it.

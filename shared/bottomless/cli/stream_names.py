@@ -50,4 +50,5 @@ Stream = Annotated[
         help="Name of the stream.", callback=checked_stream, autocompletion=complete_stream
     ),
 ]
+Producer = Annotated[str, typer.Argument(help="Name of the producer.", callback=checked_reference)]
 Consumer = Annotated[str, typer.Argument(help="Name of the consumer.", callback=checked_reference)]

@@ -104,6 +104,10 @@ def takeover_path(name: str) -> str:
     return f"/v1/admin/streams/{check_stream(name)}/takeover"
 
 
+def gap_path(name: str) -> str:
+    return f"/v1/admin/streams/{check_stream(name)}/gap"
+
+
 def operation_path(operation_id: str) -> str:
     return f"/v1/operations/{check_id(operation_id)}"
 

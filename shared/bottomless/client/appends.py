@@ -1,6 +1,6 @@
 """Calls that append: one request, all of it or none, and where it was stored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bottomless.client.address import check_reference, producer_path, stream_path
@@ -149,6 +149,18 @@ class AppendCalls(Wire):
         """Fence older instances of a producer; answers `epoch`, and `last_seq` to go on after."""
         path = f"{producer_path(name, producer)}/epoch"
         return await self._send_json("POST", path, repeatable=True)
+
+    def list_producers(self, name: str) -> AsyncIterator[dict[str, Any]]:
+        """The producers that a stream knows, in the order of their names."""
+        return self._list(f"{stream_path(name)}/producers")
+
+    async def describe_producer(self, name: str, producer: str) -> dict[str, Any]:
+        """What a stream knows of a producer: how it writes, its epoch and its last number."""
+        return members(await self._send("GET", producer_path(name, producer)))
+
+    async def forget_producer(self, name: str, producer: str) -> None:
+        """Forget a producer for good; a repeat of what it sent would be stored again."""
+        await self._send("DELETE", producer_path(name, producer), type_wanted=JSON)
 
     async def _append(
         self,

@@ -8,7 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from bottomless.client.address import check_stream, operation_path, stream_path, takeover_path
+from bottomless.client.address import (
+    check_stream,
+    gap_path,
+    lease_path,
+    operation_path,
+    stream_path,
+    takeover_path,
+)
 from bottomless.client.wire import Wire, members
 from bottomless.errors import Unavailable
 
@@ -79,6 +86,42 @@ class UpkeepCalls(Wire):
         """Give up what only a lost home held; answers the operation's id."""
         value = {"accept_loss": True, "expect_home": expect_home}
         return await self._send_json("POST", takeover_path(name), value)
+
+    async def accept_gap(self, name: str, next_offset: int) -> dict[str, Any]:
+        """Give up the hole before `next_offset`, where the owner's log begins; answers the
+        operation's id."""
+        value = {"accept_loss": True, "next_offset": next_offset}
+        return await self._send_json("POST", gap_path(name), value)
+
+    async def take_lease(
+        self,
+        name: str,
+        first_offset: int,
+        *,
+        next_offset: int | None = None,
+        ttl_seconds: int | None = None,
+        holder: str = "",
+    ) -> dict[str, Any]:
+        """Hold a range against deletion until the lease runs out; answers its id and its end.
+
+        Raises:
+            OffsetGone: `range-condemned`, some of it may be deleted already.
+        """
+        value: dict[str, Any] = {"first_offset": first_offset, "holder": holder}
+        given = {"next_offset": next_offset, "ttl_seconds": ttl_seconds}
+        value |= {member: number for member, number in given.items() if number is not None}
+        return await self._send_json("POST", f"{stream_path(name)}/leases", value)
+
+    async def renew_lease(
+        self, name: str, lease_id: str, *, ttl_seconds: int | None = None
+    ) -> dict[str, Any]:
+        """Let a lease run out later; one that ran out is not found."""
+        value = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
+        return await self._send_json("PUT", lease_path(name, lease_id), value, repeatable=True)
+
+    async def return_lease(self, name: str, lease_id: str) -> None:
+        """End a lease; what it held may be deleted."""
+        await self._send("DELETE", lease_path(name, lease_id))
 
     async def operation(self, operation_id: str) -> dict[str, Any]:
         """What became of the work behind an operation's id."""

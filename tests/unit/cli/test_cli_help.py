@@ -30,6 +30,7 @@ COMMANDS = sorted(commands(typer.main.get_command(create_app())))
 
 def test_the_commands_are_these() -> None:
     assert [" ".join(path) for path in COMMANDS] == [
+        "admin gap",
         "admin gc",
         "admin rebuild",
         "admin takeover",
@@ -48,12 +49,19 @@ def test_the_commands_are_these() -> None:
         "keys revoke",
         "keys rotate",
         "keys show",
+        "leases renew",
+        "leases rm",
+        "leases take",
+        "limits",
         "ls",
         "manifest tree",
         "manifest verify",
         "offsets",
         "operations show",
         "produce",
+        "producers get",
+        "producers ls",
+        "producers rm",
         "read",
         "resolve",
         "retention apply",
@@ -132,7 +140,7 @@ def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[s
         assert "-o, --output <table|json|name>" in shown
 
 
-OF_RECORDS = {"read", "tail", "fragments cat", "consumers rm"}
+OF_RECORDS = {"read", "tail", "fragments cat", "consumers rm", "producers rm", "leases rm"}
 """They write records or bytes as they are, or nothing at all."""
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import httpx
 import pytest
 from support.command_line import CommandLine
 from support.waiting import until
@@ -187,3 +188,46 @@ def test_the_list_says_how_much_and_how_new_and_fits_into_80_columns(cli: Comman
     assert long[0].split()[4] == "ID"
     assert cli.json("describe", name)["stream_id"] in long[1]
     assert cli.ok("ls", "sized-", "-o", "name").split() == [name, "sized-without-records"]
+
+
+def test_producers_are_listed_shown_and_forgotten(cli: CommandLine) -> None:
+    cli.stream("produced-by")
+    cli.ok("produce", "produced-by", cli.file(b"a\nb\n"), "--producer", "loader")
+    assert [one["producer_id"] for one in cli.json("producers", "ls", "produced-by")] == ["loader"]
+    assert cli.json("producers", "get", "produced-by", "loader")["last_seq"] == 1
+    assert cli.run("producers", "rm", "produced-by", "loader").exit_code == 2
+    cli.ok("producers", "rm", "produced-by", "loader", "--yes")
+    assert cli.run("producers", "get", "produced-by", "loader").exit_code == 3
+
+
+def test_a_lease_is_taken_renewed_and_given_back(cli: CommandLine) -> None:
+    cli.stream("held", "a", "b", options=("--fragment-age-ms", "100"))
+    until(lambda: bounds(cli, "held")["object_store_next_offset"] == 2)
+    lease = cli.json("leases", "take", "held", "0", "--ttl", "1h")
+    assert (lease["first_offset"], lease["next_offset"]) == (0, 2)
+    renewed = cli.json("leases", "renew", "held", lease["lease_id"], "--ttl", "2h")
+    assert renewed["expires_at"] > lease["expires_at"]
+    cli.ok("leases", "rm", "held", lease["lease_id"])
+    assert cli.run("leases", "renew", "held", lease["lease_id"]).exit_code == 3
+    assert cli.run("leases", "take", "held", "0", "--ttl", "soon").exit_code == 2
+
+
+def test_limits_are_shown(cli: CommandLine) -> None:
+    assert cli.json("limits") == httpx.get(f"{cli.url}/v1/limits").json()
+
+
+def test_a_gap_is_accepted_only_where_there_is_a_hole(cli: CommandLine) -> None:
+    cli.stream("whole", "a")
+    assert cli.run("admin", "gap", "whole", "1").exit_code == 2
+    refused = cli.run("admin", "gap", "whole", "1", "--yes", "--wait")
+    assert (refused.exit_code, "offset-mismatch" in refused.stderr) == (4, True)
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("--yes",)])
+def test_a_trim_of_what_is_not_stored_yet_says_within_which_time_it_is(
+    cli: CommandLine, words: tuple[str, ...]
+) -> None:
+    name = cli.stream(f"too-new{words[0]}", "a", options=("--fragment-age-ms", "600000"))
+    refused = cli.run("trim", name, "1", *words)
+    assert (refused.exit_code, "(offset-beyond-end)" in refused.stderr) == (1, True)
+    assert "max_age_ms=600000" in refused.stderr

@@ -24,6 +24,7 @@ NAMED: Final = (
     "producer_id",
     "fragment_id",
     "operation_id",
+    "lease_id",
     "key_id",
 )
 """What a call's parameter is called that becomes a part of a path, or of a header."""

@@ -1,0 +1,17 @@
+"""Limits: what a request may hold, as the server says it."""
+
+import typer
+
+from bottomless.cli.examples import examples
+from bottomless.cli.output import Form, Output, show
+from bottomless.cli.session import open_client
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("limits", epilog=examples("limits", "limits -o json"))(_limits)
+
+
+def _limits(context: typer.Context, output: Output = Form.TABLE) -> None:
+    """Show the limits of requests and of what they make; sizes in bytes."""
+    with open_client(context) as client:
+        show(client.limits(), output, name="limits")
