@@ -11,6 +11,7 @@ and follow.py answer.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -112,12 +113,10 @@ class Reader:
         # A second attempt waits for what is left of the time, not all of it again.
         ends = _now() + query.wait_ms / 1000
 
-        async def read() -> Page:
+        with self._patience.lasting() if query.patient else nullcontext():
             return await self._with_stream(
                 name, query.stream_id, lambda stream: self._page(stream, query, ends)
             )
-
-        return await (self._patience.with_store(read) if query.patient else read())
 
     async def with_stream(
         self,
@@ -131,7 +130,8 @@ class Reader:
         Raises:
             NotFound, WrongOffset (`stream-replaced`), and whatever `act` raises.
         """
-        return await self._patience.with_store(lambda: self._with_stream(name, stream_id, act))
+        with self._patience.lasting():
+            return await self._with_stream(name, stream_id, act)
 
     async def _with_stream(
         self,

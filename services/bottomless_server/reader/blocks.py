@@ -8,6 +8,7 @@ import asyncio
 
 from bottomless.drives.base import Drive
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.patience import patiently
 
 
 class Blocks:
@@ -65,4 +66,5 @@ class Blocks:
         async def fetch() -> bytes:
             return await self.fetch(object_key, number * self._block_size, self._block_size)
 
-        return await self._cache.get(("block", object_key, number), fetch, len)
+        # Outside of the cache: who joined what another began tries again for as long as it may.
+        return await patiently(lambda: self._cache.get(("block", object_key, number), fetch, len))

@@ -17,7 +17,7 @@ from bottomless.model.names import FullName, StreamId, Uid
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
-from bottomless_server.reader.patience import Patience
+from bottomless_server.reader.patience import Patience, patiently
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.streams import StreamFacts
@@ -80,11 +80,9 @@ class Downloads:
 
         async def get(piece: ByteRange) -> memoryview:
             # Who downloads verifies: a range of bytes has no checksum that could be looked at here.
-            return memoryview(
-                await self._patience.with_store(
-                    lambda: self._blocks.fetch(download.object_key, *piece)
-                )
-            )
+            with self._patience.lasting():
+                data = await patiently(lambda: self._blocks.fetch(download.object_key, *piece))
+            return memoryview(data)
 
         async with read_ahead(get, ranges, self._read_ahead_size) as results:
             for piece in ranges:

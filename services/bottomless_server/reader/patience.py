@@ -1,12 +1,15 @@
 """Try again what the object store did not do for now, for as long as a request may take.
 
-The one place in the reader that does: a drive makes one attempt for each call, answers that stay
-open try again by themselves, and they ask for none of this. What was read before the failure lies
-in the cache, so a further attempt asks the store for what failed and not for all of it again.
+The one place in the reader that does: a drive makes one attempt for each call, and answers that
+stay open try again by themselves, so they ask for none of this. Each call is tried again and not
+the whole read: of a page of many objects, and a cache of any size, one call is what failed.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, TypeVar
 
 import stamina
 
@@ -14,34 +17,52 @@ from bottomless.errors import Code, StoreError
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 0.05
+_PAUSE_SECONDS: Final = 0.05
 """Before the second attempt; it doubles with each further one."""
-_PAUSE_SECONDS_MAX = 1.0
-_JITTER_SECONDS = 0.05
+_PAUSE_SECONDS_MAX: Final = 1.0
+_JITTER_SECONDS: Final = 0.05
+
+_ENDS: ContextVar[float | None] = ContextVar("end of patience", default=None)
+"""By the loop's clock: of the request that is being answered."""
 
 
 class Patience:
     def __init__(self, seconds: float) -> None:
-        """An attempt that fails later than `seconds` after the first one began is the last."""
         self._seconds = seconds
 
-    async def with_store(self, act: Callable[[], Awaitable[T]]) -> T:
-        """What `act` gives; whatever it raises last passes through."""
-        if not self._seconds:
-            return await act()
-        async for attempt in stamina.retry_context(
-            on=_may_pass,
-            attempts=None,
-            timeout=self._seconds,
-            wait_initial=_PAUSE_SECONDS,
-            wait_max=_PAUSE_SECONDS_MAX,
-            wait_jitter=_JITTER_SECONDS,
-        ):
-            with attempt:
-                return await act()
-        raise AssertionError("an attempt returns or raises")
+    @contextmanager
+    def lasting(self) -> Iterator[None]:
+        """Within the block calls are tried again, until the time is over that begins now."""
+        token = _ENDS.set(_now() + self._seconds)
+        try:
+            yield
+        finally:
+            _ENDS.reset(token)
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """What `call` gives; whatever it raises last passes through."""
+    ends = _ENDS.get()
+    left = 0 if ends is None else ends - _now()
+    if left <= 0:
+        return await call()
+    async for attempt in stamina.retry_context(
+        on=_may_pass,
+        attempts=None,
+        timeout=left,
+        wait_initial=_PAUSE_SECONDS,
+        wait_max=_PAUSE_SECONDS_MAX,
+        wait_jitter=_JITTER_SECONDS,
+    ):
+        with attempt:
+            return await call()
+    raise AssertionError("an attempt returns or raises")
 
 
 def _may_pass(error: Exception) -> bool:
     away = isinstance(error, StoreError) and error.code is Code.OBJECT_STORE_UNAVAILABLE
     return away and isinstance(error, StoreError) and error.retryable
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -26,6 +26,7 @@ from bottomless.stores.nodes import load_node
 from bottomless.tree import search
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.one_at_a_time import OneAtATime
+from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.ports import Asked
 from bottomless_server.reader.streams import StreamFacts
 
@@ -174,7 +175,7 @@ class Roots:
             return await load_node(self._drive, key, size, crc)
 
         try:
-            return await self._cache.get(("node", uid), make, lambda _: size)
+            return await patiently(lambda: self._cache.get(("node", uid), make, lambda _: size))
         except ObjectMissing as error:
             newer = await self.refreshed(stream_id)
             if newer.version > state.version:

@@ -5,6 +5,7 @@ follower tries again, and one answer of the store that came late was no failure.
 one 503, one cut body or one lost reply was an error, in 70 of 150 reads of a mix of faults.
 """
 
+import asyncio
 from collections import Counter
 
 import httpx
@@ -148,4 +149,18 @@ async def test_a_download_goes_on_over_a_store_that_fails_for_a_moment() -> None
     answer = await world.get(f"/fragments/{info.fragment_id}")
 
     assert (answer.status_code, len(answer.content)) == (200, info.size)
+    await world.aclose()
+
+
+async def test_a_page_that_waits_for_what_a_follower_began_tries_again_by_itself() -> None:
+    """What the follower asks for fails, and it does not ask for it again within this read."""
+    world = await stored(FlakyDrive(1))
+    query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
+    name = FullName(TENANT_DEFAULT, StreamName("orders"))
+    following = asyncio.create_task(world.service.followers.read(name, query, 60))
+    await asyncio.sleep(0)
+
+    assert (await read(world, *READS[0])).status_code == 200
+
+    await asyncio.gather(following, return_exceptions=True)
     await world.aclose()
