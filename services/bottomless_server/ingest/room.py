@@ -5,9 +5,12 @@ ended. But what is said is no memory. Who declares much and sends little would k
 for as long as HTTP bears with it; so a body that does not come loses the room of what is not
 here as soon as somebody else waits, and gets room again as its bytes come, if there is any.
 
+Who waits stands in the line of core/admission.py.
+
 On the record's path: beside routes.py, before core/intake.py.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
@@ -17,8 +20,8 @@ from starlette.types import Message, Receive
 from bottomless.errors import Overloaded
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.pulse import Pulse, wait_for
+from bottomless_server.ingest.core.admission import Admission, Ticket
+from bottomless_server.ingest.pulse import wait_for
 
 PATIENCE_SECONDS: Final = 0.25
 _COMING_SIZE: Final = 64 * KIB
@@ -34,18 +37,20 @@ class Room:
         self.admission = admission
         self.monotonic = monotonic
         self._wait_seconds = wait_seconds
-        self._freed = Pulse()
+        self._waiting: dict[Ticket, asyncio.Event] = {}
         self._coming: set[Body] = set()
 
     @asynccontextmanager
-    async def hold(self, stream_id: StreamId, size: int) -> AsyncIterator[None]:
+    async def hold(
+        self, stream_id: StreamId, size: int, wait_seconds: float | None = None
+    ) -> AsyncIterator[None]:
         """Room for so many bytes of a stream that are here, or are read by ourselves.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
         held = Body(self, stream_id)
-        await held.take(size)
+        await held.take(size, wait_seconds)
         try:
             yield
         finally:
@@ -71,28 +76,51 @@ class Room:
         """No more comes of it."""
         self._coming.discard(body)
 
-    def freed(self) -> None:
-        """There may be room now for who waits."""
-        self._freed.fire()
+    def give_back(self, stream_id: StreamId, size: int) -> None:
+        """Room is free again, for who waits."""
+        self.admission.give_back(stream_id, size)
+        self._grant()
 
-    async def wait(self, fits: Callable[[], bool]) -> None:
-        """Return when something fits.
+    async def take(
+        self, stream_id: StreamId, size: int, own: int = 0, wait_seconds: float | None = None
+    ) -> None:
+        """Return when there was room, in one's turn; it is taken then.
 
         Raises:
-            Overloaded: it did not within the deadline.
+            Overloaded: there was none within the deadline.
         """
+        if self.admission.take(stream_id, size, own):
+            return
+        ticket = self.admission.stand(stream_id, size, own)
+        turn = self._waiting[ticket] = asyncio.Event()
+        self._grant()
+        try:
+            await self._wait(turn, self._wait_seconds if wait_seconds is None else wait_seconds)
+        except BaseException:
+            if ticket.granted:
+                self.admission.give_back(stream_id, size)
+            else:
+                self.admission.leave(ticket)
+            self._grant()
+            raise
+        finally:
+            del self._waiting[ticket]
+
+    async def _wait(self, turn: asyncio.Event, wait_seconds: float) -> None:
         begun, waited = self.monotonic(), 0.0
-        freed = self._freed.next()
-        while not fits():
+        while not turn.is_set():
             if self._take_from_who_does_not_come():
                 continue
-            left = self._wait_seconds - max(waited, self.monotonic() - begun)
+            left = wait_seconds - max(waited, self.monotonic() - begun)
             if left <= 0:
                 raise Overloaded("too many appends are waiting", retry_after_seconds=1)
             step = min(left, PATIENCE_SECONDS)
-            if not await wait_for(freed, step):
+            if not await wait_for(turn, step):
                 waited += step
-            freed = self._freed.next()
+
+    def _grant(self) -> None:
+        for ticket in self.admission.grant():
+            self._waiting[ticket].set()
 
     def _take_from_who_does_not_come(self) -> bool:
         """Whether one of them had any."""
@@ -142,14 +170,13 @@ class Body:
         self._give_back(rest)
         return True
 
-    async def take(self, size: int) -> None:
+    async def take(self, size: int, wait_seconds: float | None = None) -> None:
         """More room.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
-        admission = self._room.admission
-        await self._room.wait(lambda: admission.take(self._stream_id, size, self._kept))
+        await self._room.take(self._stream_id, size, self._kept, wait_seconds)
         self._kept += size
         self._seen = (self._here, self._room.monotonic())
 
@@ -159,5 +186,4 @@ class Body:
 
     def _give_back(self, size: int) -> None:
         self._kept -= size
-        self._room.admission.give_back(self._stream_id, size)
-        self._room.freed()
+        self._room.give_back(self._stream_id, size)

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.settings import CommonSettings
@@ -50,9 +50,12 @@ class IngestSettings(CommonSettings):
     for a producer; beyond, new ones get 429 `quota-exceeded` unless others have been silent for
     long."""
 
-    ingest_group_bytes_max: Annotated[int, Field(ge=4 * KIB, le=256 * MIB)] = 64 * MIB
+    ingest_group_bytes_max: Annotated[
+        int, Field(ge=4 * KIB, le=256 * MIB, validate_default=False)
+    ] = 32 * MIB
     """Bytes of staged batches that become one append; what is more becomes further parts, each
-    in one piece in memory, in one segment and in one fragment."""
+    in one piece in memory, in one segment and in one fragment. At most half of the room of a
+    stream, so that others append meanwhile; where it is not set, less if that room is smaller."""
     ingest_staged_stream_bytes_max: _Positive = 4 * GIB
     """Bytes of staged batches of one stream that wait for their commit; beyond, staging gets 429
     `quota-exceeded`."""
@@ -96,3 +99,17 @@ class IngestSettings(CommonSettings):
     """A checkpoint is written after so many bytes: what recovery walks at most."""
     ingest_checkpoint_ms: _Positive = 30_000
     """And after so long, if anything was appended."""
+
+    @property
+    def group_bytes_max(self) -> int:
+        """Bytes of staged batches that become one append."""
+        room = min(self.ingest_stream_queue_bytes_max, self.ingest_queue_bytes_max)
+        return min(self.ingest_group_bytes_max, room // 2)
+
+    @field_validator("ingest_group_bytes_max")
+    @classmethod
+    def _check_group(cls, value: int, others: ValidationInfo) -> int:
+        for name in ("ingest_stream_queue_bytes_max", "ingest_queue_bytes_max"):
+            if value > others.data.get(name, value * 2) // 2:
+                raise ValueError(f"it is more than half of BOTTOMLESS_{name.upper()}")
+        return value

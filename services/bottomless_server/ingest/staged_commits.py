@@ -61,8 +61,12 @@ from bottomless_server.runtime.fault_points import reach
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
-Room = Callable[[StreamId, int], AbstractAsyncContextManager[None]]
-"""Holds room for so many bytes of a stream while an append of them is under way."""
+Room = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
+"""Holds room for so many bytes of a stream while an append of them is under way, and waits for it
+for so many seconds."""
+_ROOM_SECONDS: Final = 30.0
+"""Longer than small appends wait: a part needs much room at once. It holds none meanwhile, and all
+that stands before it in the line is being written."""
 
 _TURN_COUNT_MAX: Final = 1_000
 """Commits at once in the whole process; each holds what one request names."""
@@ -293,7 +297,7 @@ class StagedCommits:
         self, appender: Appender, promise: Promise, part: Sequence[StagedBatch]
     ) -> Appended:
         """One append, in memory as a whole only while it is under way."""
-        async with self._room(appender.stream_id, sum(batch.size for batch in part)):
+        async with self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS):
             frames = await self._batches.read(appender.stream_id, part)
             return await appender.append(_append_of(frames, promise))
 

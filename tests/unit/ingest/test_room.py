@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from support.asgi import scope_of
 
+from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.admission import Admission
 from bottomless_server.ingest.room import Body
+from bottomless_server.ingest.settings import IngestSettings
 from unit.ingest.house import ROUTE, STREAM, House, eventually, problem
+from unit.ingest.test_staged import commit, stage
 
 ONE, TWO = StreamId("one"), StreamId("two")
 
@@ -163,4 +167,56 @@ async def test_bytes_that_are_here_are_bounded(tmp_path: Path) -> None:
     assert 503 in {one.status for one in nearly}, "the third waited for room, and got none"
     assert kept(house) == 0
     assert (await house.append("x" * 150_000)).status_code == 200
+    await house.aclose()
+
+
+def test_a_group_is_at_most_half_of_the_room_of_its_stream() -> None:
+    """It was all of it, and a commit then waited for a moment in which nobody appends."""
+    assert IngestSettings().group_bytes_max * 2 == IngestSettings().ingest_stream_queue_bytes_max
+    assert IngestSettings(ingest_stream_queue_bytes_max=1000).group_bytes_max == 500
+    assert IngestSettings(ingest_queue_bytes_max=600).group_bytes_max == 300
+    for room in ("ingest_stream_queue_bytes_max", "ingest_queue_bytes_max"):
+        given: dict[str, Any] = {room: 16 * KIB - 1, "ingest_group_bytes_max": 8 * KIB}
+        with pytest.raises(ValidationError, match=f"more than half of BOTTOMLESS_{room.upper()}"):
+            IngestSettings(**given)
+
+
+async def test_who_leaves_the_line_or_is_too_late_holds_nothing(tmp_path: Path) -> None:
+    house = await a_house(tmp_path)
+    room = house.service._appends.room
+    async with room.hold(STREAM, 2 * DECLARED):
+        late = asyncio.create_task(house.append("x"))
+        left = asyncio.create_task(room.take(STREAM, 100))
+        await eventually(lambda: room.admission.waiting_count == 2)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        assert problem(await late) == (503, "overloaded")
+    assert (kept(house), room.admission.waiting_count) == (0, 0)
+    assert (await house.append("x")).status_code == 200
+    await house.aclose()
+
+
+async def test_a_commit_gets_its_turn_beside_appends_that_never_end(tmp_path: Path) -> None:
+    """The room of the stream is for 16 KiB; eight writers keep it full, and a part needs half."""
+    house = House(
+        tmp_path / "ingest",
+        ingest_stream_queue_bytes_max=16 * KIB,
+        ingest_group_bytes_max=8 * KIB,
+    )
+    await (await house.declare()).start()
+    ids = [await stage(house, "x" * 7 * KIB) for _ in range(4)]
+    stop = False
+
+    async def write() -> None:
+        while not stop:
+            assert (await house.append("y" * 4 * KIB)).status_code in (200, 503)
+
+    writers = [asyncio.create_task(write()) for _ in range(8)]
+    await eventually(lambda: kept(house) > 12 * KIB)
+    answer = await commit(house, *ids)
+    stop = True
+    await asyncio.gather(*writers)
+
+    assert (answer.status_code, answer.json()["count"]) == (200, 4)
     await house.aclose()
