@@ -7,6 +7,8 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
+import orjson
+
 from bottomless.coordination.base import (
     Change,
     Changes,
@@ -26,7 +28,7 @@ from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_b
 from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, StreamState, check_record
 from bottomless.stores.nodes import load_node
 from bottomless.stores.objects import put_object
-from bottomless.stores.streams import Streams, delete_later
+from bottomless.stores.streams import Streams, delete_later, stream_key
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.resolver import load_root
@@ -315,6 +317,13 @@ async def damage_a_neighbour(world: "World", count: int = 300) -> None:
     await world.streams.create(record)
     keys = [root_key(NEIGHBOUR, 0, 1, n, Uid(f"{n:032x}")) for n in range(count)]
     world.coordination.write(Changes(queued=[delete_later(key, 0) for key in keys]))
+
+
+async def of_a_later_release(world: "World", stream_id: StreamId = NEIGHBOUR) -> None:
+    """Its record has a version that this release does not know."""
+    key = stream_key(stream_id)
+    value = orjson.loads(await world.coordination.get(key) or b"")
+    world.coordination.write(Changes({key: orjson.dumps({**value, "format": 99})}))
 
 
 def a_fragment(

@@ -157,6 +157,7 @@ class ManifestService:
         return manifest_metrics(
             self._context.counts,
             paused_count=self._retention.paused_count,
+            unreadable_count=self._retention.unreadable_count,
             clock_doubted=self._context.time.doubt is not None,
             regressed=self._regression.regressed,
         )

@@ -32,6 +32,7 @@ from bottomless.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, Snapshot
 from bottomless.stores.objects import put_object
 from bottomless.stores.streams import delete_later, stream_key
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.failing_deletes import queue_later
 
 log = structlog.get_logger(__name__)
 
@@ -76,6 +77,13 @@ class ConsumerSnapshots:
         # All of them, whatever the time: who entered them may have had another clock.
         dues = await context.coordination.due(SNAPSHOTS_KEY, _FOREVER, _PASS_COUNT)
         results = await asyncio.gather(*(self._write(due) for due in dues), return_exceptions=True)
+        failed = [
+            due for due, result in zip(dues, results, strict=True) if isinstance(result, Exception)
+        ]
+        if failed and len(dues) == _PASS_COUNT:
+            # To the end of the queue: those that cannot be written may not be every page for ever.
+            latest = max(context.clock(), *(due.due_at + 1 for due in dues))
+            await queue_later(context.coordination, [due._replace(due_at=latest) for due in failed])
         for result in results:
             if isinstance(result, BaseException):
                 raise result

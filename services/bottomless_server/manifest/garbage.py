@@ -152,12 +152,9 @@ class _Step:
         if home != self._before:
             self._tally.streams += 1
         self._tally.objects += len(page)
-        try:
-            record: StreamRecord | None = await self._context.streams.load(stream_of(home))
-        except NotFound:
-            record = None
         known = self._known(page, oldest)
         try:
+            record = await self._record(home)
             if record is None:
                 await self._without_record(home, page, known)
             elif record.state is StreamState.ACTIVE:
@@ -165,6 +162,12 @@ class _Step:
             # Of one that is being deleted everything goes anyhow.
         except (Corrupt, ObjectMissing) as error:
             self._skip(home, error)
+
+    async def _record(self, home: str) -> StreamRecord | None:
+        try:
+            return await self._context.streams.load(stream_of(home))
+        except NotFound:
+            return None
 
     def _known(self, page: Sequence[ObjectFacts], oldest: int) -> list[Candidate]:
         known = []

@@ -25,6 +25,7 @@ from bottomless.formats.keys import ApiKeyKey, api_key_key, api_key_prefix, pars
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless.stores.keys import TIDY_KEY, UNSAVED_KEY, key_key, tidy
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.failing_deletes import queue_later
 from bottomless_server.manifest.key_reconciling import RECONCILE_MS, reconcile_keys
 from bottomless_server.manifest.keys import CREATION_MS, Keys
 
@@ -68,11 +69,17 @@ class KeyUpkeep:
             except StoreError as error:
                 met.append(error)
         for queue, work in ((UNSAVED_KEY, self._save), (TIDY_KEY, self._look_at)):
-            for due in await coordination.due(queue, now, _PASS_COUNT):
+            dues, failed = await coordination.due(queue, now, _PASS_COUNT), list[Due]()
+            for due in dues:
                 try:
                     await work(due)
                 except StoreError as error:
                     met.append(error)
+                    failed.append(due)
+            if len(dues) == _PASS_COUNT:
+                # Those that fail may not be every page for ever.
+                later = now + self._context.settings.manifest_key_interval_ms
+                await queue_later(coordination, [due._replace(due_at=later) for due in failed])
         if met:
             raise met[0]
 

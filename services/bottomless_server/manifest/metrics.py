@@ -25,7 +25,12 @@ class ManifestCounts:
 
 
 def manifest_metrics(
-    counts: ManifestCounts, *, paused_count: int, clock_doubted: bool, regressed: bool
+    counts: ManifestCounts,
+    *,
+    paused_count: int,
+    unreadable_count: int,
+    clock_doubted: bool,
+    regressed: bool,
 ) -> Iterable[Metric]:
     name = "bottomless_manifest"
     yield counted(f"{name}_publishes", "Roots that were published.", counts.publishes)
@@ -60,6 +65,11 @@ def manifest_metrics(
         f"{name}_retention_paused_streams",
         "Streams whose age retention pauses because clocks disagree.",
         paused_count,
+    )
+    yield gauged(
+        f"{name}_unreadable_streams",
+        "Streams whose record in coordination is damaged, or of a later release.",
+        unreadable_count,
     )
     yield gauged(
         f"{name}_clock_doubted",

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless.coordination.base import Due
-from bottomless.errors import NotFound, Overloaded, StoreError, Unavailable
+from bottomless.errors import Corrupt, NotFound, Overloaded, StoreError, Unavailable
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.operations import (
@@ -32,6 +32,7 @@ from bottomless.stores.operations import (
     operation_lease_key,
 )
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.failing_deletes import queue_later
 from bottomless_server.manifest.held_lease import held_lease
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,8 @@ _WORKING_COUNT_MAX: Final = 8
 """Operations under way at once in this process; more wait in the queue."""
 _LOOK_COUNT: Final = 64
 """Operations looked at in one pass: some of them others work on."""
+_UNKNOWN_MS: Final = 60_000
+"""After so long what this release cannot carry out is looked at again, where much of it waits."""
 _RETRY_SECONDS_MIN: Final = 1.0
 _RETRY_SECONDS_MAX: Final = 60.0
 _FOREVER: Final = 2**52
@@ -152,11 +155,17 @@ class Operations:
         if count < settings.manifest_operation_count_max:
             return
         oldest = await coordination.due(OPERATIONS_KEY, _FOREVER, _LOOK_COUNT)
-        finished = [due for due in oldest if (await self._load(due)).finished]
+        finished = [due for due in oldest if await self._is_finished(due)]
         if not finished:
             raise Overloaded("too many operations are not finished", retry_after_seconds=60)
         for due in finished:
             await self._store.forget(due)
+
+    async def _is_finished(self, due: Due) -> bool:
+        try:
+            return (await self._load(due)).finished
+        except Corrupt:
+            return False
 
     async def find(self, operation_id: str) -> Operation:
         """Raises:
@@ -200,16 +209,22 @@ class Operations:
     async def make_pass(self) -> None:
         """Begin to work on what is due now and nobody works on."""
         context = self._context
-        for due in await context.coordination.due(OPERATIONS_KEY, context.clock(), _LOOK_COUNT):
+        dues = await context.coordination.due(OPERATIONS_KEY, context.clock(), _LOOK_COUNT)
+        left: list[Due] = []
+        for due in dues:
             operation_id = due.member.decode("ascii")
             if operation_id in self._working:
                 continue
             if len(self._working) >= _WORKING_COUNT_MAX:
-                return
+                break
             try:
                 operation = await self._load(due)
             except NotFound:
                 await context.coordination.settle([due])
+                continue
+            except Corrupt as error:
+                log.warning("an operation cannot be read", operation=operation_id, error=str(error))
+                left.append(due)
                 continue
             if self.only is not None and operation.kind != self.only:
                 continue
@@ -219,6 +234,11 @@ class Operations:
                 self._begin(operation)
             else:
                 log.error("an operation of a kind that is not known", kind=operation.kind)
+                left.append(due)
+        if len(dues) == _LOOK_COUNT:
+            # A later release may know them. They keep their time, but not the places of all others.
+            later = context.clock() + _UNKNOWN_MS
+            await queue_later(context.coordination, [due._replace(due_at=later) for due in left])
 
     async def settled(self) -> None:
         """Wait until nothing is under way in this process; for tests and for the stop."""

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless.coordination.base import Changes, Due
-from bottomless.errors import Code, Exists, InvalidRequest, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
 from bottomless.formats.keys import registry_key, stream_prefix
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
@@ -121,7 +121,8 @@ class Rebuild:
     async def _found(self, due: Due) -> Operation | None:
         try:
             return await self._operations.find(due.member.decode("ascii"))
-        except NotFound:
+        except (NotFound, Corrupt):
+            # What cannot be read is forgotten with everything else.
             return None
 
     async def step(self, context: Context, operation: Operation) -> Again | Done:

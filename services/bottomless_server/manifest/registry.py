@@ -84,11 +84,14 @@ class Registry:
         return await self.load(await self._context.streams.find(name))
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
-        """The streams behind names, without those that name none, or one that is being deleted."""
+        """The streams behind names, without those that name none, or one that is being deleted.
+
+        One whose record cannot be read is left out too: who asks for it alone is told why.
+        """
         found = await self._context.streams.find_many(names)
         active = {
             record.stream_id
-            for record in await self._context.streams.load_many(list(found.values()))
+            for record in (await self._context.streams.load_many(list(found.values()))).records
             if record.state is StreamState.ACTIVE
         }
         return {name: stream_id for name, stream_id in found.items() if stream_id in active}

@@ -40,6 +40,10 @@ class RetentionTimer:
         self.paused_count = 0
         """Streams of the last walk whose age retention pauses because clocks disagree: an alarm."""
 
+        self.unreadable_count = 0
+        """Streams of the last walk whose record this release cannot read: an alarm."""
+        self._unreadable = 0
+
     async def run(self) -> None:
         """Walk for ever."""
         while True:
@@ -59,16 +63,20 @@ class RetentionTimer:
             Unavailable
         """
         after, evaluated, paused = b"", 0, 0
+        self._unreadable = 0
         while await self._hold():
             members = await self._context.coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
             if not members:
                 break
             after = members[-1]
-            limited = await self._limited([StreamId(member.decode("ascii")) for member in members])
+            limited = await self._limited(
+                [StreamId(member.decode("ascii", "replace")) for member in members]
+            )
             verdicts = await asyncio.gather(*(self._evaluate(record) for record in limited))
             evaluated += len(limited)
             paused += sum(verdict.age_paused for verdict in verdicts if verdict is not None)
         self.paused_count = paused
+        self.unreadable_count = self._unreadable
         return evaluated
 
     async def _hold(self) -> bool:
@@ -78,9 +86,15 @@ class RetentionTimer:
 
     async def _limited(self, stream_ids: Sequence[StreamId]) -> list[StreamRecord]:
         default = self._context.settings.retention_default()
+        loaded = await self._context.streams.load_many(stream_ids)
+        self._unreadable += len(loaded.unreadable)
+        for stream_id, error in loaded.unreadable.items():
+            log.error(
+                "the record of a stream cannot be read", stream_id=stream_id, error=str(error)
+            )
         return [
             record
-            for record in await self._context.streams.load_many(stream_ids)
+            for record in loaded.records
             if record.state is StreamState.ACTIVE
             and record.root is not None
             and limits_of(record.config.retention, default) != (None, None)
@@ -97,4 +111,8 @@ class RetentionTimer:
                 log.warning(
                     "retention was not evaluated", stream_id=record.stream_id, error=str(error)
                 )
+                return None
+            except Exception:
+                # A bug that one stream brings to light ends the walk for no other.
+                log.exception("retention met a bug", stream_id=record.stream_id)
                 return None

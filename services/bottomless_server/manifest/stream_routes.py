@@ -87,19 +87,27 @@ class _Routes:
         streams = self._context.streams
         found = await streams.names(tenant, state, after.encode("ascii"), limit + 1)
         named = [one for one in found if one.name.startswith(prefix)]
-        records = await streams.load_many([one.stream_id for one in named[:limit]])
+        page = named[:limit]
+        loaded = await streams.load_many([one.stream_id for one in page])
         # One that was deleted between the two reads is not among them any more.
         default = self._context.settings.retention_default()
         items = [
             describe_item(record, default)
-            for record in records
+            for record in loaded.records
             if record.state is state and principal.grants.allow(Operation.DESCRIBE, record.name)
+        ]
+        unreadable = [
+            {"name": one.name, "stream_id": one.stream_id, "code": error.code.value}
+            for one in page
+            if (error := loaded.unreadable.get(one.stream_id)) is not None
+            and principal.grants.allow(Operation.DESCRIBE, one.name)
         ]
         token = None
         if len(named) > limit:
             last = named[limit - 1].member().decode("ascii")
             token = await self._paging.token_for(last, scope)
-        return json_response({"items": items, "next_page_token": token}, headers=_UNCACHED)
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, headers=_UNCACHED)
 
     async def put(self, request: Request) -> Response:
         parse_query(request.scope, {})

@@ -1,5 +1,6 @@
 """Streams as a whole: create, list, describe, update, remove."""
 
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -59,6 +60,10 @@ def _create(
         show(created, output, name=created["name"])
 
 
+def _tell_unreadable(item: dict[str, Any]) -> None:
+    sys.stderr.write(f"bottomless: {item['name']} cannot be read by the server ({item['code']})\n")
+
+
 def _list(
     context: typer.Context,
     prefix: Annotated[str, typer.Argument(help="Only names that start so.")] = "",
@@ -74,7 +79,8 @@ def _list(
     record came. As JSON or names they come without these, at once.
     """
     with open_client(context) as client:
-        streams = client.list_streams(prefix=prefix, state="deleting" if deleting else "active")
+        state = "deleting" if deleting else "active"
+        streams = client.list_streams(prefix=prefix, state=state, unreadable=_tell_unreadable)
         if output is not Form.TABLE:
             show_list(streams, [_NAME], output)
         elif deleting:

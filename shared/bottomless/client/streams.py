@@ -1,6 +1,6 @@
 """Calls about streams as a whole, and about how far their consumers have come."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -22,10 +22,19 @@ class StreamCalls(Wire):
         return await self._send_json("PUT", stream_path(name), config or {}, repeatable=True)
 
     def list_streams(
-        self, *, prefix: str = "", state: str = "active"
+        self,
+        *,
+        prefix: str = "",
+        state: str = "active",
+        unreadable: Callable[[dict[str, Any]], object] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every stream whose name starts so, in the order of their names."""
-        return self._list("/v1/streams", {"state": state, **({"prefix": prefix} if prefix else {})})
+        """Every stream whose name starts so, in the order of their names.
+
+        Streams whose record the server cannot read are not among them: `unreadable` is called
+        with the `name`, `stream_id` and `code` of each.
+        """
+        query = {"state": state, **({"prefix": prefix} if prefix else {})}
+        return self._list("/v1/streams", query, unreadable=unreadable)
 
     async def describe(self, name: str) -> dict[str, Any]:
         """The stream, and beside its members the `etag` that a change can name."""

@@ -4,7 +4,7 @@ What every part of the client stands on. A call is sent again only where that ca
 anything twice (`retry.py`), and never past its deadline; no redirect is followed.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -122,14 +122,22 @@ class Wire:
             yield answer
 
     async def _list(
-        self, path: str, query: Mapping[str, int | str] | None = None, *, items: str = "items"
+        self,
+        path: str,
+        query: Mapping[str, int | str] | None = None,
+        *,
+        items: str = "items",
+        unreadable: Callable[[dict[str, Any]], object] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every item of a list, page by page."""
+        """Every item of a list, page by page; `unreadable` is told what stands beside them."""
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
             value = members(await self._send("GET", path, asked))
             for item in value[items]:
                 yield item
+            if unreadable is not None:
+                for item in value.get("unreadable", ()):
+                    unreadable(item)
             if not value.get("next_page_token"):
                 return
             asked["page_token"] = value["next_page_token"]

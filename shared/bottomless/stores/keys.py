@@ -13,10 +13,11 @@ of all objects of a key the one with the highest number holds every change that 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from bottomless.coordination.base import Changes, Coordination, Due, Member
-from bottomless.errors import Code, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless.stores.streams import GENERATION_KEY, Streams, require_older
@@ -134,7 +135,12 @@ class ApiKeys:
         def change(values: Mapping[str, bytes | None]) -> Changes:
             require_older(values[GENERATION_KEY], generation)
             value = values[key]
-            return _written(key_id, None if value is None else decode_key_record(value), None, ())
+            before = None
+            if value is not None:
+                # Of one that cannot be read the place in its tenant's index stays: it leads to nothing.
+                with suppress(Corrupt):
+                    before = decode_key_record(value)
+            return _written(key_id, before, None, ())
 
         await self._coordination.transact([key, GENERATION_KEY], change)
 

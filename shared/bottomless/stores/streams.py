@@ -26,9 +26,16 @@ from typing import Final, NamedTuple
 import orjson
 
 from bottomless.coordination.base import Changes, Coordination, Due, Member
-from bottomless.errors import Code, Exists, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
-from bottomless.model.names import FullName, NodeId, StreamId, StreamName
+from bottomless.model.names import (
+    FullName,
+    NodeId,
+    StreamId,
+    StreamName,
+    parse_stream_name,
+    parse_tenant,
+)
 from bottomless.model.stream import StreamRecord, StreamState
 
 GENERATION_KEY: Final = "bottomless:generation"
@@ -84,6 +91,14 @@ def delete_later(object_key: str, due_at: int) -> Due:
     return Due(DELETES_KEY, object_key.encode("ascii"), due_at)
 
 
+class Loaded(NamedTuple):
+    """The records of several streams."""
+
+    records: list[StreamRecord]
+    unreadable: dict[StreamId, Corrupt]
+    """Those that are there, and that this release cannot read."""
+
+
 class Streams:
     """The records of all streams. Holds no state of its own."""
 
@@ -127,10 +142,22 @@ class Streams:
             raise stream_not_found()
         return decode_record(value)
 
-    async def load_many(self, stream_ids: Sequence[StreamId]) -> list[StreamRecord]:
-        """The records of streams, without those that are gone."""
+    async def load_many(self, stream_ids: Sequence[StreamId]) -> "Loaded":
+        """The records of streams, without those that are gone.
+
+        One that cannot be read (a later release wrote it, or it is damaged) is told beside the
+        others and does not end the question for them.
+        """
         values = await self._coordination.get_many([stream_key(one) for one in stream_ids])
-        return [decode_record(value) for value in values if value is not None]
+        loaded = Loaded([], {})
+        for stream_id, value in zip(stream_ids, values, strict=True):
+            if value is None:
+                continue
+            try:
+                loaded.records.append(decode_record(value))
+            except Corrupt as error:
+                loaded.unreadable[stream_id] = error
+        return loaded
 
     async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
         """Streams of a tenant in the order of their names, from behind a member of the index."""
@@ -204,15 +231,15 @@ class Streams:
         """
         key = stream_key(stream_id)
         value = await self._coordination.get(key)
+        told = None if value is None else _name_in(value)
         empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
         gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
         watched = [key, GENERATION_KEY]
-        if value is not None:
-            record = decode_record(value)
-            named = Named(record.name, stream_id).member()
-            indexes = [names_key(state, record.tenant) for state in StreamState]
+        if told is not None:
+            named = Named(told.name, stream_id).member()
+            indexes = [names_key(state, told.tenant) for state in StreamState]
             gone |= Changes(members=[Member(index, named, False) for index in indexes])
-            own_name = name_key(record.full_name)
+            own_name = name_key(told)
             if await self._coordination.get(own_name) == stream_id.encode("ascii"):
                 watched.append(own_name)
                 gone |= Changes({own_name: None})
@@ -375,6 +402,20 @@ class Streams:
                 code=Code.COORDINATION_REGRESSED,
                 retryable=False,
             )
+
+
+def _name_in(value: bytes) -> FullName | None:
+    """Under which name a record is entered, also one that is damaged or of a later release; None
+    if it does not say so: then its place among the names stays, and leads to nothing."""
+    try:
+        return decode_record(value).full_name
+    except Corrupt:
+        pass
+    try:
+        members = orjson.loads(value)
+        return FullName(parse_tenant(members["tenant"]), parse_stream_name(members["name"]))
+    except (orjson.JSONDecodeError, TypeError, KeyError, InvalidRequest):
+        return None
 
 
 def require_older(held: bytes | None, generation: int) -> None:

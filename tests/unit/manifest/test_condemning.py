@@ -185,6 +185,7 @@ async def test_an_object_that_fails_to_go_keeps_its_group_until_it_is_gone() -> 
     assert await fragments_left(world) == [10, 40, 50, 60, 70, 80]
     assert [key for key in await keys(world) if key.endswith(".g1")]
     world.drive.stubborn = set()
+    world.clock.now += world.context.settings.manifest_delete_interval_ms
     await deleter.make_pass()
 
     assert await fragments_left(world) == [40, 50, 60, 70, 80]

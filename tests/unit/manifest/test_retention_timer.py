@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
-from support.manifest import STREAM, World, a_record
+from support.manifest import (
+    STREAM,
+    World,
+    a_record,
+    damage_a_neighbour,
+    of_a_later_release,
+)
 from unit.manifest.test_edits import tens
 
 from bottomless.model.config import parse_config
@@ -80,4 +86,21 @@ async def test_streams_that_pause_are_counted_for_the_alarm() -> None:
 
     assert timer.paused_count == 0
     assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    await mutators.aclose()
+
+
+async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other() -> None:
+    """All tests of the walk had records of this very release."""
+    world = World()
+    await tens(world, 5)
+    await limited(world, max_bytes=1)
+    await damage_a_neighbour(world, count=0)
+    await of_a_later_release(world)
+    mutators = Mutators(world.context)
+    timer = RetentionTimer(world.context, mutators)
+
+    assert await timer.walk() == 1
+
+    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    assert timer.unreadable_count == 1
     await mutators.aclose()

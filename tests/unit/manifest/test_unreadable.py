@@ -1,0 +1,120 @@
+"""What a later release wrote, or what is damaged, beside what is sound: it ends nothing for others.
+
+All walks were tested with records of this very release, so that one value which did not decode
+ended the page, or the question, for everything on it and after it. Each test here has one such
+value beside sound ones.
+"""
+
+from typing import Any
+
+from support.manifest import (
+    NEIGHBOUR,
+    STREAM,
+    World,
+    a_record,
+    damage_a_neighbour,
+    of_a_later_release,
+)
+from support.object_keys import fragment_key
+from support.rebuilding import put, put_registry, rebuild
+from unit.manifest.test_garbage import collect
+from unit.manifest.test_manifest_api import Service, running
+from unit.manifest.test_operations import House, work
+
+from bottomless.coordination.base import Changes
+from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.stores.generation import check_generation
+from bottomless.stores.operations import OPERATIONS_KEY, operation_key
+from bottomless_server.manifest.registry import Registry
+
+
+async def test_a_list_names_what_it_cannot_read_beside_its_items() -> None:
+    async with running(World()) as service:
+        await look_at_a_list(service)
+
+
+async def look_at_a_list(service: Service) -> None:
+    ids = {}
+    for name in ("a", "b", "c"):
+        answer = await service.public.put(f"/v1/streams/{name}")
+        ids[name] = answer.json()["stream_id"]
+    await of_a_later_release(service.world, StreamId(ids["b"]))
+
+    listed = (await service.public.get("/v1/streams")).json()
+    assert [item["name"] for item in listed["items"]] == ["a", "c"]
+    assert listed["unreadable"] == [{"name": "b", "stream_id": ids["b"], "code": "data-corrupt"}]
+    assert listed["next_page_token"] is None
+
+    names: list[Any] = []
+    query = "?limit=1"
+    while True:
+        page = (await service.public.get(f"/v1/streams{query}")).json()
+        names += [one["name"] for one in (*page["items"], *page["unreadable"])]
+        if page["next_page_token"] is None:
+            break
+        query = f"?limit=1&page_token={page['next_page_token']}"
+    assert names == ["a", "b", "c"]
+
+    alone = await service.public.get("/v1/streams/b")
+    assert (alone.status_code, alone.json()["code"]) == (502, "data-corrupt")
+
+
+async def test_a_question_for_many_names_is_answered_for_the_others() -> None:
+    world = World()
+    await world.streams.create(a_record())
+    await damage_a_neighbour(world, count=0)
+    await of_a_later_release(world)
+    names = [a_record(name=StreamName(name)).full_name for name in ("orders", "damaged")]
+
+    assert await Registry(world.context).find_many(names) == {names[0]: STREAM}
+
+
+async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() -> None:
+    house = House()
+    coordination = house.world.coordination
+    process = house.process()
+    for n in range(200):
+        later = await process.begin("of a later release", tenant="default")
+        if n % 2:
+            key = operation_key(later.operation_id)
+            coordination.write(Changes({key: b'{"format":99}'}))
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
+
+    for _ in range(5):
+        await work(process)
+
+    assert (await process.find(begun.operation_id)).finished
+    # They are not lost: a release that knows them finds them in the queue.
+    assert await coordination.member_count(OPERATIONS_KEY) == 201
+
+
+async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said() -> None:
+    world = World()
+    await world.open()
+    await damage_a_neighbour(world, count=0)
+    await of_a_later_release(world)
+    mine, other = (fragment_key(one, 50, Uid("e" * 32)) for one in (STREAM, NEIGHBOUR))
+    for key in (mine, other):
+        await put(world, key, b"something")
+
+    result = await collect(world)
+
+    assert result["skipped"] == [{"stream_id": NEIGHBOUR, "code": "data-corrupt"}]
+    assert result["orphan_count"] == 1
+    assert world.drive.has(other)
+
+
+async def test_a_rebuild_goes_on_over_records_that_cannot_be_read() -> None:
+    world = World()
+    world.streams.generation = await check_generation(world.drive, world.coordination)
+    await world.streams.create(a_record())
+    await put_registry(world, a_record())
+    await of_a_later_release(world, STREAM)
+    # Coordination went back to a time before the bucket's generation.
+    world.coordination.write(Changes({"bottomless:generation": None}))
+
+    result = await rebuild(world)
+
+    assert result["streams"] == 1
+    assert (await world.record()).name == "orders"
+    assert await world.streams.find(a_record().full_name) == STREAM
