@@ -96,6 +96,8 @@ def directory_url(directory: Path) -> str:
 
 def route(method: str, path: str) -> Sequence[str]:
     """Whose path it is: the table of api.md, section 1."""
+    if path == "/":
+        return ("manifest",)
     parts = path.split("/")
     if len(parts) < 3 or parts[:2] != ["", "v1"]:
         return ()

@@ -63,7 +63,11 @@ HEADERS: Final = (
 def tells_nothing(server: AllInOne, answer: Answer) -> None:
     """No text of the request, and nothing of what is inside, in a problem's body or headers."""
     said = [value for name, value in answer.headers.items() if name not in ECHOED]
-    for text in (answer.body.decode(), *said):
+    body = answer.body.decode()
+    if '"stream-not-found"' in body:
+        # The one name of a path that is said back: a valid one, of a stream that there is not.
+        body = re.sub(r'"stream":"[A-Za-z0-9._-]{1,128}"', "", body)
+    for text in (body, *said):
         assert CANARY not in text
         assert str(server.data_dir) not in text
         assert not INSIDE.search(text), text

@@ -76,7 +76,6 @@ UNUSUAL: Final = [
 """Paths that a careless pattern or a proxy that tidies up would send elsewhere."""
 
 NOWHERE: Final = [
-    "/",
     "/v1",
     "/v2/streams/orders",
     "/metrics",

@@ -58,7 +58,11 @@ BODIES: list[tuple[bytes, int, str]] = [
     (b'{"records": [{"value": "\xff"}]}', 400, "malformed-json"),
     (b'{"records": [], "records": [{"value": "a"}]}', 400, "malformed-json"),
     (b'{"records": [{"value": "a"}, {"value_base64": "AAE"}]}', 422, "validation-failed"),
-    (b'{"records": [{"value": "a", "do-not-echo-me": 1}]}', 422, "validation-failed"),
+    (
+        b'{"records": [{"value": "a", "do-not-echo-me, for I am no name": 1}]}',
+        422,
+        "validation-failed",
+    ),
     (b'{"records": [{"value": "a", "timestamp": 1}]}', 422, "validation-failed"),
     (b'{"records": [{"json": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", 400, "malformed-json"),
 ]
@@ -236,7 +240,7 @@ def test_an_unknown_stream_is_named_as_such(safe: AllInOne) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v1/nothing", "/v1/streams/safe/", "/metrics", "/docs/nothing", "/internal/v1/commits"],
+    ["//", "/v1/nothing", "/v1/streams/safe/", "/metrics", "/docs/nothing", "/internal/v1/commits"],
 )
 def test_what_is_not_public_does_not_exist(safe: AllInOne, path: str) -> None:
     answer = send(safe, "GET", path)

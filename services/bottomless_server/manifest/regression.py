@@ -22,7 +22,7 @@ from bottomless_server.runtime.http import request_id_of, send_problem
 log = structlog.get_logger(__name__)
 
 # The root key is in no store, and is what the rebuild is asked for with.
-_SERVED: Final = ("/v1/admin/rebuild", "/openapi.json", ROOT_PATH)
+_SERVED: Final = ("/", "/v1/admin/rebuild", "/openapi.json", ROOT_PATH)
 _SERVED_BELOW: Final = ("/v1/operations/", "/internal/v1/fault-points")
 
 

@@ -12,6 +12,7 @@ from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deletion import Deletions
 from bottomless_server.manifest.discovery_routes import add_discovery_routes
 from bottomless_server.manifest.garbage_routes import add_garbage_routes
+from bottomless_server.manifest.index_page import add_index_routes
 from bottomless_server.manifest.key_routes import add_key_routes
 from bottomless_server.manifest.keys import Keys
 from bottomless_server.manifest.lease_routes import add_lease_routes
@@ -46,6 +47,7 @@ def public_api(
     add_stream_routes(api, context, registry, bounds, deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
     add_operation_routes(api, operations)
+    add_index_routes(api)
     add_discovery_routes(api, context)
     add_retention_routes(api, context, registry, mutators, operations)
     add_lease_routes(api, context, registry)

@@ -85,7 +85,8 @@ async def test_a_404_of_a_service_is_the_answer_and_unknown_paths_have_one() -> 
         ("GET", "/v1/streams/s/consumers", ("manifest",)),
         ("GET", "/v1/limits", ("manifest",)),
         ("GET", "/v2/streams", ()),
-        ("GET", "/", ()),
+        ("GET", "/", ("manifest",)),
+        ("GET", "//", ()),
         ("GET", "/internal/v1/commits", ()),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from bottomless_server.runtime.identity.scopes import Operation
 
-OPEN: Final = ("/livez", "/readyz", "/openapi.json", "/docs")
+OPEN: Final = ("/", "/livez", "/readyz", "/openapi.json", "/docs")
 """Paths that need no credential."""
 _OPEN_BELOW: Final = "/docs/"
 """The parts of the page of documentation, which carry nothing of anybody."""
