@@ -75,12 +75,14 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> str:
         [str(word) for word in command],
         cwd=cwd,
         env={**os.environ, **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        # Generators and package managers warn there; our own programs say nothing.
+        stderr=subprocess.STDOUT,
         text=True,
         timeout=SECONDS,
         check=False,
     )
-    assert done.returncode == 0, (command, done.stdout[-4000:], done.stderr[-4000:])
+    assert done.returncode == 0, (command, done.stdout[-4000:])
     return done.stdout
 
 
