@@ -1,11 +1,14 @@
 """`Consumer`: what `AsyncConsumer` does, for programs without an event loop."""
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from bottomless.client.consumer import AsyncConsumer
+from bottomless.client.consumer import AsyncConsumer, batch_of, table_of
 from bottomless.client.follow import Batch
 from bottomless.client.loop_thread import LoopThread
+from bottomless.client.reads import ArrowPage
+from bottomless.model.limits import PAGE_SIZE_MAX
 
 
 class Consumer:
@@ -27,13 +30,26 @@ class Consumer:
 
     def __next__(self) -> Batch:
         """The next batch that holds a record or jumps over a gap."""
-        batch = self._fetch(None)
+        batch = self.poll(None)
         assert batch is not None
         return batch
 
-    def poll(self, timeout_seconds: float) -> Batch | None:
+    def poll(self, timeout_seconds: float | None) -> Batch | None:
         """The next batch, or None if there is none within the time; raises as the iteration."""
-        return self._fetch(timeout_seconds)
+        self._inner.check_gives(tables=False)
+        return batch_of(self._fetch(timeout_seconds))
+
+    def tables(self, *, max_bytes: int = PAGE_SIZE_MAX) -> "Tables":
+        """The batches as Arrow tables, many times as fast; instead of batches of records.
+
+        `commit`, `position` and everything else of this consumer are as they are; `max_bytes`
+        is about what the values of a table take, and two tables are held at most.
+
+        Raises:
+            InvalidRequest: it has given batches already, or `max_bytes` is out of its range.
+        """
+        self._inner.tables(max_bytes=max_bytes)
+        return Tables(self._fetch)
 
     def commit(self) -> None:
         """Store that everything that was given is processed."""
@@ -54,9 +70,29 @@ class Consumer:
     ) -> None:
         self.close(commit=error is None)
 
-    def _fetch(self, timeout_seconds: float | None) -> Batch | None:
+    def _fetch(self, timeout_seconds: float | None) -> Batch | ArrowPage | None:
         # Interrupted here, the batch may be given there; then it is given again.
         batch = self._thread.run(self._inner.fetch(self.position, timeout_seconds))
         if batch is not None:
             self.position = batch.next_offset
         return batch
+
+
+class Tables:
+    """The tables of a `Consumer`, for `for`: see its `tables`."""
+
+    def __init__(self, fetch: Callable[[float | None], Batch | ArrowPage | None]) -> None:
+        self._fetch = fetch
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> ArrowPage:
+        """The next table that has a record or jumps over a gap."""
+        page = self.poll(None)
+        assert page is not None
+        return page
+
+    def poll(self, timeout_seconds: float | None) -> ArrowPage | None:
+        """The next table, or None if there is none within the time; raises as the iteration."""
+        return table_of(self._fetch(timeout_seconds))

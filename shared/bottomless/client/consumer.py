@@ -16,7 +16,9 @@ from typing import Final, Self
 
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.follow import Batch, FollowCalls
+from bottomless.client.follow_tables import FollowTableCalls
 from bottomless.client.place import Place, spec_of
+from bottomless.client.reads import ArrowPage
 from bottomless.client.streams import StreamCalls
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX
@@ -26,7 +28,7 @@ _AGAIN_SECONDS: Final = 0.5
 """At least, after a commit that failed."""
 
 
-class ConsumerCalls(StreamCalls, FollowCalls):
+class ConsumerCalls(StreamCalls, FollowCalls, FollowTableCalls):
     """What a consumer needs of a client."""
 
 
@@ -84,12 +86,13 @@ class AsyncConsumer:
     def __init__(self, client: ConsumerCalls, consuming: Consuming) -> None:
         self._client = client
         self._consuming = consuming
-        start = consuming.start if consuming.name is None else "stored"
-        self._batches: AsyncIterator[Batch] = client.follow(
-            consuming.stream, start, on_outage=consuming.on_outage, **consuming.query()
+        self._start = consuming.start if consuming.name is None else "stored"
+        self._batches: AsyncIterator[Batch | ArrowPage] = client.follow(
+            consuming.stream, self._start, on_outage=consuming.on_outage, **consuming.query()
         )
-        self._pull: asyncio.Task[Batch] | None = None
-        self._last: Batch | None = None
+        self._gives_tables = False
+        self._pull: asyncio.Task[Batch | ArrowPage] | None = None
+        self._last: Batch | ArrowPage | None = None
         """The batch that was given last."""
         self._processed: int | None = None
         self._committed: int | None = None
@@ -112,18 +115,49 @@ class AsyncConsumer:
             WrongOffset: `stream-replaced`, another stream has the name; `offset-regression`,
                 another program commits for the same consumer and is ahead.
         """
-        batch = await self.fetch(self.position)
+        batch = await self._fetch_records(None)
         assert batch is not None
         return batch
 
     async def poll(self, timeout_seconds: float) -> Batch | None:
         """The next batch, or None if there is none within the time; raises as the iteration."""
-        return await self.fetch(self.position, timeout_seconds)
+        return await self._fetch_records(timeout_seconds)
+
+    async def _fetch_records(self, timeout_seconds: float | None) -> Batch | None:
+        self.check_gives(tables=False)
+        return batch_of(await self.fetch(self.position, timeout_seconds))
+
+    def check_gives(self, *, tables: bool) -> None:
+        """Raise InvalidRequest where this consumer gives the other kind of batches."""
+        if tables is not self._gives_tables:
+            kind = "tables" if self._gives_tables else "records"
+            raise InvalidRequest(f"this consumer gives {kind}: make another for the other kind")
+
+    def tables(self, *, max_bytes: int = PAGE_SIZE_MAX) -> "AsyncTables":
+        """The batches as Arrow tables, many times as fast; instead of batches of records.
+
+        `commit`, `position` and everything else of this consumer are as they are; `max_bytes`
+        is about what the values of a table take, and two tables are held at most.
+
+        Raises:
+            InvalidRequest: it has given batches already, or `max_bytes` is out of its range.
+        """
+        if self._last is not None or self._pull is not None:
+            raise InvalidRequest("this consumer gives batches already: make another for tables")
+        if not 1 <= max_bytes <= PAGE_SIZE_MAX:
+            raise InvalidRequest(f"max_bytes is from 1 to {PAGE_SIZE_MAX}")
+        self._gives_tables = True
+        consuming = self._consuming
+        query = {**consuming.query(), "max_bytes": max_bytes}
+        self._batches = self._client.follow_tables(
+            consuming.stream, self._start, on_outage=consuming.on_outage, **query
+        )
+        return AsyncTables(self)
 
     async def fetch(
         self, received: int | None, timeout_seconds: float | None = None
-    ) -> Batch | None:
-        """The batch behind `received`, the position that the caller knows of.
+    ) -> Batch | ArrowPage | None:
+        """The batch after `received`, the position that the caller knows of.
 
         If that is not where the last batch ended, its answer did not arrive, and it is given
         again.
@@ -142,7 +176,7 @@ class AsyncConsumer:
             if self._pull.done():
                 pull, self._pull = self._pull, None
                 batch = pull.result()
-                if batch.records or batch.gaps:
+                if batch.gaps or _count_of(batch):
                     self._last = batch
                     return batch
             if _left(deadline) == 0:
@@ -224,11 +258,47 @@ class AsyncConsumer:
         self._commit_at = time.monotonic() + self._consuming.commit_seconds
 
 
+class AsyncTables:
+    """The tables of an `AsyncConsumer`, for `async for`: see its `tables`."""
+
+    def __init__(self, consumer: AsyncConsumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ArrowPage:
+        """The next table that has a record or jumps over a gap; raises as the consumer does."""
+        page = await self.poll(None)
+        assert page is not None
+        return page
+
+    async def poll(self, timeout_seconds: float | None) -> ArrowPage | None:
+        """The next table, or None if there is none within the time; raises as the iteration."""
+        return table_of(await self._consumer.fetch(self._consumer.position, timeout_seconds))
+
+
 def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-async def _next(batches: AsyncIterator[Batch]) -> Batch:
+def batch_of(given: Batch | ArrowPage | None) -> Batch | None:
+    """What was given, where it is no table."""
+    assert not isinstance(given, ArrowPage)
+    return given
+
+
+def table_of(given: Batch | ArrowPage | None) -> ArrowPage | None:
+    """What was given, where it is a table."""
+    assert not isinstance(given, Batch)
+    return given
+
+
+def _count_of(batch: Batch | ArrowPage) -> int:
+    return batch.table.num_rows if isinstance(batch, ArrowPage) else len(batch.records)
+
+
+async def _next(batches: AsyncIterator[Batch | ArrowPage]) -> Batch | ArrowPage:
     try:
         return await anext(batches)
     except StopAsyncIteration:

@@ -49,6 +49,8 @@ class ArrowPage(NamedTuple):
     next_offset: int
     stream_id: StreamId
     up_to_date: bool
+    gaps: Sequence[Mapping[str, int]] = ()
+    """Offsets that the page jumped over, since they were given up for good."""
 
     def to_pandas(self) -> "pd.DataFrame":
         """The table as a DataFrame of pandas, which must be installed."""
@@ -85,6 +87,15 @@ class ReadCalls(Wire):
 
     async def read_arrow(self, /, name: str, offset: Place, **parameters: int | str) -> ArrowPage:
         """Read one page as Arrow; its size is bounded by bytes. Raises as `read`."""
+        return await self._read_arrow(name, offset, parameters)
+
+    async def _read_arrow(
+        self,
+        name: str,
+        offset: Place,
+        parameters: Mapping[str, int | str],
+        retry_seconds: float | None = None,
+    ) -> ArrowPage:
         import pyarrow as pa  # noqa: PLC0415  # it takes longer to load than a question to ask
 
         query = {
@@ -94,7 +105,12 @@ class ReadCalls(Wire):
             **parameters,
         }
         answer = await self._send(
-            "GET", f"{stream_path(name)}/records", query, type_wanted=ARROW, bulk=True
+            "GET",
+            f"{stream_path(name)}/records",
+            query,
+            type_wanted=ARROW,
+            bulk=True,
+            retry_seconds=retry_seconds,
         )
         try:
             with pa.ipc.open_stream(answer.body) as reader:
@@ -104,6 +120,7 @@ class ReadCalls(Wire):
                 int(answer.headers["Page-Next-Offset"]),
                 StreamId(answer.headers["Stream-Id"]),
                 answer.headers["Stream-Up-To-Date"] == "true",
+                _gaps_of(answer.headers.get("Page-Gaps", "")),
             )
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise stranger() from error
@@ -185,3 +202,9 @@ class ReadCalls(Wire):
                     },
                 )
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _gaps_of(told: str) -> list[dict[str, int]]:
+    """What a header says of gaps, as a page of JSON says it."""
+    pairs = [one.split("-") for one in told.split(", ") if one]
+    return [{"first_offset": int(first), "next_offset": int(last) + 1} for first, last in pairs]

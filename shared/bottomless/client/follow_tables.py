@@ -1,0 +1,91 @@
+"""Follow a stream as Arrow tables: page after page, the next one on its way while one is used.
+
+The position is that of the last whole page. A page that breaks off is asked for again, so
+nothing comes twice and nothing is left out; at the end of the stream the server holds the
+question until there is more.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from bottomless.client.place import Place
+from bottomless.client.reads import ArrowPage, ReadCalls
+from bottomless.client.retry import Backoff, jittered
+from bottomless.errors import StoreError
+
+_WAIT_MS: Final = 20_000
+"""A question waits for so long at the end of the stream."""
+
+
+class FollowTableCalls(ReadCalls):
+    """The call that gives tables without end."""
+
+    async def follow_tables(
+        self,
+        /,
+        name: str,
+        offset: Place,
+        *,
+        on_outage: Callable[[StoreError], None],
+        **parameters: int | str,
+    ) -> AsyncIterator[ArrowPage]:
+        """Tables of records from a place on, and then of those that are appended.
+
+        What cannot be reached at first is an error, as of any call. After that an outage is
+        waited out, as long as it lasts; `on_outage` hears of each. Empty tables come too.
+
+        Raises:
+            OffsetGone: retention or trim passed the position, also one that it begins with.
+            NotFound: the stream was deleted.
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+        """
+        query: dict[str, int | str] = {"on_out_of_range": "error", **parameters}
+        page = await self._first(name, offset, query)
+        for beginning in ("consumer", "default"):
+            query.pop(beginning, None)
+        # From now on this stream, whatever becomes of its name.
+        query |= {
+            "on_out_of_range": "error",
+            "expect_stream_id": page.stream_id,
+            "max_wait_ms": _WAIT_MS,
+        }
+        while True:
+            # Before the one that is there is used: two are held, and the network does not rest.
+            coming = asyncio.ensure_future(self._next(name, page.next_offset, query, on_outage))
+            try:
+                yield page
+                page = await coming
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+    async def _first(self, name: str, offset: Place, query: dict[str, int | str]) -> ArrowPage:
+        backoff = Backoff(self._retry_seconds)
+        while True:
+            try:
+                return await self._read_arrow(name, offset, query, retry_seconds=0.0)
+            except StoreError as error:
+                pause = backoff.after(error) if error.retryable else None
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _next(
+        self,
+        name: str,
+        offset: int,
+        query: dict[str, int | str],
+        on_outage: Callable[[StoreError], None],
+    ) -> ArrowPage:
+        failures = 0
+        while True:
+            try:
+                return await self._read_arrow(name, offset, query, retry_seconds=0.0)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                on_outage(error)
+                pause = jittered(failures, error.retry_after_seconds)
+                failures += 1
+            await asyncio.sleep(pause)
