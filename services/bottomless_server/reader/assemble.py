@@ -20,6 +20,7 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
+from bottomless.stores.streams import stream_not_found
 from bottomless_server.reader.core.locator import (
     Bounds,
     Start,
@@ -112,11 +113,16 @@ class Reader:
         """
         # A second attempt waits for what is left of the time, not all of it again.
         ends = _now() + query.wait_ms / 1000
+        waited_on: set[StreamId] = set()
+
+        async def page_of(stream: StreamFacts) -> Page:
+            if waited_on and stream.stream_id not in waited_on:
+                # Its name is another stream's by now, of which nobody asked.
+                raise stream_not_found()
+            return await self._page(stream, query, ends, waited_on)
 
         with self._patience.lasting() if query.patient else nullcontext():
-            return await self._with_stream(
-                name, query.stream_id, lambda stream: self._page(stream, query, ends)
-            )
+            return await self._with_stream(name, query.stream_id, page_of)
 
     async def with_stream(
         self,
@@ -154,7 +160,10 @@ class Reader:
         _check_stream(found.stream, stream_id)
         return await act(found.stream)
 
-    async def _page(self, stream: StreamFacts, query: PageQuery, ends: float) -> Page:
+    async def _page(
+        self, stream: StreamFacts, query: PageQuery, ends: float, waited_on: set[StreamId]
+    ) -> Page:
+        """`waited_on` is told when the owner has said that the stream is there."""
         spec = await self._resolver.settle(stream, query.spec, query.consumer, query.default)
         state = await self._roots.current(stream.stream_id)
         wanted = await self._resolver.resolve(stream, spec, state.first_offset)
@@ -163,7 +172,11 @@ class Reader:
             next_offset = (await self._tail.bounds(stream)).committed_next
         start = above_floor(spec, wanted, state.first_offset, next_offset, query.strict)
         reading = _Reading(stream, query, spec, ends, state, start, _builder(start, query))
+        if query.wait_ms and self._shared.is_asked(stream, reading.builder.position):
+            # Somebody waits there already.
+            waited_on.add(stream.stream_id)
         answer = await self._begin(reading)
+        waited_on.add(stream.stream_id)
         while True:
             async with self._room:
                 bounds = await self._fill(reading, answer)

@@ -36,14 +36,14 @@ class Manifest:
             if not world.exists or path.rpartition("/")[2] != "orders":
                 raise NotFound("there is no such stream")
             members: dict[str, Any] = {
-                "stream_id": STREAM_ID,
+                "stream_id": world.stream_id,
                 "name": "orders",
                 "state": "active",
                 "epoch": world.epoch,
                 "owner_url": world.owner_url,
             }
             return PeerAnswer(200, {}, members)
-        stream = f"/internal/v1/streams/{STREAM_ID}"
+        stream = f"/internal/v1/streams/{world.stream_id}"
         if path.startswith(f"{stream}/consumers/"):
             consumer = path.removeprefix(f"{stream}/consumers/").removesuffix("/offset")
             if consumer not in world.stored:
@@ -101,10 +101,10 @@ class Ingest:
             "last_timestamp": world.records[max(world.records)][0] if world.records else 0,
         }
 
-    def check(self) -> None:
+    def check(self, path: str) -> None:
         if self.url not in self.world.alive:
             raise Unavailable("ingest does not answer", code=Code.PEER_UNAVAILABLE)
-        if not self.world.exists:
+        if not self.world.exists or self.world.stream_id not in path:
             raise NotFound("there is no such stream")
 
     async def call(
@@ -115,7 +115,7 @@ class Ingest:
         params: Mapping[str, str | int] | None = None,
         **__: Any,
     ) -> PeerAnswer:
-        self.check()
+        self.check(path)
         assert path == f"/internal/v1/streams/{STREAM_ID}/locate"
         assert params is not None
         found = [c for c in self.world.chunks if c.timestamp >= int(params["timestamp"])]
@@ -125,12 +125,12 @@ class Ingest:
 
     async def fetch(
         self,
-        _: str,
+        path: str,
         *,
         params: Mapping[str, str | int] | None = None,
         **__: Any,
     ) -> PeerBytes:
-        self.check()
+        self.check(path)
         world = self.world
         assert params is not None
         offset, size, wait_ms = (
@@ -144,7 +144,7 @@ class Ingest:
             world.waiting.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(appended.wait(), wait_ms / 1000)
-            self.check()
+            self.check(path)
         chunks: list[LocalChunk] = []
         for chunk in world.chunks:
             if chunk.next_offset > offset and (not chunks or sum(map(len, sent(chunks))) < size):

@@ -9,7 +9,7 @@ from unit.reader.protocol import STREAM_ID
 from unit.reader.world import World, shown
 
 from bottomless.errors import Code
-from bottomless.model.names import TENANT_DEFAULT, FullName, StreamName
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 
 
 def asked_at(world: World, offset: int) -> int:
@@ -136,6 +136,24 @@ async def test_a_deleted_stream_is_told_to_who_waits(world: World) -> None:
     answer = await poll
 
     assert (answer.status_code, answer.json()["code"]) == (404, "stream-not-found")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_who_waits_on_a_stream_whose_name_is_made_anew_is_told_of_its_end(
+    world: World, count: int
+) -> None:
+    """It went over to the new stream, and brought its records: the tests for the end of a stream
+    never made another one of the same name."""
+    world.fill(10)
+    polls = await polled(world, count, "/records?offset=10&max_wait_ms=20000")
+    world.stream_id = StreamId(STREAM_ID.replace("0", "1"))
+    world.append("of another stream")
+    answers = [await poll for poll in polls]
+    later = await world.get("/records?offset=10&max_wait_ms=20000")
+
+    told = [(answer.status_code, answer.json()["code"]) for answer in answers]
+    assert told == [(404, "stream-not-found")] * count
+    assert later.json()["stream_id"] == world.stream_id, "who comes later asks for the new one"
 
 
 async def test_bounds_are_waited_for(world: World) -> None:

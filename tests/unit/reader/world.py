@@ -121,6 +121,8 @@ class World:
         self.owner_url: str | None = OWNER
         self.alive = {OWNER, "http://ingest"}
         self.exists = True
+        self.stream_id = STREAM_ID
+        """Of the stream that has the name."""
         self.stored: dict[str, int] = {}
         """Next offsets that consumers have committed."""
         self.committed_next = 0
