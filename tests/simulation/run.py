@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless_server.ingest.core import ownership
+from bottomless_server.manifest.app import ManifestService
+from simulation import neighbour
 from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer
-from simulation.clockwork import Clockwork, running
+from simulation.clockwork import BEGIN_MS, Clockwork, running
 from simulation.expected import Broken, Expected
 from simulation.followers import Follower
 from simulation.invariants import Watch, noting_fences
@@ -88,6 +90,7 @@ class Simulation:
         await self._until(lambda: all(one.started for one in self.programs), "a start")
         for number in range(2):
             await self._create(f"stream-{number}", self.chance(f"config {number}"))
+        neighbour.damage(self.ground.coordination)
         self.ground.coordination.on_write = self._look_soon
         watching = asyncio.create_task(self._keep_looking())
         clients = [asyncio.create_task(work) for work in self._clients()]
@@ -103,6 +106,7 @@ class Simulation:
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
         await self._read_all()
+        await self._look_past_the_neighbour()
         watching.cancel()
         keeping.cancel()
 
@@ -210,6 +214,30 @@ class Simulation:
                 raise Broken(f"{stream.name}: {vanished[:3]} were read once, and are gone")
             self._check_order(stream)
             self.story.tell("client", f"read {stream.name}, {reader.record_count} records")
+
+    async def _look_past_the_neighbour(self) -> None:
+        """A stream that nobody can read ends no list, and no deletion, of the others."""
+        answer = None
+        while answer is None or answer[0] != 200:
+            answer = await self.town.ask(self.manifest, "GET", "/v1/streams")
+            await asyncio.sleep(0.1)
+        listed = {item["name"] for item in answer[1]["items"]}
+        missing = {one.name for one in self.streams if not one.deleted} - listed
+        if missing or [one["name"] for one in answer[1]["unreadable"]] != [neighbour.NAME]:
+            raise Broken(f"the list lacks {missing}, or does not name what it cannot read")
+        coordination = self.ground.coordination
+        due = neighbour.waiting(coordination, BEGIN_MS + int(self.loop.time() * 1000))
+
+        def gone() -> bool:
+            service = self.manifest.service
+            assert isinstance(service, ManifestService)
+            # While its clock is doubted it deletes nothing, by design.
+            return service._context.time.doubt is not None or due.isdisjoint(
+                neighbour.waiting(coordination, BEGIN_MS + int(self.loop.time() * 1000))
+            )
+
+        await self._until(gone, "what is due of healthy streams to be deleted")
+        self.story.count("deletions past a damaged stream", len(due))
 
     def _check_order(self, stream: Expected) -> None:
         """Records of one producer stand in the order of their numbers."""
