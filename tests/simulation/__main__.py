@@ -37,7 +37,9 @@ def main() -> int:
         "--storm-seconds", type=float, default=STORM_SECONDS, help="of trouble, virtual"
     )
     parser.add_argument("--streams", type=int, default=700, help="in each round of `tables`")
-    parser.add_argument("--troubles", choices=("all", "crashes", "clocks", "jams"), default="all")
+    parser.add_argument(
+        "--troubles", choices=("all", "crashes", "clocks", "jams", "ahead"), default="all"
+    )
     given = parser.parse_args()
     storm: float = given.storm_seconds
     if given.seeds == "tables":

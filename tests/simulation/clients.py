@@ -282,6 +282,8 @@ class Trimmer:
             if record is None or not record.published_next:
                 continue
             before = self.chance.randint(0, record.published_next)
+            if self.expected.trimmed_below is not None:
+                self.expected.trimmed_below = max(self.expected.trimmed_below, before)
             answer = await self.town.ask(
                 self.town.manifest,
                 "POST",

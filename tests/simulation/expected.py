@@ -22,6 +22,8 @@ class Expected:
     """What any read ever showed."""
     floor: int = 0
     """The highest that anybody was told of."""
+    trimmed_below: int | None = None
+    """The highest that anybody asked to trim below; None where the limit in bytes may take more."""
     deleted: bool = False
     takeovers: int = 0
     """How often an operator accepted a loss; without, no gap is right."""

@@ -16,6 +16,7 @@ from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
+from bottomless_server.manifest.core.clock_trust import ClockTrust
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
 
@@ -118,6 +119,14 @@ GUARDS: Final[dict[str, Guard]] = {
     "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8, 5, 2, 3], "clocks"),
     "a fence heard in the background": Guard(
         [Replaced(Claim, "_reserve", _forget_fence)], [6, 10], "clocks"
+    ),
+    "a clock that is believed": Guard(
+        [
+            Replaced(ClockTrust, "look", _nothing),
+            Replaced(ClockTrust, "earliest", lambda _, wall, *__: wall),
+        ],
+        [1, 2, 3],
+        "ahead",
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

@@ -143,6 +143,10 @@ class Watch:
         self._before = now
         self._require(now.floor <= now.published <= max(now.reserved, now.published), f"{now}")
         self._require(now.published <= now.reserved, f"published beyond reserved: {now}")
+        most = self._expected.trimmed_below
+        self._require(
+            most is None or now.floor <= most, f"nobody asked for a floor above {most}: {now}"
+        )
         self._require(now.condemned <= now.floor, f"condemned above the floor: {now}")
         end = self._manifest.next_offset
         self._require(end == now.published, f"the root ends at {end}, the record says {now}")

@@ -134,10 +134,14 @@ class Simulation:
         }
         if chance.random() < 0.3:
             config["retention"] = {"max_bytes": chance.choice((50_000, 200_000))}
+        else:
+            # Longer than any run: nothing ever goes for its age.
+            config["retention"] = {"max_age": "20h"}
         answer = await self.town.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
         assert answer is not None
         assert answer[0] == 201, answer
         expected = Expected(name, answer[1]["stream_id"])
+        expected.trimmed_below = None if "max_bytes" in config["retention"] else 0
         self.streams.append(expected)
         ground = self.ground
         self.watches[name] = Watch(expected, ground.coordination, ground.drive, self.nodes)

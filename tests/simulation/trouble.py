@@ -17,6 +17,7 @@ from simulation.programs import Ground, Program
 
 SKEW_MS_MAX: Final = 25_000
 """Of a wall clock to either side: a larger jump ahead needs an operator, by design."""
+DAY_MS: Final = 86_400_000
 _CHANGES: Final = ("pwritev", "fdatasync", "fsync_dir", "create", "rename", "unlink", "truncate")
 
 
@@ -29,7 +30,7 @@ class Trouble:
     """Let an operator take over, for so many seconds, what has no owner that is alive."""
     kinds: str = "all"
     """What befalls: `all`; `clocks`, which are wrong or stand still; `jams`, where none is;
-    `crashes`, all but these."""
+    `crashes`, all but these; `ahead`, a wall clock that is days ahead for a moment."""
     over: bool = False
     _operating: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -48,6 +49,8 @@ class Trouble:
     def _befall(self) -> list[Callable[[], None]]:
         if self.kinds == "jams":
             return [self._jam]
+        if self.kinds == "ahead":
+            return [self._set_ahead]
         clocks = [self._sleep, self._sleep, self._jam, self._step_valkey]
         if self.kinds == "clocks":
             return clocks
@@ -67,7 +70,7 @@ class Trouble:
             self._break_disk,
             self._break_disk_and_die,
         ]
-        return crashes if self.kinds == "crashes" else [*crashes, *clocks]
+        return crashes if self.kinds == "crashes" else [*crashes, *clocks, self._set_ahead]
 
     async def keep_running(self) -> None:
         """Start again who died, some time later."""
@@ -244,6 +247,22 @@ class Trouble:
         program = self._any()
         program.clock.skew_ms = self.chance.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
         self._tell(f"sets the clock to {program.clock.skew_ms:+} ms", program)
+
+    def _set_ahead(self) -> None:
+        """The clock that says how old something is, is days ahead, and right again seconds later."""
+        (program,) = [one for one in self.programs if one.name == "manifest"]
+        before = program.clock.skew_ms
+        if abs(before) > SKEW_MS_MAX:
+            return
+        program.clock.skew_ms = self.chance.choice((1, 10, 400)) * DAY_MS
+        seconds = self.chance.uniform(1, 4)
+        self._tell(f"sets the clock ahead for {seconds:.1f} s", program)
+        self.ground.story.count("clocks set ahead")
+
+        def set_right() -> None:
+            program.clock.skew_ms = before
+
+        self.ground.loop.call_later(seconds, set_right)
 
     def _break_disk(self) -> None:
         program = self._with_disk()

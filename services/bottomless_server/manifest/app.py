@@ -1,7 +1,7 @@
 """The manifest service, put together: reads like a list of its parts."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -37,7 +37,6 @@ from bottomless_server.manifest.root_key import RootKey
 from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
-from bottomless_server.manifest.trusted_time import elapsed_ms
 from bottomless_server.manifest.verify import register_verify
 from bottomless_server.runtime.internal_secret import secret_to_send
 from bottomless_server.runtime.parts import CannotStart
@@ -179,7 +178,6 @@ def create_service(
     drive: Drive,
     coordination: Coordination,
     owners: Owners | None = None,
-    elapsed: Callable[[], int] = elapsed_ms,
 ) -> ManifestService:
     """Put the service together; nothing is asked of any store before `start`."""
     return ManifestService(
@@ -188,7 +186,6 @@ def create_service(
             drive=drive,
             coordination=coordination,
             streams=Streams(coordination),
-            elapsed=elapsed,
             clock_directory=settings.data_dir,
             owners=owners or PeerOwners(Peers(name="ingest", secret=secret_to_send(settings))),
         )
