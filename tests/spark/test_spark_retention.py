@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from support.server import AllInOne
 from support.spark_session import Streams
@@ -103,6 +103,23 @@ def test_a_job_with_a_lease_has_all_that_it_planned(
         after_planning(patch, "verify", lambda: aging.pass_time(verified, held=True))
         verdict = verify(streams.spark, options(streams, verified))
     assert (verdict.sound, verdict.fragments) == (True, FRAGMENTS)
+
+
+def test_a_batch_of_all_there_is_begins_at_what_is_there_when_it_is_planned(
+    streams: Streams,
+) -> None:
+    """A DataFrame is made at one time and planned at another, and a trim in between took what
+    nobody had named: each count under trims failed with an error that names offsets. The checks
+    knew trims before a DataFrame is made, and after it is planned."""
+    aging = Aging(streams, 1)
+    (name,) = aging.names
+    everything, named = streams.load(name), streams.load(name, startingOffsets="0")
+    aging.pass_time(name, held=False)
+
+    left = list(range((FRAGMENTS - KEPT) * COUNT, FRAGMENTS * COUNT))
+    assert [row.offset for row in everything.orderBy("offset").collect()] == left
+    with pytest.raises(AnalysisException, match=r"data lost.*first_offset=0"):
+        named.collect()
 
 
 def test_a_job_without_a_lease_says_what_it_does_not_have(

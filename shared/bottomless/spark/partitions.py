@@ -37,9 +37,14 @@ class SharePartition(InputPartition):
 
 
 def plan_partitions(
-    client: "Client", options: Options, snapshot: Snapshot, lease: Lease | None
+    client: "Client",
+    options: Options,
+    snapshot: Snapshot,
+    lease: Lease | None,
+    *,
+    from_what_is_there: bool = False,
 ) -> list[SharePartition]:
-    """Shares of a range that lies within the stream.
+    """Shares of a range that lies within the stream; `from_what_is_there` as in `lease_range`.
 
     Raises:
         OffsetGone: some of it was trimmed, and failOnDataLoss does not let that pass.
@@ -52,7 +57,7 @@ def plan_partitions(
             fragments = list(list_fragments(client, options, wanted))
             break
         except OffsetGone as error:
-            first = trimmed_to(error, first, end, options)
+            first = _first_after(error, first, end, options, from_what_is_there)
     else:
         return []
     shares = plan(
@@ -92,15 +97,21 @@ def list_fragments(client: "Client", options: Options, snapshot: Snapshot) -> "I
     )
 
 
-def lease_range(options: Options, snapshot: Snapshot) -> Lease | None:
-    """A lease on a range; of one that may be deleted already, on what is left of it."""
+def lease_range(
+    options: Options, snapshot: Snapshot, *, from_what_is_there: bool = False
+) -> Lease | None:
+    """A lease on a range; of one that may be deleted already, on what is left of it.
+
+    That is an error where data must not be lost, unless nobody named the start:
+    `from_what_is_there` asks for all that is there when the job is planned.
+    """
     source = Source(options.url, options.stream, snapshot.stream_id)
     first, end = snapshot.first_offset, snapshot.next_offset
     while first < end:
         try:
             return take_lease(source, first, options.lease_seconds)
         except OffsetGone as error:
-            first = trimmed_to(error, first, end, options)
+            first = _first_after(error, first, end, options, from_what_is_there)
     return None
 
 
@@ -116,11 +127,26 @@ def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
 
 def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int:
     """The offset to go on from, where some from `first` on are gone."""
+    following = _floor_of(error, first, end)
+    Losses(fail=options.reading.fail_on_data_loss).note(first, following, error)
+    return following
+
+
+def _first_after(
+    error: OffsetGone, first: int, end: int, options: Options, from_what_is_there: bool
+) -> int:
+    following = _floor_of(error, first, end)
+    # Nothing at all is left: an answer of no rows would be taken for an empty stream.
+    if from_what_is_there and following < end:
+        return following
+    return trimmed_to(error, first, end, options)
+
+
+def _floor_of(error: OffsetGone, first: int, end: int) -> int:
     floor = error.facts.get("first_offset")
     known = error.code in {Code.OFFSET_TRIMMED, Code.RANGE_CONDEMNED}
     if not known or not isinstance(floor, int) or floor <= first:
         raise error
-    Losses(fail=options.reading.fail_on_data_loss).note(first, min(floor, end), error)
     return min(floor, end)
 
 

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from bottomless.errors import InvalidRequest, OffsetGone
+from bottomless.model.offset_spec import First
 from bottomless.spark.json_values import check_types
 from bottomless.spark.options import (
     Limits,
@@ -151,9 +152,10 @@ class BottomlessReader(DataSourceReader):
         from bottomless.client import Client  # noqa: PLC0415  # executors have no library for it
 
         # Held before it is listed: what is listed cannot be deleted from then on.
-        lease = lease_range(options, snapshot)
+        everything = options.starting is None or isinstance(options.starting, First)
+        lease = lease_range(options, snapshot, from_what_is_there=everything)
         with Client(options.url) as client:
-            return plan_partitions(client, options, snapshot, lease)
+            return plan_partitions(client, options, snapshot, lease, from_what_is_there=everything)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SharePartition):
