@@ -157,7 +157,7 @@ def _read_arrow(client: "Client", stream: str, span: Span) -> None:
         while True:
             rows = page.table if left is None else page.table.slice(0, left)
             sink.write_table(rows)
-            advance(page.next_offset - offset)
+            advance(page.next_offset - offset if left is None else rows.num_rows)
             left = None if left is None else left - rows.num_rows
             if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:
                 return

@@ -107,6 +107,9 @@ def test_a_house_in_order_has_nothing_wrong_and_nothing_left(
     assert cli.ok("ls", "doctor-").splitlines()[1:] == []
     assert cli.ok("doctor", "-o", "name") == ""
     assert "round trip" not in cli.ok("doctor")
+    told = {one["check"]: one["finding"] for one in found}
+    assert told["manifest"].startswith("answers on its one path, in ")
+    assert told["reader"].startswith("answers on its 3 paths, in ")
 
 
 def test_nobody_there_is_one_finding_and_exit_code_1(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bottomless.cli import create_app
+from bottomless.cli import app, create_app
 
 GUIDE = (Path(__file__).parents[3] / "docs/cli.md").read_text()
 
@@ -219,3 +219,13 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(words: tuple[str, ...])
     assert result.stdout == ""
     assert result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_serve_with_the_client_alone_says_where_the_server_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "entry_points", lambda **_: ())
+    result = CliRunner().invoke(create_app(), ["serve", "--port", "9000", "ingest"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "./dev serve" in result.stderr
+    assert "\n  serve" not in CliRunner().invoke(create_app(), ["--help"]).stdout

@@ -192,6 +192,13 @@ def test_what_is_typed_is_asked_for_and_acknowledged(cli: CommandLine) -> None:
     assert cli.ok("read", "typed") == "hello\n"
 
 
+def test_a_read_that_nobody_sees_shows_how_far_it_is(cli: CommandLine) -> None:
+    cli.stream("watched-read", *map(str, range(2_500)))
+    code, shown = on_terminal(cli, "read", "watched-read")
+    assert (code, b"2500/2500" in shown) == (0, True)
+    assert b"m7/7\x1b" in on_terminal(cli, "read", "watched-read", "-o", "arrow", "-n", "7")[1]
+
+
 def test_bytes_are_not_written_to_a_terminal(cli: CommandLine) -> None:
     ours, theirs = pty.openpty()
     for words in (("read", "s", "-o", "arrow"), ("fragments", "cat", "s", "f")):

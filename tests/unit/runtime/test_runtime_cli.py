@@ -48,6 +48,7 @@ def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "BOTTOMLESS_ALLOW_UNAUTHENTICATED=1" in ran.stderr
     assert ran.stderr.count("\n") == 1
+    assert "Value error" not in ran.stderr
 
 
 def test_it_serves_strangers_where_it_asks_everybody_who_they_are() -> None:

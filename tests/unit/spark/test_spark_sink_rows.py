@@ -131,6 +131,7 @@ def test_options_of_a_batch_and_of_a_query() -> None:
         ({**GIVEN, "checkpointLocation": "/c"}, False, "unknown option checkpointlocation"),
         ({**GIVEN, "txnId": "a/b"}, False, "the option txnId"),
         ({**GIVEN, "txnId": "a" * (TXN_SIZE_MAX + 1)}, False, "at most 100 characters"),
+        ({**GIVEN, "txnAppId": "a b"}, True, "txnAppId has at most 100 characters, starts"),
         (GIVEN, True, "the option txnAppId is missing"),
         ({**GIVEN, "txnAppId": "a", "txnId": "b"}, True, "txnId is for batches"),
     ],
