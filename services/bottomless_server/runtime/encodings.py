@@ -10,13 +10,17 @@ from typing import Final, Literal, cast
 import pyarrow as pa
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.model.limits import MIB
+from bottomless.model.limits import KIB, MIB
 
 ENCODINGS: Final = ("gzip", "zstd", "lz4")
-"""Each as one stream: RFC 1952, RFC 8878, and the LZ4 frame format."""
+"""RFC 1952, RFC 8878, and the LZ4 frame format: one member or frame, or several one after the other,
+which are the body together."""
+GZIP_MEMBER_COUNT_MAX: Final = 16_384
+"""A body of a million empty ones would be a bomb of another kind. `bgzip` makes 1,100 of 64 MiB."""
 
 _GZIP_WBITS: Final = 31
 _PIECE_SIZE: Final = MIB
+_GZIP_PIECE_SIZE: Final = 64 * KIB
 
 
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
@@ -32,17 +36,34 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _decode_gzip(body: bytes, limit: int) -> bytes:
+    """One member or several (RFC 1952, section 2.2), as `cat` and `bgzip` make them."""
+    parts: list[bytes] = []
+    size = member_count = 0
     decoder = zlib.decompressobj(_GZIP_WBITS)
-    try:
-        data = decoder.decompress(body, limit + 1)
-    except zlib.error:
-        raise _malformed() from None
-    if len(data) > limit:
-        raise _too_large(limit)
-    # One member only: a body of a million empty ones would be a bomb of another kind.
-    if not decoder.eof or decoder.unused_data:
+    # In pieces: a decoder copies what it was given beyond the end of its member.
+    pieces = (
+        body[start : start + _GZIP_PIECE_SIZE] for start in range(0, len(body), _GZIP_PIECE_SIZE)
+    )
+    for piece in pieces:
+        rest = piece
+        while rest:
+            if decoder.eof:
+                decoder = zlib.decompressobj(_GZIP_WBITS)
+            try:
+                part = decoder.decompress(rest, limit + 1 - size)
+            except zlib.error:
+                raise _malformed() from None
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+            rest = decoder.unused_data
+            member_count += decoder.eof
+            if member_count > GZIP_MEMBER_COUNT_MAX:
+                raise _malformed()
+    if not decoder.eof:
         raise _malformed()
-    return data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _decode(body: bytes, encoding: Literal["zstd", "lz4"], limit: int) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -41,8 +42,12 @@ HELD_SIZE_MAX: Final = 256 * KIB
 """Of a body that the application has not taken; then nothing is read until it does."""
 _REFUSED_COUNT_MAX: Final = 100
 """Connections beyond the bound that are told so; more are dropped without a word."""
-_PIPELINE_COUNT_MAX: Final = 100
-"""Requests of one connection that wait for the one before them."""
+PIPELINE_COUNT_MAX: Final = 100
+"""Requests of one connection that wait for the one before them; then it is read no further, until
+half of them are answered."""
+PIPELINE_PIECE_SIZE: Final = KIB
+"""What may hold too many requests is read in such pieces: so many bytes of them are too many."""
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 class Reading(Enum):
@@ -81,6 +86,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Of each request that has no answer yet, the oldest first."""
         self._declined: list[tuple[bytes, bytes]] = []
         """The framing of a body that the parser takes for another protocol."""
+        self._body_left = 0
+        """What the request that is being read said of its body and has not sent yet."""
+        self._held = b""
+        """What has come and is not read yet, since too many requests wait."""
         self._dropped = 0
         self._refusal: StoreError | None = None
         self._written = self._taken = 0
@@ -92,6 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: _Flow = _Flow(transport)
         over = len(self._watched) - self._bounds.connection_count_max
         self._watched.add(self)
         if over >= _REFUSED_COUNT_MAX:
@@ -102,6 +112,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._watched.remove(self)
         self._let_bodies_go()
+        self._held = b""
         super().connection_lost(exc)
         if self.cycle is not None:
             # It refers to this connection and this to it, until the collector of cycles comes
@@ -113,6 +124,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._reading is Reading.REST:
             self._drop(len(data))
             return
+        if self._held:
+            # It was on its way when reading stopped.
+            self._held += data
+            return
+        self._take(data)
+
+    def _take(self, data: bytes | memoryview) -> None:
         self._unset_keepalive_if_required()
         self._fed += len(data)
         try:
@@ -126,8 +144,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes | memoryview) -> None:
         while data:
+            if len(self.pipeline) >= PIPELINE_COUNT_MAX:
+                self._held = bytes(data)
+                self.flow.hold()
+                return
+            piece = data if self._has_room(data) else data[:PIPELINE_PIECE_SIZE]
             try:
-                self.parser.feed_data(data)
+                self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade as upgrade:
                 # No other protocol is spoken here: what follows is the body, or the next request.
                 data = data[upgrade.args[0] :]
@@ -135,13 +158,30 @@ class BoundedProtocol(HttpToolsProtocol):
                     framing, self._declined = self._declined, []
                     self.parser = body_parser(self, framing)
             else:
-                return
+                data = data[len(piece) :]
+
+    def _has_room(self, data: bytes | memoryview) -> bool:
+        """Whether all requests that may be in these bytes may wait."""
+        if len(data) <= PIPELINE_PIECE_SIZE or self._body_left >= len(data):
+            return True
+        # Of a body too, which only makes it more.
+        return len(self.pipeline) + bytes(data).count(_HEAD_END) <= PIPELINE_COUNT_MAX
+
+    def _read_on(self) -> None:
+        """Go on with what was held, once half of those that waited are answered."""
+        if not self._held or len(self.pipeline) > PIPELINE_COUNT_MAX // 2:
+            return
+        held, self._held = self._held, b""
+        if self.transport.is_closing() or self._reading is Reading.REST:
+            return
+        self.flow.let_go()
+        self._take(held)
+        if not self._held and not self.pipeline:
+            self.flow.resume_reading()
 
     # What the parser says
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= _PIPELINE_COUNT_MAX:
-            raise httptools.HttpParserError
         self._enter(Reading.HEAD)
         self._head_size = self._header_count = self._fed = 0
         super().on_message_begin()
@@ -164,12 +204,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._enter(Reading.BODY)
         self._body_sizes.append(0)
+        self._body_left = _declared_size(self.headers)
         if self.parser.should_upgrade():
             self._declined = framing_of(self.headers)
         self.cycle.transport = self._outgoing  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._fed, self._stall_seconds = 0, 0.0
+        self._body_left -= len(body)
         if self.cycle.response_complete:
             self._drop(len(body))
             return
@@ -200,6 +242,9 @@ class BoundedProtocol(HttpToolsProtocol):
             # What is left of the body may still come, within the bounds of lingering.
             self._seconds, self._dropped = 0.0, 0
         super().on_response_complete()
+        if self._held:
+            # Not here: it is called from within the answer of the request before.
+            self.loop.call_soon(self._read_on)
 
     def write(self, data: bytes | Gathered) -> None:
         """Send; what waits to be taken is counted."""
@@ -254,6 +299,9 @@ class BoundedProtocol(HttpToolsProtocol):
         return waiting
 
     def _spend(self, seconds: float) -> None:
+        if self._held:
+            # It is ours to go on.
+            return
         bounds = self._bounds
         answered = self.cycle is None or self.cycle.response_complete
         if self._reading is Reading.BODY and not answered:
@@ -336,6 +384,31 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_size > bounds.head_bytes_max or self._header_count > bounds.header_count_max:
             self._refusal = refusal()
             raise httptools.HttpParserError
+
+
+class _Flow(FlowControl):
+    """Uvicorn's, which begins to read again with every answer and every body that is asked for."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+
+    def hold(self) -> None:
+        """Read nothing until `let_go`."""
+        self._is_held = True
+        self.pause_reading()
+
+    def let_go(self) -> None:
+        self._is_held = False
+
+    def resume_reading(self) -> None:
+        if not self._is_held:
+            super().resume_reading()
+
+
+def _declared_size(headers: list[tuple[bytes, bytes]]) -> int:
+    """What the parser, which has checked it, knows of a body that has a length."""
+    return next((int(value) for name, value in headers if name == b"content-length"), 0)
 
 
 class _Outgoing:

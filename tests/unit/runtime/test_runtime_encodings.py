@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless_server.runtime.encodings import ENCODINGS, decode_body
+from bottomless_server.runtime.encodings import ENCODINGS, GZIP_MEMBER_COUNT_MAX, decode_body
 
 MIB = 1024 * 1024
 TEXT = b"stream " * 10_000
@@ -53,9 +53,24 @@ def test_what_is_cut_short_or_goes_on_or_is_none_is_refused(encoding: str) -> No
         assert error.faults[0].header == "content-encoding"
 
 
-def test_gzip_is_one_member_and_not_zlib() -> None:
-    assert refused(gzip.compress(b"a") * 2, "gzip").code is Code.BAD_HEADER
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_several_members_or_frames_are_one_body(encoding: str) -> None:
+    """A log that is packed piece by piece is sent as it lies there."""
+    pieces = [b"", TEXT, b"a", b"\0" * MIB, b"", random.Random(2).randbytes(200_000)]
+    body = b"".join(packed(piece, encoding) for piece in pieces)
+    whole = b"".join(pieces)
+    assert decode_body(body, encoding, len(whole)) == whole
+    assert refused(body, encoding, len(whole) - 1).code is Code.DECOMPRESSED_TOO_LARGE
+    for bad in (body + b"x", body[:-1], body + packed(TEXT, encoding)[:-1]):
+        assert refused(bad, encoding, 2 * len(whole)).code is Code.BAD_HEADER
+
+
+def test_gzip_is_not_zlib_and_has_a_bound_of_empty_members() -> None:
     assert refused(zlib.compress(b"a"), "gzip").code is Code.BAD_HEADER
+    assert refused(gzip.compress(b"a") + zlib.compress(b"a"), "gzip").code is Code.BAD_HEADER
+    empty = gzip.compress(b"")
+    assert decode_body(empty * GZIP_MEMBER_COUNT_MAX, "gzip", MIB) == b""
+    assert refused(empty * (GZIP_MEMBER_COUNT_MAX + 1), "gzip").code is Code.BAD_HEADER
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -19,7 +19,12 @@ from bottomless.model.limits import KIB, MIB
 from bottomless_server.runtime.connections import HttpBounds
 from bottomless_server.runtime.http import ClientGone, read_body, wrap
 from bottomless_server.runtime.listeners import Listener
-from bottomless_server.runtime.protocol import LINGER_BYTES
+from bottomless_server.runtime.protocol import (
+    LINGER_BYTES,
+    PIPELINE_COUNT_MAX,
+    PIPELINE_PIECE_SIZE,
+    BoundedProtocol,
+)
 
 P = ParamSpec("P")
 
@@ -254,13 +259,42 @@ async def test_a_request_before_one_that_is_refused_is_answered() -> None:
 
 
 @as_served
-async def test_a_connection_has_a_bound_on_requests_that_wait() -> None:
+async def test_a_connection_has_a_bound_on_requests_that_wait_and_all_are_answered() -> None:
+    """Doubt 4: of those beyond the bound the rest was dropped, where it is read no further."""
     app = App()
     async with listening(wrap(app)) as listener, connected(listener) as client:
-        await client.send(b"GET /wait HTTP/1.1\r\n\r\n" * 1000)
+        count = 3_000
+        await client.send(b"GET /wait HTTP/1.1\r\n\r\n" * count)
         await app.asked.wait()
+        [connection] = listener.connections._open
+        assert isinstance(connection, BoundedProtocol)
+        many = PIPELINE_COUNT_MAX + PIPELINE_PIECE_SIZE // len(b"GET /wait HTTP/1.1\r\n\r\n") + 1
+        assert PIPELINE_COUNT_MAX <= len(connection.pipeline) <= many
+        connection.look(3_600)
         app.go.set()
-        assert (await client.end()).count(b"HTTP/1.1 200") == 101
+        for _ in range(count):
+            assert await client.answer() == (200, b"/wait")
+        # Beside the bound nothing has changed: the connection goes on.
+        await client.send(GET)
+        assert (await client.answer())[0] == 200
+        assert listener.connections.body_bytes == 0
+
+
+@as_served
+async def test_bodies_among_many_requests_come_whole_and_in_order() -> None:
+    app = App()
+    async with listening(wrap(app)) as listener, connected(listener) as client:
+        sizes = [size % 700 for size in range(0, 30_000, 37)]
+        requests = [
+            b"POST /body HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % size
+            + b"\r\n\r\n".ljust(size, b"x")[:size]
+            for size in sizes
+        ]
+        sending = asyncio.create_task(client.send(b"".join(requests)))
+        for size in sizes:
+            assert await client.answer() == (200, str(size).encode())
+        await sending
+        assert listener.connections.body_bytes == 0
 
 
 @as_served
