@@ -32,6 +32,7 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.dispatch import Dispatcher
+from bottomless_server.runtime.endless import endless
 from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.identity.opening import open_gate
 from bottomless_server.runtime.listeners import internal_url
@@ -155,10 +156,12 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
     """
     loop = asyncio.get_running_loop()
     pause, started_at = RESTART_SECONDS_MIN, loop.time()
-    while True:
+
+    async def look() -> float:
+        nonlocal pause, started_at
         await asyncio.sleep(WATCH_SECONDS)
         if valkey.running:
-            continue
+            return 0
         if loop.time() - started_at > RESTART_SECONDS_MAX:
             pause = RESTART_SECONDS_MIN
         log.error("the embedded coordination store ended; it is started again")
@@ -166,9 +169,11 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
             valkey.spawn()
         except (CoordinationUnavailable, OSError) as error:
             log.error("the embedded coordination store does not start", error=str(error))  # noqa: TRY400
-        started_at = loop.time()
-        await asyncio.sleep(pause)
+        started_at, rest = loop.time(), pause
         pause = min(2 * pause, RESTART_SECONDS_MAX)
+        return rest
+
+    await endless("embedded-valkey", look)
 
 
 async def _serve(

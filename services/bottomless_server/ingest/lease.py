@@ -26,6 +26,7 @@ from bottomless.stores.streams import node_key
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
 from bottomless_server.ingest.pulse import wait_for
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +118,9 @@ class NodeLease:
     async def start(self) -> None:
         """Take the lease, if coordination answers, and go on renewing it."""
         await self.renew()
-        self._task = asyncio.create_task(self._keep(), name="node-lease")
+        renew_seconds = self._bounds.renew_ms / 1000
+        keeping = endless("node-lease", self._keep, pause_seconds_max=renew_seconds)
+        self._task = asyncio.create_task(keeping, name="node-lease")
 
     async def stop(self) -> None:
         """Give the lease up: nothing may be served any more."""
@@ -131,10 +134,10 @@ class NodeLease:
         with suppress(StoreError):
             await self._coordination.release(self._redis_key, self._value)
 
-    async def _keep(self) -> None:
-        while True:
-            await wait_for(self._slept, self._bounds.renew_ms / 1000)
-            await self.renew()
+    async def _keep(self) -> float:
+        await wait_for(self._slept, self._bounds.renew_ms / 1000)
+        await self.renew()
+        return 0
 
     async def renew(self) -> None:
         """Renew the lease now; what goes wrong is logged, and shows when it runs out."""

@@ -31,6 +31,7 @@ from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -71,15 +72,14 @@ class Leftovers:
 
     async def run(self) -> None:
         """Sweep for ever."""
-        while True:
-            try:
-                await self.sweep()
-            except (StoreError, OSError) as error:
-                log.warning("local logs were not swept", error=str(error))
-            except Exception:
-                # Keeping more is no harm; the next sweep begins anew.
-                log.exception("a sweep of local logs met a bug")
-            await asyncio.sleep(SWEEP_SECONDS)
+        await endless("ingest-leftovers", self._sweep_once)
+
+    async def _sweep_once(self) -> float:
+        try:
+            await self.sweep()
+        except (StoreError, OSError) as error:
+            log.warning("local logs were not swept", error=str(error))
+        return SWEEP_SECONDS
 
     async def sweep(self) -> None:
         """Put away what is no stream's log any more.

@@ -39,6 +39,7 @@ from bottomless_server.ingest.file_calls import FileCalls
 from bottomless_server.ingest.layout import staged_dir
 from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.staged_files import DamagedPlan, StagedFiles
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -249,16 +250,20 @@ class StagedBatches:
         """Sweep for ever, and let what is begun be finished; not at the start, since whoever asked
         for it may be about to ask again."""
         started = False
-        while True:
+
+        async def sweep() -> float:
+            nonlocal started
             try:
                 await self.sweep(is_begun)
                 if started:
                     await finish()
                 started = True
-            except Exception:
-                # Keeping more is no harm; the next sweep begins anew.
-                log.exception("a sweep of staged batches met a bug")
-            await asyncio.sleep(SWEEP_SECONDS)
+            except (StoreError, OSError) as error:
+                log.warning("staged batches were not swept", error=str(error))
+            return SWEEP_SECONDS
+
+        # Keeping more is no harm: after a bug the next sweep begins anew.
+        await endless("ingest-staged", sweep)
 
     async def sweep(self, is_begun: IsBegun) -> None:
         """Remove what has waited for its commit for too long.

@@ -43,6 +43,7 @@ from bottomless_server.ingest.producer_log import read_tracking, take_left
 from bottomless_server.ingest.recovery import Recovered, recover
 from bottomless_server.ingest.segments import LogBroken, RollBounds, SegmentLog
 from bottomless_server.ingest.surroundings import Surroundings, restated
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -90,7 +91,7 @@ class OwnedStreams:
         """Of the lease under which all claims were last confirmed."""
         self._to_claim: dict[StreamId, int] = {}
         """Streams to be claimed again, and how often that is still tried."""
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticking: list[asyncio.Task[None]] = []
 
     async def start(self, open_count: int) -> None:
         """Open every stream that has a directory here, some at once.
@@ -112,15 +113,17 @@ class OwnedStreams:
         await asyncio.gather(*(open_one(stream_id) for stream_id in self._local_ids()))
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
-        self._ticking = asyncio.create_task(self._tick(), name="ingest-files")
+        self._ticking = [
+            asyncio.create_task(endless("ingest-files", self._tick), name="ingest-files"),
+            asyncio.create_task(endless("ingest-claims", self._claim_due), name="ingest-claims"),
+        ]
 
     async def stop(self) -> None:
         """Close every stream; those that object storage holds whole are left clean."""
         self._stopping = True
-        if self._ticking is not None:
-            self._ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._ticking
+        for ticking in self._ticking:
+            ticking.cancel()
+        await asyncio.gather(*self._ticking, return_exceptions=True)
         for opening in list(self._opening.values()):
             with suppress(StoreError):
                 await opening
@@ -316,20 +319,21 @@ class OwnedStreams:
         self._closed(appender)
         self._around.tracking_room.leave(appender.tracking)
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            for appender in list(self._open.values()):
-                if appender.stopped is None:
-                    appender.tick()
-                elif appender.closed:
-                    await self._let_go(appender)
-            self._rest_oldest()
-            try:
-                await self._claim_again()
-                await self._confirm_again()
-            except Exception:
-                log.exception("claiming streams again met a bug")
+    async def _tick(self) -> float:
+        await asyncio.sleep(TICK_SECONDS)
+        for appender in list(self._open.values()):
+            if appender.stopped is None:
+                appender.tick()
+            elif appender.closed:
+                await self._let_go(appender)
+        self._rest_oldest()
+        return 0
+
+    async def _claim_due(self) -> float:
+        await asyncio.sleep(TICK_SECONDS)
+        await self._claim_again()
+        await self._confirm_again()
+        return 0
 
     def _rest_oldest(self) -> None:
         """Keep the number of open files bounded: of ten thousand streams few are written at once."""

@@ -33,6 +33,7 @@ from bottomless.stores.objects import put_object
 from bottomless.stores.streams import delete_later, stream_key
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.failing_deletes import queue_later
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -54,14 +55,14 @@ class ConsumerSnapshots:
 
     async def run(self) -> None:
         """Make passes for ever; two fit into the time that is promised."""
-        while True:
-            try:
-                await self.make_pass()
-            except StoreError as error:
-                log.warning("consumer offsets are not in the object store", error=str(error))
-            except Exception:
-                log.exception("a pass over consumer offsets met a bug")
-            await asyncio.sleep(self._context.settings.manifest_consumer_snapshot_ms / 2000)
+        await endless("manifest-consumer-snapshots", self._pass_once)
+
+    async def _pass_once(self) -> float:
+        try:
+            await self.make_pass()
+        except StoreError as error:
+            log.warning("consumer offsets are not in the object store", error=str(error))
+        return self._context.settings.manifest_consumer_snapshot_ms / 2000
 
     def forget(self) -> None:
         """Know nothing of what snapshots hold."""

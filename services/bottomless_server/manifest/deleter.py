@@ -19,7 +19,6 @@ queue for later (`failing_deletes.py`): neither a stream that cannot be read nor
 cannot be deleted stops what is due of others.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -40,6 +39,7 @@ from bottomless_server.manifest.expansion import Expansion, expand
 from bottomless_server.manifest.failing_deletes import FailingDeletes, queue_later
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.resolver import load_root
+from bottomless_server.runtime.endless import endless
 from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
@@ -78,19 +78,17 @@ class Deleter:
 
     async def run(self) -> None:
         """Make passes for ever."""
-        while True:
-            more = False
-            try:
-                await self.make_pass()
-                more = self._more
-            except StoreError as error:
-                log.warning("a pass of the deleter failed", error=str(error))
-            except Exception:
-                # Deleting less is no harm; the next pass begins anew.
-                log.exception("a pass of the deleter met a bug")
-            await asyncio.sleep(
-                0 if more else self._context.settings.manifest_delete_interval_ms / 1000
-            )
+        # Deleting less is no harm: after a bug the next pass begins anew.
+        await endless("manifest-deleter", self._pass_once)
+
+    async def _pass_once(self) -> float:
+        try:
+            await self.make_pass()
+            if self._more:
+                return 0
+        except StoreError as error:
+            log.warning("a pass of the deleter failed", error=str(error))
+        return self._context.settings.manifest_delete_interval_ms / 1000
 
     async def make_pass(self) -> int:
         """Delete what is due now; returns how many members were settled.

@@ -5,7 +5,6 @@ processes start. One process begins it, under a lease; after a crash between the
 the note of the next time it is begun once more, which is harmless.
 """
 
-import asyncio
 from typing import Final
 
 import structlog
@@ -17,6 +16,7 @@ from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.garbage import GC, gc_arguments
 from bottomless_server.manifest.operations import Operations
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -35,15 +35,15 @@ class GarbageTimer:
 
     async def run(self) -> None:
         """Look for ever whether one is due; at once to the end if there is to be none."""
-        interval_ms = self._context.settings.manifest_gc_interval_ms
-        while interval_ms > 0:
-            try:
-                await self.look()
-            except StoreError as error:
-                log.warning("no garbage collection was begun", error=str(error))
-            except Exception:
-                log.exception("the timer of the garbage collection met a bug")
-            await asyncio.sleep(min(interval_ms / 1000, _LOOK_SECONDS))
+        if self._context.settings.manifest_gc_interval_ms > 0:
+            await endless("manifest-garbage-timer", self._look_once)
+
+    async def _look_once(self) -> float:
+        try:
+            await self.look()
+        except StoreError as error:
+            log.warning("no garbage collection was begun", error=str(error))
+        return min(self._context.settings.manifest_gc_interval_ms / 1000, _LOOK_SECONDS)
 
     async def look(self) -> bool:
         """Begin a collection if one is due; whether it did.

@@ -13,7 +13,6 @@ a day while it has an end. With what a crash leaves behind each step:
   more; then its object goes, then its record.
 """
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +27,7 @@ from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.failing_deletes import queue_later
 from bottomless_server.manifest.key_reconciling import RECONCILE_MS, reconcile_keys
 from bottomless_server.manifest.keys import CREATION_MS, Keys
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -45,14 +45,14 @@ class KeyUpkeep:
 
     async def run(self) -> None:
         """Make passes for ever."""
-        while True:
-            try:
-                await self.make_pass()
-            except StoreError as error:
-                log.warning("API keys cannot be looked after", error=str(error))
-            except Exception:
-                log.exception("a pass over API keys met a bug")
-            await asyncio.sleep(self._context.settings.manifest_key_interval_ms / 1000)
+        await endless("manifest-keys", self._pass_once)
+
+    async def _pass_once(self) -> float:
+        try:
+            await self.make_pass()
+        except StoreError as error:
+            log.warning("API keys cannot be looked after", error=str(error))
+        return self._context.settings.manifest_key_interval_ms / 1000
 
     async def make_pass(self) -> None:
         """Do what is due now; what fails stays due, and keeps nothing else from being done.

@@ -29,6 +29,7 @@ from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.fates import Fate
 from bottomless_server.manifest.freeing import free
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -57,8 +58,12 @@ class Mutator:
         self._news = asyncio.Event()
         self._busy = self._closed = False
         self._tasks = (
-            asyncio.create_task(self._run(), name=f"manifest {stream_id}"),
-            asyncio.create_task(self._tell_owner(), name=f"published {stream_id}"),
+            asyncio.create_task(
+                endless("manifest-stream", self._do_next), name=f"manifest {stream_id}"
+            ),
+            asyncio.create_task(
+                endless("manifest-published", self._tell_owner), name=f"published {stream_id}"
+            ),
         )
 
     @property
@@ -114,16 +119,16 @@ class Mutator:
             if not answer.done():
                 answer.set_exception(_draining())
 
-    async def _run(self) -> None:
-        while True:
-            work, answer = await self._next()
-            self._busy = True
-            try:
-                await self._do(work, answer)
-            finally:
-                self._busy = False
-                if answer is not None and not answer.done():
-                    answer.set_exception(_draining())
+    async def _do_next(self) -> float:
+        work, answer = await self._next()
+        self._busy = True
+        try:
+            await self._do(work, answer)
+        finally:
+            self._busy = False
+            if answer is not None and not answer.done():
+                answer.set_exception(_draining())
+        return 0
 
     async def _next(self) -> tuple[Work[Any], asyncio.Future[Any] | None]:
         """The next work from the mailbox, or the committer's own when its time has come."""
@@ -193,28 +198,26 @@ class Mutator:
         """Send the owner what is published once more."""
         self._news.set()
 
-    async def _tell_owner(self) -> None:
-        while True:
-            await self._news.wait()
+    async def _tell_owner(self) -> float:
+        await self._news.wait()
+        self._news.clear()
+        for seconds in (*_TELL_RETRY_SECONDS, None):
+            # Read anew each time: the owner needs only the newest, and may be another.
+            record = self.record
+            if record is None or record.owner_url is None or record.published_next == 0:
+                break
+            if await self._context.owners.published(
+                record.owner_url, record.stream_id, record.published_next, record.version
+            ):
+                break
+            if seconds is None:
+                log.warning("the owner does not hear what is published", stream_id=self.stream_id)
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
             self._news.clear()
-            for seconds in (*_TELL_RETRY_SECONDS, None):
-                # Read anew each time: the owner needs only the newest, and may be another.
-                record = self.record
-                if record is None or record.owner_url is None or record.published_next == 0:
-                    break
-                if await self._context.owners.published(
-                    record.owner_url, record.stream_id, record.published_next, record.version
-                ):
-                    break
-                if seconds is None:
-                    log.warning(
-                        "the owner does not hear what is published", stream_id=self.stream_id
-                    )
-                    break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await self._news.wait()
-                self._news.clear()
+        return 0
 
 
 class Mutators:

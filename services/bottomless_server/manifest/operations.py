@@ -34,6 +34,7 @@ from bottomless.stores.operations import (
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.failing_deletes import queue_later
 from bottomless_server.manifest.held_lease import held_lease
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -188,23 +189,24 @@ class Operations:
     async def run(self) -> None:
         """Carry out what is due, for ever; cancelled, it leaves everything as the last steps did."""
         try:
-            while True:
-                self._news.clear()
-                try:
-                    await self.make_pass()
-                except StoreError as error:
-                    log.warning("operations cannot be looked at", error=str(error))
-                except Exception:
-                    log.exception("a pass over the operations met a bug")
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        self._context.settings.manifest_operation_interval_ms / 1000
-                    ):
-                        await self._news.wait()
+            await endless("manifest-operations", self._pass_once)
         finally:
             for task in self._working.values():
                 task.cancel()
             await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    async def _pass_once(self) -> float:
+        self._news.clear()
+        try:
+            await self.make_pass()
+        except StoreError as error:
+            log.warning("operations cannot be looked at", error=str(error))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(
+                self._context.settings.manifest_operation_interval_ms / 1000
+            ):
+                await self._news.wait()
+        return 0
 
     async def make_pass(self) -> None:
         """Begin to work on what is due now and nobody works on."""

@@ -17,6 +17,7 @@ from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.stores.generation import check_generation, held_generation, is_regressed
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.internal_key_routes import ROOT_PATH
+from bottomless_server.runtime.endless import endless
 from bottomless_server.runtime.http import request_id_of, send_problem
 
 log = structlog.get_logger(__name__)
@@ -61,14 +62,15 @@ class Regression:
 
     async def watch(self) -> None:
         """Look again and again."""
-        while True:
-            await asyncio.sleep(self._context.settings.manifest_generation_check_ms / 1000)
-            try:
-                await self.look_again()
-            except StoreError as error:
-                log.warning("the generation cannot be looked at", error=str(error))
-            except Exception:
-                log.exception("a look at the generation met a bug")
+        await endless("manifest-generation", self._watch_once)
+
+    async def _watch_once(self) -> float:
+        await asyncio.sleep(self._context.settings.manifest_generation_check_ms / 1000)
+        try:
+            await self.look_again()
+        except StoreError as error:
+            log.warning("the generation cannot be looked at", error=str(error))
+        return 0
 
     async def look_again(self) -> None:
         """Find out whether it is still as it was, and act on it.

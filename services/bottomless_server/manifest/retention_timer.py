@@ -21,6 +21,7 @@ from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.verdict import Verdict, limits_of
 from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.retention import evaluate
+from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
@@ -46,15 +47,15 @@ class RetentionTimer:
 
     async def run(self) -> None:
         """Walk for ever."""
-        while True:
-            try:
-                await self.walk()
-            except StoreError as error:
-                log.warning("the walk of retention failed", error=str(error))
-            except Exception:
-                # Deleting less is no harm; the next walk begins anew.
-                log.exception("the walk of retention met a bug")
-            await asyncio.sleep(self._context.settings.manifest_retention_interval_ms / 1000)
+        # Deleting less is no harm: after a bug the next walk begins anew.
+        await endless("manifest-retention", self._walk_once)
+
+    async def _walk_once(self) -> float:
+        try:
+            await self.walk()
+        except StoreError as error:
+            log.warning("the walk of retention failed", error=str(error))
+        return self._context.settings.manifest_retention_interval_ms / 1000
 
     async def walk(self) -> int:
         """Evaluate every stream that has a limit; how many there were, 0 if another walks.

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import StoreError
 from bottomless_server.runtime.connections import Connections
+from bottomless_server.runtime.endless import loop_failures
 from bottomless_server.runtime.http import method_not_allowed, parse_query, request_id_of
 from bottomless_server.runtime.problems import send_problem
 from bottomless_server.runtime.route_templates import RouteTemplates
@@ -66,6 +67,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self.registry.register(_Asking(_loop_metrics))
         self.templates = RouteTemplates(())
         """Set when the applications are there."""
         self._requests = Counter(
@@ -170,6 +172,17 @@ class _Asking(Collector):
     def describe(self) -> Sequence[Metric]:
         # Else it would be asked when it is registered, before its service started.
         return ()
+
+
+def _loop_metrics() -> Iterable[Metric]:
+    failed = CounterMetricFamily(
+        "bottomless_loop_failures",
+        "Rounds of a lasting loop that failed as nobody expected.",
+        labels=["loop"],
+    )
+    for loop, count in loop_failures().items():
+        failed.add_metric([loop], count)
+    return (failed,)
 
 
 def _connection_metrics(listeners: Mapping[str, Connections]) -> Iterable[Metric]:

@@ -5,10 +5,10 @@ known any more and everything with unpublished data comes again, which the cutte
 how to take. So nothing has to be remembered here, and nothing can be missed.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from bottomless_server.runtime.endless import endless
 from bottomless_server.uploader.calls import Commits, IngestCalls, StreamCommit
 from bottomless_server.uploader.failures import Failures, Retries
 
@@ -36,9 +36,11 @@ class CommitFeed:
 
     async def run(self) -> None:
         """Follow until cancelled; an ingest that does not answer is asked again without end."""
-        while True:
-            await self._retries.forever(self.failures, "commits", self._poll)
-            await asyncio.sleep(PAUSE_SECONDS)
+        await endless("uploader-commits", self._poll_once)
+
+    async def _poll_once(self) -> float:
+        await self._retries.forever(self.failures, "commits", self._poll)
+        return PAUSE_SECONDS
 
     async def look(self) -> None:
         """Ask once what is new, without waiting for more.

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from bottomless.errors import StoreError
+from bottomless_server.runtime.endless import endless
 from bottomless_server.uploader.calls import CallPeers, IngestCalls, ManifestCalls, StreamCommit
 from bottomless_server.uploader.failures import Failures, Retries
 from bottomless_server.uploader.feed import CommitFeed
@@ -43,15 +44,17 @@ class NodeFeeds:
     async def run(self) -> None:
         """Follow until cancelled."""
         try:
-            while True:
-                await self._retries.forever(self._failures, "nodes", self._refresh)
-                await asyncio.sleep(self._every_ms / 1000)
+            await endless("uploader-nodes", self._refresh_once)
         finally:
             for _, task in self._feeds.values():
                 task.cancel()
             await asyncio.gather(
                 *(task for _, task in self._feeds.values()), return_exceptions=True
             )
+
+    async def _refresh_once(self) -> float:
+        await self._retries.forever(self._failures, "nodes", self._refresh)
+        return self._every_ms / 1000
 
     async def look(self) -> None:
         """Ask every node once what is new, without waiting for more."""

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
+from bottomless_server.runtime.endless import endless
 from bottomless_server.uploader.calls import IngestCalls, StreamCommit
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
@@ -73,16 +74,19 @@ class StreamTask:
 
     async def run(self) -> None:
         """Upload until nothing is left that was seen; between that fact and the end nothing waits."""
-        while not self._stopping:
-            try:
-                finished = await self._parts.retries.forever(
-                    self.failures, "session", self._run_session, frozenset({Code.STREAM_NOT_FOUND})
-                )
-            except NotFound:
-                log.info("the stream is gone", stream_id=self._stream_id)
-                return
-            if finished and (self._draining or not self.cutter.uncut):
-                return
+        await endless("uploader-stream", self._upload_once)
+
+    async def _upload_once(self) -> float | None:
+        if self._stopping:
+            return None
+        try:
+            finished = await self._parts.retries.forever(
+                self.failures, "session", self._run_session, frozenset({Code.STREAM_NOT_FOUND})
+            )
+        except NotFound:
+            log.info("the stream is gone", stream_id=self._stream_id)
+            return None
+        return None if finished and (self._draining or not self.cutter.uncut) else 0
 
     async def _run_session(self) -> bool:
         """Run one session; whether it came to its end, or the next is to begin at once.

@@ -273,3 +273,52 @@ async def test_without_that_fence_it_acknowledges_what_will_be_lost(
     answer = await house.append("after the fence")
 
     assert (answer.status_code, answer.json()["first_offset"]) == (200, before)
+
+
+async def test_one_unexpected_exception_does_not_end_the_renewal_of_the_lease(
+    tmp_path: Path,
+) -> None:
+    """What uvloop raises of a connection that is closed is no StoreError: no test let a call fail
+    as it is not known to fail."""
+    house = House(tmp_path / "ingest", ingest_renew_ms=20)
+    await (await house.declare()).start()
+    real: HoldCall = house.coordination.hold
+    renewed = asyncio.Event()
+
+    async def broken(key: str, value: bytes, ttl_ms: int) -> Hold:
+        vars(house.coordination)["hold"] = healthy
+        raise RuntimeError("the handler is closed")
+
+    async def healthy(key: str, value: bytes, ttl_ms: int) -> Hold:
+        renewed.set()
+        return await real(key, value, ttl_ms)
+
+    vars(house.coordination)["hold"] = broken
+    async with asyncio.timeout(60):
+        await renewed.wait()
+
+    assert (await house.append("a")).status_code == 200
+    await house.aclose()
+
+
+async def test_without_the_last_resort_of_loops_one_exception_ends_the_renewal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def bare(_: str, step: Callable[[], Awaitable[float]], **__: float) -> None:
+        while True:
+            await step()
+
+    async def broken(key: str, value: bytes, ttl_ms: int) -> Hold:
+        raise RuntimeError("the handler is closed")
+
+    monkeypatch.setattr(lease_module, "endless", bare)
+    house = House(tmp_path / "ingest", ingest_renew_ms=20)
+    await (await house.declare()).start()
+    vars(house.coordination)["hold"] = broken
+    task = house.lease._task
+    assert task is not None
+
+    await eventually(task.done)
+    assert isinstance(task.exception(), RuntimeError)
+    house.lease._task = None
+    await house.aclose()
