@@ -48,7 +48,7 @@ class Town:
         """
         sent = {"content-type": "application/json", **(headers or {})}
         raw = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
-        data = b"" if body is None else orjson.dumps(body)
+        data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
         request = Request(method, path, query.encode(), raw, data)
         try:
             reply = await self.network.ask("client", program.public_url, request, ANSWER_SECONDS)

@@ -43,6 +43,7 @@ STOP_SECONDS: Final = 20.0
 
 INGEST: Final[dict[str, Any]] = {
     "ingest_segment_size_max": 65_536,
+    "ingest_group_bytes_max": 4_096,
     "ingest_local_keep_ms": 200,
     "ingest_lease_ms": 3_000,
     "ingest_lease_margin_ms": 500,

@@ -32,6 +32,7 @@ from simulation.programs import (
     reader_program,
     uploader_program,
 )
+from simulation.staged_writer import StagedWriter
 from simulation.story import Story
 from simulation.trouble import Trouble
 
@@ -114,7 +115,7 @@ class Simulation:
         works: list[Any] = []
         for stream in self.streams:
             watch, name = self.watches[stream.name], stream.name
-            for kind in (StrictProducer, StrictProducer, PlainWriter):
+            for kind in (StrictProducer, StrictProducer, PlainWriter, StagedWriter):
                 who = f"{name}-w{len(works)}"
                 works.append(kind(self.town, stream, who, self.chance(who)).run())
             works += [
@@ -217,6 +218,7 @@ class Simulation:
             if vanished:
                 raise Broken(f"{stream.name}: {vanished[:3]} were read once, and are gone")
             self._check_order(stream)
+            stream.require_promised(floor)
             self.story.tell("client", f"read {stream.name}, {reader.record_count} records")
 
     async def _look_past_the_neighbour(self) -> None:
