@@ -237,7 +237,8 @@ class Simulation:
         def gone() -> bool:
             service = self.manifest.service
             assert isinstance(service, ManifestService)
-            # While its clock is doubted it deletes nothing, by design.
+            # While its clock is doubted it deletes nothing, by design. That is so in most seeds, so
+            # that the model, and not this, is what holds the deleter to it.
             return service._context.time.doubt is not None or due.isdisjoint(
                 neighbour.waiting(coordination, BEGIN_MS + int(self.loop.time() * 1000))
             )
