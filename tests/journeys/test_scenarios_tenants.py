@@ -17,7 +17,7 @@ from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
 
 OPERATIONS = {operation.name: operation for operation in documented(*PUBLIC)}
-OPEN = ("/livez", "/readyz", "/openapi.json")
+OPEN = ("/", "/livez", "/readyz", "/openapi.json")
 
 NAMING = sorted(name for name in OPERATIONS if "{" in name)
 """Operations that name something."""
@@ -145,6 +145,9 @@ def said(answer: httpx.Response) -> tuple[int, Any, Mapping[str, str]]:
     body = answer.json() if answer.content else None
     if isinstance(body, dict):
         assert body.pop("request_id") == answer.headers["request-id"]
+        # The name of a stream that there is not is the one that the request has in its path.
+        if (named := body.pop("stream", None)) is not None:
+            assert named in answer.request.url.path.split("/")
     return answer.status_code, body, headers
 
 
