@@ -4,14 +4,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.nginx import CONFIGURATION
 from support.processes import FourProcesses
+from support.prometheus import answer, metrics_of, rules, running_prometheus, targets
 from support.waiting import until
 
 from bottomless_server.ingest.settings import IngestSettings
@@ -204,9 +208,9 @@ def test_every_setting_that_the_docs_name_exists() -> None:
     assert UNAUTHENTICATED in named <= known
 
 
-@pytest.fixture
-def composed(tmp_path: Path) -> Any:
-    with running_composition(tmp_path) as running:
+@pytest.fixture(scope="module")
+def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
+    with running_composition(tmp_path_factory.mktemp("composed")) as running:
         yield running
 
 
@@ -248,6 +252,53 @@ def test_a_record_goes_all_the_way_through_the_composition(composed: Composed) -
         assert [record["value"] for record in read.json()["records"]] == ["one"]
         (fragment,) = client.get(f"{stream}/fragments").raise_for_status().json()["fragments"]
         assert fragment["last_offset"] == 0
+
+
+def scraped(composed: Composed, text: str) -> str:
+    """A text with addresses that Prometheus asks, as they are on this machine."""
+    return composed.placed("manifest", text)
+
+
+def test_each_service_serves_the_metrics_that_its_alarms_name(composed: Composed) -> None:
+    """What the shipped Prometheus would find, also where none is installed."""
+    known: set[str] = set()
+    for name, address in targets().items():
+        shown = httpx.get(f"http://{scraped(composed, address)}/metrics").raise_for_status()
+        assert f"bottomless_{name}_" in shown.text
+        for family in text_string_to_metric_families(shown.text):
+            ends = ("", "_total", "_bucket", "_count")
+            known |= {f"{family.name}{end}" for end in ends}
+    for rule in rules():
+        named = metrics_of(rule["expr"])
+        assert named or rule["expr"] == 'up{job="bottomless"} == 0'
+        assert named <= known, rule["alert"]
+
+
+def test_a_real_prometheus_reaches_every_service_and_knows_every_metric(
+    composed: Composed, tmp_path: Path
+) -> None:
+    def up() -> bool:
+        active = answer(prometheus, "targets")["activeTargets"]
+        return len(active) == len(SERVICES) and all(one["health"] == "up" for one in active)
+
+    def evaluated() -> list[dict[str, Any]]:
+        (group,) = answer(prometheus, "rules")["groups"]
+        found: list[dict[str, Any]] = group["rules"]
+        return found if all(rule["health"] != "unknown" for rule in found) else []
+
+    def asked(query: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = answer(prometheus, "query", query=query)["result"]
+        return found
+
+    with running_prometheus(tmp_path / "prometheus", partial(scraped, composed)) as prometheus:
+        until(up, what="all targets up")
+        found = until(evaluated, what="every rule evaluated")
+        assert {rule["name"] for rule in found} == {rule["alert"] for rule in rules()}
+        assert {rule["health"] for rule in found} == {"ok"}
+        for metric in {metric for rule in rules() for metric in metrics_of(rule["expr"])}:
+            until(partial(asked, metric), what=metric)
+        reached = asked('up{job="bottomless"} == 1')
+        assert {one["metric"]["service"] for one in reached} == set(SERVICES)
 
 
 def test_the_check_of_health_fails_where_nobody_answers(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""deploy/prometheus: it asks what the composition serves, and its alarms fire when they should.
+
+The checks before these looked at the metrics that the alarms name, and at no target: the example
+asked four addresses at which nobody listened, and one of the four metrics that docs/how-to/watch.md
+tells people to watch had no alarm.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.prometheus import DIRECTORY, metrics_of, promtool, rules, targets
+
+from deploy.composition import ROOT, SERVICES, service
+
+LISTEN = "BOTTOMLESS_METRICS_LISTEN"
+
+
+def test_what_is_scraped_is_where_the_composition_serves_metrics() -> None:
+    served = {
+        name: service(name)["environment"][LISTEN].replace("0.0.0.0", name) for name in SERVICES
+    }
+    assert targets() == served
+    # The only files that it loads are those that lie beside it.
+    shipped = yaml.safe_load((DIRECTORY / "prometheus.yml").read_text())
+    assert shipped["rule_files"] == ["alerts.yml"]
+    assert {path.name for path in DIRECTORY.iterdir()} == {"prometheus.yml", "alerts.yml"}
+
+
+def test_each_metric_that_the_guide_tells_people_to_watch_has_an_alarm() -> None:
+    page = (ROOT / "docs" / "how-to" / "watch.md").read_text()
+    named = set(re.findall(r"^\| `(bottomless_\w+)` \|", page, re.MULTILINE))
+    assert len(named) == 4
+    assert named <= {metric for rule in rules() for metric in metrics_of(rule["expr"])}
+
+
+def test_prometheus_takes_the_files() -> None:
+    promtool("check", "rules", str(DIRECTORY / "alerts.yml"))
+    promtool("check", "config", str(DIRECTORY / "prometheus.yml"))
+
+
+@pytest.mark.parametrize(
+    ("alarm", "series", "values", "fires"),
+    [
+        # A healthy stream of the defaults: cut each minute, then nothing is left.
+        ("UploaderLags", "uploader_lag_seconds", "0 30 60 0x60", False),
+        ("UploaderLags", "uploader_lag_seconds", "0+60x60", True),
+        ("CoordinationRegressed", "manifest_regressed", "0x30", False),
+        ("CoordinationRegressed", "manifest_regressed", "0x20 1x10", True),
+        ("LiveObjectWasDue", "manifest_refused_deletes_total", "3x30", False),
+        ("LiveObjectWasDue", "manifest_refused_deletes_total", "0x20 1x10", True),
+        ("LoopFails", 'loop_failures_total{service="ingest", loop="lease"}', "0x20 1x10", True),
+    ],
+)
+def test_an_alarm_fires_when_it_should(
+    alarm: str, series: str, values: str, fires: bool, tmp_path: Path
+) -> None:
+    """Asked of Prometheus' own evaluation, half an hour after the first value."""
+    name = f"Bottomless{alarm}"
+    (rule,) = [rule for rule in rules() if rule["alert"] == name]
+    labels = dict(re.findall(r'(\w+)="(\w+)"', series))
+    summary = rule["annotations"]["summary"]
+    for label, text in labels.items():
+        summary = summary.replace(f"{{{{ $labels.{label} }}}}", text)
+    fired = {"exp_labels": rule["labels"] | labels, "exp_annotations": {"summary": summary}}
+    case: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": f"bottomless_{series}", "values": values}],
+        "alert_rule_test": [
+            {"eval_time": "30m", "alertname": name, "exp_alerts": [fired] if fires else []}
+        ],
+    }
+    told = tmp_path / "case.yml"
+    told.write_text(
+        yaml.safe_dump({"rule_files": [str(DIRECTORY / "alerts.yml")], "tests": [case]})
+    )
+    promtool("test", "rules", str(told))
