@@ -11,7 +11,9 @@ from bottomless.coordination.base import (
     CoordinationConflict,
     Due,
     Hold,
+    IndexFull,
     Member,
+    Room,
 )
 from bottomless.errors import Fenced
 from contracts.conftest import Shared
@@ -279,6 +281,72 @@ async def test_an_index_changes_with_its_transaction_or_not_at_all(shared: Share
         await shared.coordination.transact(["a"], change, attempts=2)
 
     assert await shared.coordination.members("index", b"", 10) == []
+
+
+def entering(member: bytes) -> Changes:
+    return Changes({"a": b"mine"}, members=[Member("index", member, True)])
+
+
+async def test_a_member_without_room_in_its_index_changes_nothing(
+    coordination: Coordination,
+) -> None:
+    await enter(coordination, b"first", b"second")
+    with pytest.raises(IndexFull):
+        await coordination.transact(
+            ["a"], lambda _: entering(b"third"), room=Room("index", b"third", 2)
+        )
+    assert await coordination.get("a") is None
+    assert await coordination.member_count("index") == 2
+    # What is in already needs no room, and what does not enter neither.
+    await coordination.transact(
+        ["a"], lambda _: entering(b"first"), room=Room("index", b"first", 1)
+    )
+    await coordination.transact(
+        ["b"], lambda _: Changes({"b": b"1"}), room=Room("index", b"third", 2)
+    )
+    assert await coordination.get_many(["a", "b"]) == [b"mine", b"1"]
+
+
+async def test_members_that_enter_at_once_find_room_for_as_many_as_there_may_be(
+    coordination: Coordination,
+) -> None:
+    members = [f"{number:02}".encode() for number in range(9)]
+
+    async def one(member: bytes) -> bool:
+        try:
+            await coordination.transact(
+                [member.decode()],
+                lambda _: Changes(members=[Member("index", member, True)]),
+                100,
+                Room("index", member, 5),
+            )
+        except IndexFull:
+            return False
+        return True
+
+    entered = await asyncio.gather(*map(one, members))
+    assert sum(entered) == 5
+    assert await coordination.member_count("index") == 5
+
+
+async def test_a_change_of_another_index_is_no_conflict(coordination: Coordination) -> None:
+    """Nor is it one to enter what is there: each commit of each consumer does."""
+    await enter(coordination, b"m")
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def others() -> None:
+        await begun.wait()
+        await enter(coordination, b"m")
+        changes = Changes(members=[Member("other", b"m", True)])
+        await coordination.transact(["none"], lambda _: changes)
+        ended.set()
+
+    task = asyncio.create_task(others())
+    begun.set()
+    await coordination.transact(["a"], lambda _: entering(b"n"), 1, Room("index", b"n", 2))
+    await ended.wait()
+    await task
+    assert await coordination.members("index", b"", 10) == [b"m", b"n"]
 
 
 async def test_several_values_are_read_at_once(coordination: Coordination) -> None:

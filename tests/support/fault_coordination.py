@@ -17,6 +17,7 @@ from bottomless.coordination.base import (
     CoordinationUnknown,
     Due,
     Hold,
+    Room,
 )
 from bottomless.coordination.memory import MemoryCoordination
 from support.wire import Lost, Wire
@@ -43,17 +44,25 @@ class FaultCoordination(MemoryCoordination):
         return await self._read("get", lambda: MemoryCoordination.get_many(self, redis_keys))
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         assert redis_keys
+        keys = [*redis_keys, *([room.redis_key] if room else [])]
 
-        async def watch() -> tuple[list[int], Mapping[str, bytes | None]]:
-            return self._watched(redis_keys), {key: self._value(key) for key in redis_keys}
+        async def watch() -> tuple[list[int], Mapping[str, bytes | None], tuple[int, bool]]:
+            values = {key: self._value(key) for key in redis_keys}
+            return self._watched(keys), values, self._filled(room) if room else (0, False)
 
         for _ in range(attempts):
-            watched, values = await self._read("watch", watch)
+            watched, values, filled = await self._read("watch", watch)
             changes = change(values)
-            if await self._execute(redis_keys, watched, changes):
+            if room is not None:
+                room.check(changes, *filled)
+            if await self._execute(keys, watched, changes):
                 return changes
         raise CoordinationConflict("others changed the same keys at every attempt")
 

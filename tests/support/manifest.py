@@ -15,6 +15,7 @@ from bottomless.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
+    Room,
 )
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
@@ -118,7 +119,11 @@ class FaultyCoordination(MemoryCoordination):
         self._late: list[tuple[Sequence[str], list[int], Changes]] = []
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         if self.before_transact is not None:
             happen, self.before_transact = self.before_transact, None
@@ -127,12 +132,13 @@ class FaultyCoordination(MemoryCoordination):
         if fault is Fault.UNAVAILABLE:
             raise CoordinationUnavailable("nobody answers")
         if fault is Fault.LOST_LATE:
-            watched = self._watched(redis_keys)
+            keys = [*redis_keys, *([room.redis_key] if room else [])]
+            watched = self._watched(keys)
             changes = change({key: self._value(key) for key in redis_keys})
-            self._late.append((redis_keys, watched, changes))
+            self._late.append((keys, watched, changes))
             raise CoordinationUnknown("the reply was lost")
         self.fuse.burn()
-        changes = await super().transact(redis_keys, change, attempts)
+        changes = await super().transact(redis_keys, change, attempts, room)
         self.fuse.burn()
         if fault is Fault.LOST_APPLIED:
             raise CoordinationUnknown("the reply was lost")

@@ -10,8 +10,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.coordination.base import CoordinationUnknown
-from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Overloaded, Unavailable
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Unavailable
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.limits import KIB, OFFSET_MAX
 from bottomless.model.names import Reference, parse_reference
@@ -19,12 +18,12 @@ from bottomless.model.stream import StreamRecord
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless_server.manifest.bounds import StreamBounds
 from bottomless_server.manifest.closed_body import JSON, ClosedBody, read_closed_body
+from bottomless_server.manifest.consumer_commits import ConsumerCommits
 from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.consumers import (
     Commit,
     check_committed,
-    commit,
     describe_offset,
     offset_etag,
     offset_not_found,
@@ -78,6 +77,7 @@ class _Routes:
         self._snapshots = snapshots
         self._paging = paging
         self._offsets = ConsumerOffsets(context.coordination)
+        self._commits = ConsumerCommits(context)
 
     async def list(self, request: Request) -> Response:
         query = parse_query(request.scope, PAGING)
@@ -115,7 +115,7 @@ class _Routes:
         check_stream_id(record, body.expect_stream_id)
         first_offset, committed_next = await self._ends(record)
         self._check(asked, record, committed_next)
-        stored, changed = await self._commit(record, asked)
+        stored, changed = await self._commits.commit(record, asked)
         described = await self._describe(record, stored, first_offset, committed_next)
         return json_response({**described, "changed": changed}, 200, _headers(record, stored))
 
@@ -152,37 +152,6 @@ class _Routes:
                 "nobody can say now whether the stream reaches this offset",
                 code=Code.NOT_OWNER,
                 retry_after_seconds=1,
-            )
-
-    async def _commit(self, record: StreamRecord, asked: Commit) -> tuple[StoredOffset, bool]:
-        now, before = self._context.clock(), [True]
-        known = await self._offsets.find(record.stream_id, asked.consumer)
-        if known is None:
-            await self._check_room(record)
-
-        def decide(stored: StoredOffset | None) -> StoredOffset:
-            after = commit(stored, asked, now)
-            before[:] = [after != stored]
-            return after
-
-        try:
-            stored = await self._offsets.change(record.stream_id, asked.consumer, decide, now)
-        except CoordinationUnknown:
-            # The same again is the same: either it finds what the first attempt stored.
-            stored = await self._offsets.change(record.stream_id, asked.consumer, decide, now)
-            before[:] = [True]
-        assert stored is not None
-        return stored, before[0]
-
-    async def _check_room(self, record: StreamRecord) -> None:
-        # Not under WATCH: of many at once a few may pass too many, which harms nobody.
-        count_max = self._context.settings.manifest_consumer_count_max
-        if await self._offsets.count(record.stream_id) >= count_max:
-            raise Overloaded(
-                "there are as many consumers as a stream may have",
-                code=Code.QUOTA_EXCEEDED,
-                retry_after_seconds=60,
-                facts={"limit": count_max},
             )
 
     async def _ends(self, record: StreamRecord) -> tuple[int, int | None]:

@@ -13,6 +13,7 @@ from bottomless.stores.streams import Streams
 from bottomless_server.manifest.groups import Groups
 from bottomless_server.manifest.metrics import ManifestCounts
 from bottomless_server.manifest.owners import Owners
+from bottomless_server.manifest.quotas import Quotas
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.trusted_time import TrustedTime, elapsed_ms
 
@@ -43,6 +44,7 @@ class Context:
     time: TrustedTime = field(init=False)
     """For whatever is deleted because enough time passed."""
     groups: Groups = field(init=False)
+    quotas: Quotas = field(init=False)
 
     def __post_init__(self) -> None:
         trusted = TrustedTime(
@@ -50,3 +52,4 @@ class Context:
         )
         object.__setattr__(self, "time", trusted)
         object.__setattr__(self, "groups", Groups(self.drive))
+        object.__setattr__(self, "quotas", Quotas(self.coordination))

@@ -8,7 +8,8 @@ A new key and a new secret become good last, so that none is that might be lost:
 2. The object is put under that number. After a crash here the same; only a rebuild, which
    has nothing but the bucket, would bring the new secret to life, which nobody was told, and
    with it the one before until its overlap ends.
-3. One EXEC makes it so, if no later number was given out. Then the secret is answered.
+3. One EXEC makes it so, if no later number was given out, and counts a new key among those of
+   its tenant: one too many stays as after a crash before this step. Then the secret is answered.
 
 A revocation takes effect first and is answered last, so that none that was answered is undone:
 
@@ -29,8 +30,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from bottomless.coordination.base import CoordinationUnknown, Due
-from bottomless.errors import Code, Corrupt, Exists, Outcome, Overloaded, Unavailable
+from bottomless.coordination.base import CoordinationUnknown, Due, Room
+from bottomless.errors import Code, Corrupt, Exists, Outcome, Unavailable
 from bottomless.formats.api_key import KeyObject, encode_key_object
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import ApiKeyKey, api_key_key, api_key_prefix, parse_api_key_key
@@ -47,7 +48,15 @@ from bottomless.model.api_key import (
     revoked,
     rotated,
 )
-from bottomless.stores.keys import ApiKeys, Decide, key_changed, key_not_found, tidy, unsaved
+from bottomless.stores.keys import (
+    ApiKeys,
+    Decide,
+    key_changed,
+    key_not_found,
+    room_for,
+    tidy,
+    unsaved,
+)
 from bottomless.stores.objects import put_object
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.key_reconciling import reconcile_key
@@ -56,6 +65,7 @@ from bottomless_server.runtime.fault_points import reach
 CREATION_MS: Final = 3_600_000
 """A creation that has not ended after so long never will: far more than a put can take."""
 _ATTEMPT_COUNT: Final = 4
+_NO_ROOM: Final = "there are as many keys as a tenant may have"
 
 Check = Callable[[ApiKey], None]
 """Raises where whoever asks may not do that with this key; asked again after a conflict."""
@@ -95,10 +105,12 @@ class Keys:
             Overloaded: `quota-exceeded`.
             Unavailable: there is no such key, or one whose secret nobody knows.
         """
-        await self._check_room(tenant)
         now, secret = self._context.clock(), secrets.token_hex(SECRET_SIZE)
+        key_id = key_id_from(now, bytes.fromhex(self._context.new_uid())[-6:])
+        room = room_for(tenant, key_id, self._context.settings.manifest_tenant_key_count_max)
+        await self._context.quotas.check(room, _NO_ROOM)
         key = ApiKey(
-            key_id=key_id_from(now, bytes.fromhex(self._context.new_uid())[-6:]),
+            key_id=key_id,
             tenant=tenant,
             label=label,
             scopes=scopes,
@@ -115,9 +127,9 @@ class Keys:
                 raise key_changed()
             return begun
 
-        await self._change(key.key_id, begin, [tidy(key.key_id, now + CREATION_MS)])
+        await self._change(key_id, begin, [tidy(key_id, now + CREATION_MS)])
         try:
-            await self._confirm(begun, key)
+            await self._confirm(begun, key, room)
         except _Overtaken as error:
             raise key_changed() from error
         return Issued(key, credential(key.key_id, secret))
@@ -214,8 +226,12 @@ class Keys:
 
         return _found(await self._change(record.key.key_id, note))
 
-    async def _confirm(self, reserved: KeyRecord, key: ApiKey) -> None:
-        """Put the object of a reserved number, and make the key what it says."""
+    async def _confirm(self, reserved: KeyRecord, key: ApiKey, room: Room | None = None) -> None:
+        """Put the object of a reserved number, and make the key what it says.
+
+        Of creations at once the last ones may find here that there is no `room` any more: to
+        others that is a creation that ended by a crash before its third step.
+        """
         await reach("manifest.keys.after-reserve")
         await self._put(reserved, key)
         await reach("manifest.keys.after-object")
@@ -229,10 +245,19 @@ class Keys:
 
         # Then the object before may go, or the key has come to its end.
         look_at = self._context.clock() + CREATION_MS
-        await self._change(key.key_id, confirm, [tidy(key.key_id, look_at)])
+        queued = [tidy(key.key_id, look_at)]
+        if room is None:
+            await self._change(key.key_id, confirm, queued)
+            return
+        async with self._context.quotas.entering(room, _NO_ROOM):
+            await self._change(key.key_id, confirm, queued, room)
 
     async def _change(
-        self, key_id: KeyId, decide: Decide, queued: list[Due] | None = None
+        self,
+        key_id: KeyId,
+        decide: Decide,
+        queued: list[Due] | None = None,
+        room: Room | None = None,
     ) -> KeyRecord | None:
         """Change a record, again where the reply was lost.
 
@@ -240,9 +265,9 @@ class Keys:
         the first one, if it still arrives, fails at its WATCH.
         """
         try:
-            return await self.records.change(key_id, decide, queued or ())
+            return await self.records.change(key_id, decide, queued or (), room)
         except CoordinationUnknown:
-            return await self.records.change(key_id, decide, queued or ())
+            return await self.records.change(key_id, decide, queued or (), room)
 
     async def _put(self, record: KeyRecord, key: ApiKey) -> None:
         """Put the object of the record's reserved number."""
@@ -265,17 +290,6 @@ class Keys:
         return max(
             (one.version for one in found if one and one.generation == generation), default=0
         )
-
-    async def _check_room(self, tenant: str) -> None:
-        # Not under WATCH: of many at once a few may pass too many, which harms nobody.
-        count_max = self._context.settings.manifest_tenant_key_count_max
-        if await self.records.count(tenant) >= count_max:
-            raise Overloaded(
-                "there are as many keys as a tenant may have",
-                code=Code.QUOTA_EXCEEDED,
-                retry_after_seconds=60,
-                facts={"limit": count_max},
-            )
 
 
 def key_not_active() -> Exists:

@@ -27,16 +27,16 @@ from typing import Final, NamedTuple
 import structlog
 from cachetools import LRUCache
 
-from bottomless.coordination.base import Changes, CoordinationUnknown
+from bottomless.coordination.base import Changes, CoordinationUnknown, Room
 from bottomless.drives.base import ObjectExists
-from bottomless.errors import Code, Exists, NotFound, Outcome, Overloaded, Unavailable
+from bottomless.errors import Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import delete_later, names_key, stream_key, stream_not_found
+from bottomless.stores.streams import delete_later, room_for, stream_key, stream_not_found
 from bottomless_server.manifest.context import Context
 
 log = structlog.get_logger(__name__)
@@ -177,7 +177,6 @@ class Registry:
         return Declared(record, created=False)
 
     async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
-        await self._check_quota(name.tenant)
         now = self._context.clock()
         record = StreamRecord(
             stream_id=stream_id_from(now, secrets.token_bytes(10)),
@@ -188,34 +187,25 @@ class Registry:
             config=config,
             generation=self.generation,
         )
-        try:
-            await self._context.streams.create(record)
-        except Exists:
-            return None
-        except CoordinationUnknown:
-            return await self._create_again(record)
+        room = room_for(record, self._context.settings.manifest_tenant_stream_count_max)
+        sentence = "there are as many streams as a tenant may have"
+        async with self._context.quotas.entering(room, sentence):
+            try:
+                await self._context.streams.create(record, room)
+            except Exists:
+                return None
+            except CoordinationUnknown:
+                return await self._create_again(record, room)
         return Declared(record, created=True)
 
-    async def _create_again(self, record: StreamRecord) -> Declared | None:
+    async def _create_again(self, record: StreamRecord, room: Room) -> Declared | None:
         try:
-            await self._context.streams.create(record)
+            await self._context.streams.create(record, room)
         except Exists:
             # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
             found = await self._context.streams.find(record.full_name)
             return Declared(record, created=True) if found == record.stream_id else None
         return Declared(record, created=True)
-
-    async def _check_quota(self, tenant: str) -> None:
-        # Not under WATCH: of many at once a few may pass too many, which harms nobody.
-        count_max = self._context.settings.manifest_tenant_stream_count_max
-        index = names_key(StreamState.ACTIVE, tenant)
-        if await self._context.coordination.member_count(index) >= count_max:
-            raise Overloaded(
-                "there are as many streams as a tenant may have",
-                code=Code.QUOTA_EXCEEDED,
-                retry_after_seconds=60,
-                facts={"limit": count_max},
-            )
 
     async def ensure_object(self, record: StreamRecord, *, committed: bool = False) -> StreamRecord:
         """Make sure that the bucket says of the stream what its record says.

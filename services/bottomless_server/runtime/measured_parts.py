@@ -20,6 +20,7 @@ from bottomless.coordination.base import (
     CoordinationUnknown,
     Due,
     Hold,
+    Room,
 )
 from bottomless.drives.base import (
     Drive,
@@ -169,10 +170,14 @@ class MeasuredCoordination:
             return await self._coordination.get_many(redis_keys)
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         with self._calls.one("transact"):
-            return await self._coordination.transact(redis_keys, change, attempts)
+            return await self._coordination.transact(redis_keys, change, attempts, room)
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         with self._calls.one("hold"):

@@ -86,6 +86,29 @@ class Changes:
         )
 
 
+class IndexFull(Exception):
+    """An index has as many members as it may have; nothing was changed."""
+
+
+class Room(NamedTuple):
+    """The bound of an index that a member is about to enter."""
+
+    redis_key: str
+    """Of the index."""
+    member: bytes
+    count_max: int
+
+    def check(self, changes: Changes, count: int, is_in: bool) -> None:
+        """Look whether the member fits, where the index has `count` members.
+
+        Raises:
+            IndexFull: the changes put it in, it is not there yet, and there is no room.
+        """
+        enters = Member(self.redis_key, self.member, True) in changes.members
+        if enters and not is_in and count >= self.count_max:
+            raise IndexFull
+
+
 Change = Callable[[Mapping[str, bytes | None]], Changes]
 """Looks at the watched values and decides; it raises to change nothing. It may be called
 again after a conflict, so it must not have effects of its own."""
@@ -109,14 +132,21 @@ class Coordination(Protocol):
         ...
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         """WATCH the keys, read them, let `change` decide, MULTI, EXEC.
 
         After a conflict it reads again and asks `change` again, `attempts` times in all.
         Returns what was written. Whatever `change` raises passes through, and nothing is written.
+        With `room` its index is watched and counted too, so that many at once cannot fill it
+        beyond its bound.
 
         Raises:
+            IndexFull: a member that the changes put in has no room.
             CoordinationUnavailable: before EXEC was sent.
             CoordinationUnknown: after EXEC was sent, with no reply.
             CoordinationConflict: every attempt met a change by others.

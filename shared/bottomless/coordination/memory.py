@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from bottomless.coordination.base import Change, Changes, CoordinationConflict, Due, Hold
+from bottomless.coordination.base import Change, Changes, CoordinationConflict, Due, Hold, Room
 
 
 @dataclass(slots=True)
@@ -42,15 +42,22 @@ class MemoryCoordination:
         return [self._value(redis_key) for redis_key in redis_keys]
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         assert redis_keys
+        keys = [*redis_keys, *([room.redis_key] if room else [])]
         for _ in range(attempts):
             await asyncio.sleep(0)
-            watched = self._watched(redis_keys)
+            watched = self._watched(keys)
             changes = change({key: self._value(key) for key in redis_keys})
+            if room is not None:
+                room.check(changes, *self._filled(room))
             await asyncio.sleep(0)
-            if self._watched(redis_keys) == watched:
+            if self._watched(keys) == watched:
                 self.write(changes)
                 return changes
         raise CoordinationConflict("others changed the same keys at every attempt")
@@ -64,7 +71,9 @@ class MemoryCoordination:
             queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at))
         for redis_key, member, present in changes.members:
             index = self._stored.indexes.setdefault(redis_key, set())
-            index.add(member) if present else index.discard(member)
+            if present is not (member in index):
+                index.add(member) if present else index.discard(member)
+                self._note_change(redis_key)
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         await asyncio.sleep(0)
@@ -134,7 +143,15 @@ class MemoryCoordination:
             self._stored.values.pop(redis_key, None)
         else:
             self._stored.values[redis_key] = kept
+        self._note_change(redis_key)
+
+    def _note_change(self, redis_key: str) -> None:
         self._stored.changes[redis_key] = self._stored.changes.get(redis_key, 0) + 1
+
+    def _filled(self, room: Room) -> tuple[int, bool]:
+        """How many members an index has, and whether the one is among them."""
+        index = self._stored.indexes.get(room.redis_key, set())
+        return len(index), room.member in index
 
     def _watched(self, redis_keys: Sequence[str]) -> list[int]:
         for redis_key in redis_keys:

@@ -28,6 +28,7 @@ from bottomless.coordination.base import (
     CoordinationUnknown,
     Due,
     Hold,
+    Room,
 )
 
 Command: TypeAlias = tuple[str | bytes | int, ...]
@@ -86,7 +87,11 @@ class RedisCoordination:
         return [_bytes_or_none(value) for value in values]
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         assert redis_keys
         decided: list[Changes] = []
@@ -94,10 +99,18 @@ class RedisCoordination:
         def decide(replies: list[Any]) -> list[Command]:
             values = [_bytes_or_none(value) for value in replies[0]]
             decided[:] = [change(dict(zip(redis_keys, values, strict=True)))]
+            if room is not None:
+                count, score = replies[1:]
+                room.check(decided[0], count, score is not None)
             return _commands(decided[0])
 
+        watched: list[str] = [*redis_keys]
+        reads: list[Command] = [("MGET", *redis_keys)]
+        if room is not None:
+            watched.append(room.redis_key)
+            reads += [("ZCARD", room.redis_key), ("ZSCORE", room.redis_key, room.member)]
         for _ in range(attempts):
-            if await self._attempt(redis_keys, [("MGET", *redis_keys)], decide):
+            if await self._attempt(watched, reads, decide):
                 return decided[0]
         raise CoordinationConflict("others changed the same keys at every attempt")
 

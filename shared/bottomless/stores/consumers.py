@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bottomless.coordination.base import Changes, Coordination, Due, Member
+from bottomless.coordination.base import Changes, Coordination, Due, Member, Room
 from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.consumer import StoredOffset
@@ -42,6 +42,11 @@ def consumers_index(stream_id: StreamId) -> str:
     return f"bottomless:consumers:{stream_id}"
 
 
+def room_for(stream_id: StreamId, consumer: Reference, count_max: int) -> Room:
+    """The bound of a stream's consumers, for one that may be new."""
+    return Room(consumers_index(stream_id), consumer.encode("ascii"), count_max)
+
+
 def snapshot_key(stream_id: StreamId) -> str:
     return f"bottomless:consumers-snapshot:{stream_id}"
 
@@ -56,9 +61,6 @@ class ConsumerOffsets:
         """The last commit of a consumer, None if there is none."""
         value = await self._coordination.get(consumer_key(stream_id, consumer))
         return None if value is None else decode_offset(value)
-
-    async def count(self, stream_id: StreamId) -> int:
-        return await self._coordination.member_count(consumers_index(stream_id))
 
     async def page(
         self, stream_id: StreamId, after: str = "", limit: int = _PAGE_COUNT
@@ -85,12 +87,14 @@ class ConsumerOffsets:
         consumer: Reference,
         decide: Callable[[StoredOffset | None], StoredOffset | None],
         now: int,
+        room: Room | None = None,
     ) -> StoredOffset | None:
         """Replace what is stored by what `decide` makes of it, None for nothing.
 
         `decide` is asked again after a conflict, and raises to leave it as it is.
 
         Raises:
+            IndexFull: the consumer is new, and the stream has as many as `room` says.
             NotFound: there is no such stream, or it is being deleted.
         """
         key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
@@ -106,7 +110,7 @@ class ConsumerOffsets:
             decided[:] = [after]
             return Changes() if after == before else _written(stream_id, consumer, after, now)
 
-        await self._coordination.transact([key, record_key], change)
+        await self._coordination.transact([key, record_key], change, room=room)
         return decided[0]
 
     async def is_behind(self, stream_id: StreamId) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from bottomless.coordination.base import Changes, Coordination, Due, Member
+from bottomless.coordination.base import Changes, Coordination, Due, Member, Room
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
@@ -36,6 +36,11 @@ def key_key(key_id: KeyId) -> str:
 
 def keys_index(tenant: str) -> str:
     return f"bottomless:keys:{tenant}"
+
+
+def room_for(tenant: str, key_id: KeyId, count_max: int) -> Room:
+    """The bound of a tenant's keys, for one that is being created."""
+    return Room(keys_index(tenant), key_id.encode("ascii"), count_max)
 
 
 def unsaved(key_id: KeyId, due_at: int) -> Due:
@@ -87,13 +92,18 @@ class ApiKeys:
         return await self._coordination.member_count(keys_index(tenant))
 
     async def change(
-        self, key_id: KeyId, decide: Decide, queued: Sequence[Due] = ()
+        self,
+        key_id: KeyId,
+        decide: Decide,
+        queued: Sequence[Due] = (),
+        room: Room | None = None,
     ) -> KeyRecord | None:
         """Replace what there is by what `decide` makes of it, None for nothing.
 
         `decide` is asked again after a conflict, and raises to leave it as it is.
 
         Raises:
+            IndexFull: it became a key of its tenant, which has as many as `room` says.
             Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
         key = key_key(key_id)
@@ -107,7 +117,7 @@ class ApiKeys:
             decided[:] = [after]
             return Changes() if after == before else _written(key_id, before, after, queued)
 
-        await self._coordination.transact([key, GENERATION_KEY], change)
+        await self._coordination.transact([key, GENERATION_KEY], change, room=room)
         return decided[0]
 
     async def restore(self, record: KeyRecord, queued: Sequence[Due] = ()) -> None:

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bottomless.coordination.base import Changes, Coordination, Due, Member
+from bottomless.coordination.base import Changes, Coordination, Due, Member, Room
 from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import (
@@ -75,6 +75,12 @@ class Named(NamedTuple):
     def member(self) -> bytes:
         # NUL is in no name and sorts before all that are, so the index is in order of names.
         return f"{self.name}\0{self.stream_id}".encode("ascii")
+
+
+def room_for(record: StreamRecord, count_max: int) -> Room:
+    """The bound of a tenant's streams, for one that is being created."""
+    named = Named(record.name, record.stream_id).member()
+    return Room(names_key(StreamState.ACTIVE, record.tenant), named, count_max)
 
 
 def parse_named(member: bytes) -> Named:
@@ -166,10 +172,11 @@ class Streams:
             await self.check_generation()
         return [parse_named(member) for member in found]
 
-    async def create(self, record: StreamRecord, queued: Sequence[Due] = ()) -> None:
+    async def create(self, record: StreamRecord, room: Room | None = None) -> None:
         """Enter a new stream under its name, with its place in the indexes, or none of it.
 
         Raises:
+            IndexFull: its tenant has as many streams as `room` says.
             Exists: the name is taken.
             Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
@@ -177,8 +184,7 @@ class Streams:
         named = Named(record.name, record.stream_id).member()
         entered = Changes(
             {keys[0]: record.stream_id.encode("ascii"), keys[1]: encode_record(record)},
-            queued,
-            [
+            members=[
                 Member(names_key(StreamState.ACTIVE, record.tenant), named, True),
                 Member(STREAMS_KEY, record.stream_id.encode("ascii"), True),
             ],
@@ -190,7 +196,7 @@ class Streams:
                 raise Exists("a stream of this name exists")
             return entered
 
-        await self._coordination.transact([*keys, GENERATION_KEY], change)
+        await self._coordination.transact([*keys, GENERATION_KEY], change, room=room)
 
     async def restore(self, record: StreamRecord, also: Changes) -> StreamId | None:
         """Write a record into a coordination that has lost it, with `also`; repeatable.

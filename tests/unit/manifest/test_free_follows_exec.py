@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from support.manifest import STREAM, Fault, KnownOwners, World
 
-from bottomless.coordination.base import Change, Changes
+from bottomless.coordination.base import Change, Changes, Room
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId
 from bottomless.stores.streams import stream_key
@@ -42,7 +42,9 @@ class WorldWithoutPublish(World):
         super().__init__()
         done = self.coordination.transact
 
-        async def transact(keys: Sequence[str], change: Change, attempts: int = 16) -> Changes:
+        async def transact(
+            keys: Sequence[str], change: Change, attempts: int = 16, room: Room | None = None
+        ) -> Changes:
             if keys == [stream_key(STREAM)]:
                 value = await self.coordination.get(keys[0])
                 changes = change({keys[0]: value})
@@ -51,7 +53,7 @@ class WorldWithoutPublish(World):
                 assert after is not None
                 if decode_record(after).root != decode_record(value).root:
                     return changes
-            return await done(keys, change, attempts)
+            return await done(keys, change, attempts, room)
 
         self.coordination.transact = transact  # type: ignore[method-assign,assignment]
 

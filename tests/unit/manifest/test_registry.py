@@ -7,7 +7,7 @@ import pytest
 from support.manifest import Fault, World, a_record
 from support.object_keys import registry_key
 
-from bottomless.coordination.base import Change, Changes, CoordinationUnknown
+from bottomless.coordination.base import Change, Changes, CoordinationUnknown, Room
 from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Overloaded, Unavailable, WrongOffset
 from bottomless.formats.stream_record import decode_registry, encode_record
@@ -187,7 +187,11 @@ class _FlushedOnce(MemoryCoordination):
     flushed = False
 
     async def transact(
-        self, redis_keys: Sequence[str], change: Change, attempts: int = 16
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
     ) -> Changes:
         def look(values: Mapping[str, bytes | None]) -> Changes:
             changes = change(values)
@@ -196,7 +200,7 @@ class _FlushedOnce(MemoryCoordination):
                 self.write(Changes({GENERATION_KEY: None}))
             return changes
 
-        return await super().transact(redis_keys, look, attempts)
+        return await super().transact(redis_keys, look, attempts, room)
 
 
 async def test_the_generation_may_go_in_the_middle_of_a_creation(world: World) -> None:
