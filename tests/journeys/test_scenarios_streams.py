@@ -124,7 +124,7 @@ def test_a_duration_comes_back_as_written_and_in_seconds(
         ({"retention": {"max_bytes": -1}}, "/retention/max_bytes"),
         ({"retention": {"max_age": 7}}, "/retention/max_age"),
         ({"retention": {"max_age": "-1D"}}, "/retention/max_age"),
-        ({"retention": {"max_age": "5w"}}, "/retention/max_age"),
+        ({"retention": {"max_age": "5 fortnights"}}, "/retention/max_age"),
         ({"retention": {"max_age": "1.5h"}}, "/retention/max_age"),
         ({"retention": {"max_age": ""}}, "/retention/max_age"),
         ({"retention": {"max_age": "9999999999999Y"}}, "/retention/max_age"),

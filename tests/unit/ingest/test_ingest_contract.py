@@ -59,5 +59,5 @@ async def test_an_answer_in_another_form_is_refused_before_anything_is_stored(ho
 def test_the_members_of_a_record_are_those_that_are_read() -> None:
     from bottomless_server.ingest.core import json_records
 
-    named = contract()["components"]["schemas"]["Record"]["properties"]
+    named = contract()["components"]["schemas"]["NewRecord"]["properties"]
     assert named.keys() == json_records._MEMBERS | {json_records._ID}
