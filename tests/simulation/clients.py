@@ -225,12 +225,12 @@ class Reader:
         gaps = {gap["first_offset"]: gap["next_offset"] for gap in told.get("gaps", ())}
         self._check_gaps(gaps)
         # Who had read what is lost by now stands inside of the gap.
-        offset = _behind(gaps, position)
+        offset = _past_gaps(gaps, position)
         for record in told["records"]:
             if record["offset"] != offset:
                 raise Broken(f"{self.expected.name}: {record['offset']} comes at {offset}")
             self.expected.show(offset, record["value"])
-            offset = _behind(gaps, offset + 1)
+            offset = _past_gaps(gaps, offset + 1)
         self.position = offset
         if told["next_offset"] != self.position:
             raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
@@ -247,7 +247,7 @@ class Reader:
                 raise Broken(f"{self.expected.name}: jumps over {first} to {end}")
 
     def _skip(self, told: dict[str, Any]) -> None:
-        """Go on where the stream begins, or behind a gap: it must be so indeed."""
+        """Go on where the stream begins, or after a gap: it must be so indeed."""
         first = told["first_offset"]
         manifest = self.watch.look()
         if "readable_offset" in told and self.expected.is_lost(self.position):
@@ -260,9 +260,12 @@ class Reader:
         self.town.story.count("trimmed under a reader")
 
 
-def _behind(gaps: Mapping[int, int], offset: int) -> int:
-    """The offset, or where a gap that it lies in ends."""
-    return next((end for first, end in gaps.items() if first <= offset < end), offset)
+def _past_gaps(gaps: Mapping[int, int], offset: int) -> int:
+    """The offset, or where the gaps that it lies in end: the gap of one takeover may begin where
+    that of the one before ends, of a stream that nobody appended to between them."""
+    for first, end in sorted(gaps.items()):
+        offset = end if first <= offset < end else offset
+    return offset
 
 
 @dataclass

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Final
 
 BEGIN_MS: Final = 1_750_000_000_000
@@ -118,7 +119,20 @@ def _either(real: Callable[..., object], ours: Callable[..., object]) -> Callabl
 
 
 def _urandom(size: int, /) -> bytes:
-    return _running[-1].chance.randbytes(size) if _running else _real_urandom(size)
+    if not _running or _is_import():
+        return _real_urandom(size)
+    return _running[-1].chance.randbytes(size)
+
+
+def _is_import() -> bool:
+    """Whether a module is imported just now. That happens once in a process, so what it draws is
+    not of the run in which it happens to be: the next run of the same seed would not draw it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 @contextmanager

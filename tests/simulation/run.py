@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import hashlib
 import random
 import tempfile
 import traceback
@@ -317,6 +318,10 @@ def simulate(
             story.tell("FAILED", failure)
         for program in simulation.programs:
             program.kill()
+        # What the lines do not show: names of objects, and how much was drawn to the end.
+        names = hashlib.sha256("\n".join(sorted(ground.drive._objects)).encode()).hexdigest()
+        drawn = clockwork.chance.getrandbits(32)
+        story.tell("run", f"ends after step {loop.step_count}, {names[:8]} {drawn:08x}")
     story.count("steps", loop.step_count)
     story.count("lost requests or replies", ground.weather.lost_count)
     story.count("seconds", int(loop.now))

@@ -54,12 +54,16 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_serv
 
 
 @pytest.mark.timeout(300)
-def test_a_seed_tells_the_same_story_in_any_process() -> None:
-    alone = simulated("3", "--storm-seconds", "4")
-    after_another = simulated("2..3", "--storm-seconds", "4")
+def test_seeds_tell_the_same_story_alone_and_after_others() -> None:
+    """The first run in a process told another one: pyarrow imported pandas in the middle of it, and
+    modules that are imported draw from the system's randomness. A story's lines did not show it,
+    as they name no object, and one pair of seeds was looked at."""
+    after_others = simulated("12..14", "--storm-seconds", "4")[1]
 
-    (digest,) = re.findall(r"story (\w{16})$", alone[1], re.MULTILINE)
-    assert f"seed 3 holds, story {digest}" in after_another[1]
+    stories = dict(re.findall(r"^seed (\d+) holds, story (\w{16}),", after_others, re.MULTILINE))
+    for seed in ("13", "14"):
+        alone = simulated(seed, "--storm-seconds", "4")[1]
+        assert re.findall(r"story (\w{16})$", alone, re.MULTILINE) == [stories[seed]]
 
 
 @pytest.mark.timeout(600)
