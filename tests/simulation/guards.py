@@ -1,7 +1,8 @@
 """Guards of the services, with what it would be to do without them.
 
 A guard that can be removed without any of these seeds noticing guards nothing here, or the
-simulation is blind. Each names seeds of which at least one has to fail.
+simulation is blind. Each names seeds that are tried first; one that fails has to hold with the
+guard in its place.
 """
 
 from collections.abc import Iterator
