@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from simulation.expected import Broken, Expected
+from simulation.expected import Broken, Expected, past_gaps
 from simulation.invariants import Watch
 from simulation.network import Network, NoAnswer, NoConnection, Reply, Request
 from simulation.programs import Program
@@ -225,12 +225,12 @@ class Reader:
         gaps = {gap["first_offset"]: gap["next_offset"] for gap in told.get("gaps", ())}
         self._check_gaps(gaps)
         # Who had read what is lost by now stands inside of the gap.
-        offset = _past_gaps(gaps, position)
+        offset = past_gaps(gaps.items(), position)
         for record in told["records"]:
             if record["offset"] != offset:
                 raise Broken(f"{self.expected.name}: {record['offset']} comes at {offset}")
             self.expected.show(offset, record["value"])
-            offset = _past_gaps(gaps, offset + 1)
+            offset = past_gaps(gaps.items(), offset + 1)
         self.position = offset
         if told["next_offset"] != self.position:
             raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
@@ -258,14 +258,6 @@ class Reader:
         self.expected.floor = max(self.expected.floor, first)
         self.position = first
         self.town.story.count("trimmed under a reader")
-
-
-def _past_gaps(gaps: Mapping[int, int], offset: int) -> int:
-    """The offset, or where the gaps that it lies in end: the gap of one takeover may begin where
-    that of the one before ends, of a stream that nobody appended to between them."""
-    for first, end in sorted(gaps.items()):
-        offset = end if first <= offset < end else offset
-    return offset
 
 
 @dataclass

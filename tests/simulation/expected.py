@@ -3,6 +3,7 @@
 Every value is sent for one place only, so that where it is seen says whether it is there twice.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -117,3 +118,11 @@ class Expected:
         place = self._places.setdefault(value, offset)
         if place != offset and not (self.takeovers and value in self.staged):
             raise Broken(f"{self.name}: {value} is at {place} and at {offset}")
+
+
+def past_gaps(gaps: Iterable[tuple[int, int]], offset: int) -> int:
+    """The offset, or where the gaps that it lies in end: the gap of one takeover may begin where
+    that of the one before ends, of a stream that nobody appended to between them."""
+    for first, end in sorted(gaps):
+        offset = end if first <= offset < end else offset
+    return offset

@@ -115,7 +115,7 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"
     ),
     "a lease that was taken anew": Guard(
-        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [4, 6], "clocks"
+        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [12, 4, 6], "clocks"
     ),
     "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8, 5, 2, 3], "clocks"),
     "a fence heard in the background": Guard(

@@ -25,7 +25,7 @@ from bottomless.model.stream import RootPointer, StreamRecord, StreamState
 from bottomless.stores.streams import node_key, stream_key
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.owner import Claim
-from simulation.expected import Broken, Expected
+from simulation.expected import Broken, Expected, past_gaps
 from simulation.programs import Program
 
 FENCED: Final[WeakSet[Claim]] = WeakSet()
@@ -144,6 +144,9 @@ class Watch:
         self._require(now.floor <= now.published <= max(now.reserved, now.published), f"{now}")
         self._require(now.published <= now.reserved, f"published beyond reserved: {now}")
         most = self._expected.trimmed_below
+        if most is not None:
+            # A gap is as old as the record before it, and one that nothing is before goes at once.
+            most = past_gaps(self._expected.gaps, most)
         self._require(
             most is None or now.floor <= most, f"nobody asked for a floor above {most}: {now}"
         )
