@@ -48,6 +48,9 @@ BETWEEN_PARAMETERS: Final = (
     "it was not made by this service",
     "the body is not what the Content-Encoding says",
     "it says where to start",
+    "of key leads to",
+    "of event_time leads to",
+    "it is RFC 3339 with an offset",
     "records of this form have no publishing_id",
     "it is for where nothing is stored",
     "must be the id of a group",
@@ -67,6 +70,21 @@ _VALUES: Final = st.lists(st.binary(max_size=50), min_size=1, max_size=20)
 
 media_type(ARROW, _VALUES.map(arrow_of))
 media_type(FRAMES, st.builds(frame_of, _VALUES, st.sampled_from(Codec)))
+_JSON: Final = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.just("a"), inner, max_size=1),
+    max_leaves=5,
+)
+
+media_type(
+    "application/x-ndjson",
+    st.lists(_JSON, min_size=1, max_size=20).map(
+        lambda values: "".join(f"{json.dumps(value)}\n" for value in values).encode()
+    ),
+)
 media_type("application/octet-stream", st.binary(min_size=1, max_size=200))
 
 

@@ -35,7 +35,9 @@ from bottomless.model.names import parse_reference, parse_stream_id, parse_strea
 from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
 from bottomless_server.ingest.core.arrow_records import read_arrow
 from bottomless_server.ingest.core.frames import read_frames
+from bottomless_server.ingest.core.json_pointer import follow, parse_pointer
 from bottomless_server.ingest.core.json_records import read_records
+from bottomless_server.ingest.core.json_values import Shape, Within, read_values, split_lines
 from bottomless_server.ingest.core.staged import parse_file_name
 from bottomless_server.ingest.file_calls import RealFileCalls
 from bottomless_server.ingest.layout import segment_path
@@ -43,7 +45,7 @@ from bottomless_server.ingest.recovery import recover
 from bottomless_server.manifest.core.page_token import decode_page_token, encode_page_token
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
-from bottomless_server.runtime.bodies import encode_json, negotiate, parse_json
+from bottomless_server.runtime.bodies import encode_json, negotiate, parse_json, parse_json_lines
 from bottomless_server.runtime.encodings import decode_body
 from bottomless_server.runtime.identity.credential import (
     RefusedError,
@@ -80,6 +82,28 @@ def as_frames(body: bytes) -> None:
 def as_json(body: bytes) -> None:
     rows, _ = read_records(parse_json(body), encode_json)
     assert rows.size >= 0
+
+
+def as_lines(body: bytes) -> None:
+    """Each line a value, with its key and time looked for within it."""
+    lines = split_lines(body)
+    rows = read_values(parse_json_lines(lines), len(lines), encode_json, Shape.LINES, WITHIN)
+    assert len(rows.values) == body.count(b"\n") + (not body.endswith(b"\n"))
+    assert [parse_json(value) for value in rows.values] == [parse_json(line) for line in lines]
+
+
+def as_value(body: bytes) -> None:
+    rows = read_values([parse_json(body)], 1, encode_json, Shape.WHOLE, WITHIN)
+    assert parse_json(rows.values[0]) == parse_json(body)
+
+
+def as_pointer(data: bytes) -> None:
+    word = data.decode("utf-8", "surrogateescape")
+    with suppress(UnicodeEncodeError):
+        parts = parse_pointer(word)
+        spelt = (part.replace("~", "~0").replace("/", "~1") for part in parts)
+        assert "".join(f"/{part}" for part in spelt) == word
+        follow({"a": [{"~": 1}], "b": "c"}, parts)
 
 
 def as_config(body: bytes) -> None:
@@ -196,6 +220,11 @@ JSON_BODY = orjson.dumps(
         ]
     }
 )
+WITHIN = Within(key=("c", "id"), key_optional=True, event_time=("at",), event_time_optional=True)
+LINES = (
+    b'{"c": {"id": 7}, "at": "2026-11-21T08:00:00Z"}\r\n'
+    b'{"c": {"id": "x"}, "at": 1750000000000}\n[1, 2.5e3, "\\u00e4"]\n"text"\n'
+)
 CONFIG = orjson.dumps({"retention": {"max_age": "7D", "max_bytes": 10**9}, "labels": {"a": "b"}})
 KEYS = "\n".join(
     [
@@ -214,6 +243,9 @@ PARSERS = {
     "arrow of text": Parser(as_arrow, arrow(pa.table({"value": ["a", "b"]}))),
     "frames": Parser(as_frames, a_frame([b"one", b"two"]) * 2),
     "json": Parser(as_json, JSON_BODY),
+    "lines of values": Parser(as_lines, LINES),
+    "one value": Parser(as_value, LINES.split(b"\r")[0]),
+    "pointer": Parser(as_pointer, b"/a/0/~0~1/b"),
     "gzip": Parser(lambda body: decode_body(body, "gzip", MIB), gzip.compress(JSON_BODY)),
     "zstd": Parser(
         lambda body: decode_body(body, "zstd", MIB),

@@ -6,7 +6,9 @@ and ignore Content-Encoding; so bodies are read here, from raw ASGI messages.
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -16,6 +18,8 @@ from bottomless.errors import Code, Fault, InvalidRequest, StoreError
 
 JSON: Final = "application/json"
 
+_WORD: Final = r"[!#$%&'*+.^_`|~0-9a-z-]{1,127}"
+_MEDIA_TYPE: Final = re.compile(f"{_WORD}/{_WORD}", re.ASCII)
 _UTF8_BOM: Final = b"\xef\xbb\xbf"
 _FOLD_DIGITS: Final = bytes.maketrans(b"123456789E", b"000000000e")
 _DIGITS_MAX: Final = 200
@@ -42,6 +46,18 @@ def header(scope: Scope, name: bytes) -> str | None:
         return str(values[0].decode("ascii"))
     except UnicodeDecodeError:
         raise _bad_header(shown, "the header is not ASCII") from None
+
+
+def any_content_type(scope: Scope) -> str:
+    """The media type of a body that may have any, in lowercase, without its parameters.
+
+    Raises:
+        InvalidRequest: `unsupported-media-type`: none, or what is no media type.
+    """
+    media_type = (header(scope, b"content-type") or "").lower().partition(";")[0].strip()
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        raise _unsupported("the body needs a Content-Type that is a media type", ())
+    return media_type
 
 
 def content_type(scope: Scope, accepted: Sequence[str] = ()) -> str:
@@ -131,8 +147,8 @@ def negotiate(accept: str | None, offered: Sequence[str]) -> str:
     return best
 
 
-def parse_json(body: bytes) -> Any:
-    """Read JSON strictly: one meaning for one text.
+def parse_json(body: bytes, line: int | None = None) -> Any:
+    """Read JSON strictly: one meaning for one text; `line`: the body's line that it is.
 
     Integers come back whole, however large: whoever stores a value as JSON again uses
     `encode_json`, which refuses what would be rounded, and what is too deep to be written.
@@ -142,23 +158,43 @@ def parse_json(body: bytes) -> Any:
             mark, a key twice in one object, NaN and Infinity, nesting that no parser bears;
             `number-out-of-range` for a number that reads as infinity.
     """
+    what = "the body" if line is None else f"line {line}"
     if body.startswith(_UTF8_BOM):
-        raise malformed_json("the body starts with a byte order mark")
+        raise malformed_json(f"{what} starts with a byte order mark")
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise malformed_json(f"the body is not UTF-8: position={error.start}") from None
+        raise malformed_json(f"{what} is not UTF-8: position={error.start}") from None
     try:
         return (_CAREFUL if _may_overflow(body) else _QUICK).decode(text)
     except json.JSONDecodeError as error:
-        raise malformed_json(
-            f"the body is not JSON: line={error.lineno} column={error.colno}"
-        ) from None
+        place = f"line={error.lineno if line is None else line} column={error.colno}"
+        raise malformed_json(f"{what} is not JSON: {place}") from None
     except RecursionError:
-        raise malformed_json("the body is nested too deeply") from None
+        raise malformed_json(f"{what} is nested too deeply") from None
     except ValueError:
         # What remains is Python's own bound on the digits of an integer.
         raise number_out_of_range() from None
+
+
+def parse_json_lines(lines: Sequence[bytes]) -> Iterator[Any]:
+    """The value of each line, as strictly as `parse_json`; a carriage return at its end is blank.
+
+    Raises:
+        InvalidRequest: as `parse_json`, with the number of the line; `malformed-json` also for
+            an empty line, which is never left out in silence.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise malformed_json(f"line {number} is empty")
+        try:
+            value = parse_json(line, number)
+        except InvalidRequest as error:
+            place = f"line {number}"
+            sentence = error.message if place in error.message else f"{place}: {error.message}"
+            faults = [replace(fault, pointer=f"/{number - 1}") for fault in error.faults]
+            raise InvalidRequest(sentence, code=error.code, faults=faults) from None
+        yield value
 
 
 def encode_json(value: Any, pointer: str | None = None) -> bytes:

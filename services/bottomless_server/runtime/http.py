@@ -22,6 +22,7 @@ from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome, St
 from bottomless.model.limits import URL_SIZE_MAX
 from bottomless_server.runtime.bodies import (
     ClientGone,
+    any_content_type,
     content_encoding,
     content_type,
     encode_json,
@@ -30,6 +31,7 @@ from bottomless_server.runtime.bodies import (
     negotiate,
     number_out_of_range,
     parse_json,
+    parse_json_lines,
     read_body,
 )
 from bottomless_server.runtime.problems import (
@@ -41,13 +43,23 @@ from bottomless_server.runtime.problems import (
     send_problem,
     unexpected,
 )
-from bottomless_server.runtime.queries import Parser, boolean, choice, integer, parse_query, text
+from bottomless_server.runtime.queries import (
+    Parser,
+    bad_parameter,
+    boolean,
+    choice,
+    integer,
+    parse_query,
+    text,
+)
 
 __all__ = [
     "PROBLEM_TYPE",
     "STATUS",
     "ClientGone",
     "Parser",
+    "any_content_type",
+    "bad_parameter",
     "boolean",
     "choice",
     "content_encoding",
@@ -62,6 +74,7 @@ __all__ = [
     "negotiate",
     "number_out_of_range",
     "parse_json",
+    "parse_json_lines",
     "parse_query",
     "problem_response",
     "read_body",

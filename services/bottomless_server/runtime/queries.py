@@ -83,6 +83,15 @@ def boolean(value: str) -> bool:
     return value == "true"
 
 
+def bad_parameter(name: str, sentence: str) -> InvalidRequest:
+    """A parameter that is none beside what else the request says."""
+    return InvalidRequest(
+        f"{name}: {sentence}",
+        code=Code.BAD_PARAMETER,
+        faults=[Fault(Code.BAD_PARAMETER, sentence, parameter=name)],
+    )
+
+
 def _decode(raw: bytes, name: str | None) -> str:
     try:
         return unquote_to_bytes(raw.replace(b"+", b" ")).decode("utf-8")

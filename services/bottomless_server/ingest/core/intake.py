@@ -6,13 +6,14 @@ place, never what was sent.
 On the record's path: after routes.py, before core/batcher.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bottomless.errors import Code, Fault
 from bottomless.formats.batch import decode_message, split_frames
 from bottomless.formats.checks import crc32c
 from bottomless.formats.rows import Frame, encode_frames
@@ -24,9 +25,10 @@ from bottomless.model.limits import (
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.ingest.core.arrow_records import read_arrow
-from bottomless_server.ingest.core.faults import record_too_large
+from bottomless_server.ingest.core.faults import invalid, record_too_large
 from bottomless_server.ingest.core.frames import read_frames
 from bottomless_server.ingest.core.json_records import EncodeJson, read_records
+from bottomless_server.ingest.core.json_values import Shape, Within, check_count, read_values
 from bottomless_server.ingest.core.promises import NOTHING, Promise, bad_header, hash_of
 
 
@@ -79,30 +81,107 @@ def take_json(
     return _of_rows(rows, body, promise, ids)
 
 
+def take_lines(
+    lines: Sequence[bytes],
+    values: Iterable[Any],
+    body: bytes,
+    encode_json: EncodeJson,
+    within: Within,
+    promise: Promise,
+) -> Append:
+    """A record for each line; `values` is what strict parsing makes of one after the other.
+
+    Raises:
+        InvalidRequest: 400 or 422 with the line, or 413.
+    """
+    return _take_values(values, len(lines), body, encode_json, Shape.LINES, within, promise)
+
+
+def take_items(
+    body: bytes, items: Sequence[Any], encode_json: EncodeJson, within: Within, promise: Promise
+) -> Append:
+    """A record for each item of an array, which is what `body` is.
+
+    Raises:
+        InvalidRequest: 422 with a pointer to each fault, or 413.
+    """
+    check_count(len(items))
+    return _take_values(items, len(items), body, encode_json, Shape.ITEMS, within, promise)
+
+
+def take_value(
+    body: bytes, value: Any, encode_json: EncodeJson, within: Within, promise: Promise
+) -> Append:
+    """One record, whose JSON is all that `body` is.
+
+    Raises:
+        InvalidRequest: 422 or 413.
+    """
+    return _take_values([value], 1, body, encode_json, Shape.WHOLE, within, promise)
+
+
+def _take_values(
+    values: Iterable[Any],
+    count: int,
+    body: bytes,
+    encode_json: EncodeJson,
+    shape: Shape,
+    within: Within,
+    promise: Promise,
+) -> Append:
+    _refuse_numbered(promise)
+    rows = read_values(values, count, encode_json, shape, within)
+    return _of_rows(rows, body + within.told_apart(shape), promise, None)
+
+
 def take_raw(
-    body: bytes, key: str | None, filter_value: str | None, promise: Promise = NOTHING
+    body: bytes,
+    key: str | None,
+    filter_value: str | None,
+    promise: Promise = NOTHING,
+    content: Content = Content.BYTES,
 ) -> Append:
     """One record whose value is the body; key and filter value come from headers.
 
     Raises:
-        InvalidRequest: 413, or 400 for a header.
+        InvalidRequest: 413, 400 for a header, or 422 for text that is none.
     """
     _refuse_numbered(promise)
     if len(body) > RECORD_VALUE_SIZE_MAX:
         raise record_too_large()
+    check_headers(key, filter_value)
+    if content is Content.TEXT:
+        _require_text(body)
+    rows = Rows(
+        values=[body],
+        contents=[content],
+        keys=None if key is None else [key.encode("ascii")],
+        filter_values=None if filter_value is None else [filter_value],
+    )
+    apart = _told_apart(key, filter_value) + (b"\0text" if content is Content.TEXT else b"")
+    return _of_rows(rows, body + apart, promise, None)
+
+
+def check_headers(key: str | None, filter_value: str | None) -> None:
+    """Hold what headers say of one record to its bounds.
+
+    Raises:
+        InvalidRequest: `bad-header`.
+    """
     for name, text, limit in (
         ("stream-key", key, RECORD_KEY_SIZE_MAX),
         ("stream-filter-value", filter_value, FILTER_VALUE_SIZE_MAX),
     ):
         if text is not None and len(text) > limit:
             raise bad_header(name, f"the header has at most {limit} bytes")
-    rows = Rows(
-        values=[body],
-        contents=[Content.BYTES],
-        keys=None if key is None else [key.encode("ascii")],
-        filter_values=None if filter_value is None else [filter_value],
-    )
-    return _of_rows(rows, body + _told_apart(key, filter_value), promise, None)
+
+
+def _require_text(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        sentence = "the body is not UTF-8; with application/octet-stream it may be any bytes"
+        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")]) from None
 
 
 def _told_apart(key: str | None, filter_value: str | None) -> bytes:

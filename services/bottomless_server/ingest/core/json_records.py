@@ -38,9 +38,10 @@ _VALUES: Final = ("value", "json", "value_base64")
 _OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
 _MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
 _ID: Final = "publishing_id"
+_AS_VALUE: Final = "with ?as=value it is one record, whatever it holds"
 
 
-class _Wrong(Exception):
+class Wrong(Exception):
     """A fault of one record: where in it, and what."""
 
     def __init__(self, place: str, detail: str, code: str = Code.VALIDATION_FAILED) -> None:
@@ -58,12 +59,12 @@ def read_records(
             `batch-too-large`.
     """
     records = _records_of(value)
-    rows = _Columns(len(records), encode_json, numbered=numbered)
+    rows = Columns(len(records), encode_json, numbered=numbered)
     faults: list[Fault] = []
     for number, record in enumerate(records):
         try:
             rows.add(number, record)
-        except _Wrong as wrong:
+        except Wrong as wrong:
             faults.append(Fault(wrong.code, wrong.detail, f"/records/{number}{wrong.place}"))
             if len(faults) == FAULT_COUNT_MAX:
                 break
@@ -74,10 +75,12 @@ def read_records(
 
 def _records_of(value: Any) -> list[Any]:
     if not isinstance(value, dict):
-        raise invalid([Fault(Code.VALIDATION_FAILED, "the body is an object", "")])
+        sentence = f"the body is an object or an array of values; {_AS_VALUE}"
+        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")])
     if value.keys() - {"records"}:
         # The member's name is the sender's, so the pointer stops at its parent.
         sentence = unknown_member(_unknown(value, {"records"}), ("records",))
+        sentence = f"{sentence}; {_AS_VALUE}"
         raise invalid([Fault("unknown-member", sentence, "")])
     records = value.get("records")
     if not isinstance(records, list) or not records:
@@ -88,11 +91,15 @@ def _records_of(value: Any) -> list[Any]:
     return records
 
 
-class _Columns:
+class Columns:
     """Rows in the making; optional columns come into being with their first item."""
 
-    def __init__(self, count: int, encode_json: EncodeJson, *, numbered: bool) -> None:
+    def __init__(
+        self, count: int, encode_json: EncodeJson, *, numbered: bool = False, root: str = "/records"
+    ) -> None:
+        """Of `count` records; `root` is where in the body they stand, as a pointer."""
         self.ids: list[int] = []
+        self._root = root
         self._numbered = numbered
         self._members = _MEMBERS | {_ID} if numbered else _MEMBERS
         self._count = count
@@ -106,13 +113,13 @@ class _Columns:
 
     def add(self, number: int, record: Any) -> None:
         if not isinstance(record, dict):
-            raise _Wrong("", "a record is an object")
+            raise Wrong("", "a record is an object")
         if record.keys() - self._members:
             if _ID in record:
-                raise _Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
+                raise Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
             known = (*_VALUES, *_OPTIONAL, *((_ID,) if self._numbered else ()))
             sentence = unknown_member(_unknown(record, self._members), known)
-            raise _Wrong("", sentence, "unknown-member")
+            raise Wrong("", sentence, "unknown-member")
         if self._numbered:
             self.ids.append(_publishing_id(record, self.ids))
         value, content = self._value(number, record)
@@ -124,7 +131,7 @@ class _Columns:
     def _value(self, number: int, record: dict[str, Any]) -> tuple[bytes, Content]:
         given = [name for name in _VALUES if name in record]
         if len(given) != 1:
-            raise _Wrong("", "a record has exactly one of value, json and value_base64")
+            raise Wrong("", "a record has exactly one of value, json and value_base64")
         name = given[0]
         if name == "json":
             value, content = self._json(number, record["json"]), Content.JSON
@@ -133,14 +140,14 @@ class _Columns:
         else:
             value, content = _base64(record[name], "/value_base64"), Content.BYTES
         if len(value) > RECORD_VALUE_SIZE_MAX:
-            raise record_too_large(f"/records/{number}/{name}")
+            raise record_too_large(f"{self._root}/{number}/{name}" if self._root else f"/{number}")
         return value, content
 
     def _json(self, number: int, value: Any) -> bytes:
         try:
-            return self._encode_json(value, f"/records/{number}/json")
+            return self._encode_json(value, f"{self._root}/{number}/json")
         except InvalidRequest as error:
-            raise _Wrong("/json", error.message, error.code) from None
+            raise Wrong("/json", error.message, error.code) from None
 
     def _add_optional(self, number: int, record: dict[str, Any]) -> None:
         key = _key(record)
@@ -156,7 +163,7 @@ class _Columns:
         if "filter_value" in record:
             text = _text(record["filter_value"], "/filter_value")
             if len(text.encode()) > FILTER_VALUE_SIZE_MAX:
-                raise _Wrong("/filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
+                raise Wrong("/filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
             self._filter_values = self._filter_values or [None] * self._count
             self._filter_values[number] = text
 
@@ -178,19 +185,19 @@ def _unknown(value: dict[str, Any], known: AbstractSet[str]) -> list[str]:
 def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
     place, value = f"/{_ID}", record.get(_ID)
     if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
-        raise _Wrong(place, f"each record of this producer has one: an integer to {SEQUENCE_MAX}")
+        raise Wrong(place, f"each record of this producer has one: an integer to {SEQUENCE_MAX}")
     if before and value <= before[-1]:
-        raise _Wrong(place, "it is larger than that of the record before")
+        raise Wrong(place, "it is larger than that of the record before")
     return value
 
 
 def _text(value: Any, place: str) -> str:
     if not isinstance(value, str):
-        raise _Wrong(place, "it is a string")
+        raise Wrong(place, "it is a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _Wrong(place, "it holds a lone surrogate, which is not Unicode") from None
+        raise Wrong(place, "it holds a lone surrogate, which is not Unicode") from None
     return value
 
 
@@ -199,16 +206,16 @@ def _base64(value: Any, place: str) -> bytes:
     try:
         data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise _Wrong(place, "it is base64 of RFC 4648, section 4, with its padding") from None
+        raise Wrong(place, "it is base64 of RFC 4648, section 4, with its padding") from None
     if binascii.b2a_base64(data, newline=False) != text.encode():
-        # Bits behind the last byte: two texts would mean the same bytes.
-        raise _Wrong(place, "its base64 is not canonical")
+        # Bits after the last byte: two texts would mean the same bytes.
+        raise Wrong(place, "its base64 is not canonical")
     return data
 
 
 def _key(record: dict[str, Any]) -> bytes | None:
     if "key" in record and "key_base64" in record:
-        raise _Wrong("", "a record has at most one of key and key_base64")
+        raise Wrong("", "a record has at most one of key and key_base64")
     if "key" in record:
         place, key = "/key", _text(record["key"], "/key").encode()
     elif "key_base64" in record:
@@ -216,15 +223,15 @@ def _key(record: dict[str, Any]) -> bytes | None:
     else:
         return None
     if len(key) > RECORD_KEY_SIZE_MAX:
-        raise _Wrong(place, f"a key has at most {RECORD_KEY_SIZE_MAX} bytes")
+        raise Wrong(place, f"a key has at most {RECORD_KEY_SIZE_MAX} bytes")
     return key
 
 
 def _headers(value: Any) -> Headers:
     if not isinstance(value, dict):
-        raise _Wrong("/headers", "headers are an object")
+        raise Wrong("/headers", "headers are an object")
     if len(value) > HEADER_COUNT_MAX:
-        raise _Wrong("/headers", f"a record has at most {HEADER_COUNT_MAX} headers")
+        raise Wrong("/headers", f"a record has at most {HEADER_COUNT_MAX} headers")
     return [_header(name, item) for name, item in value.items()]
 
 
@@ -234,14 +241,14 @@ def _header(name: str, item: Any) -> tuple[str, bytes]:
     _text(name, place)
     if isinstance(item, dict):
         if item.keys() != {"base64"}:
-            raise _Wrong(place, "a header that is an object has exactly the member base64")
+            raise Wrong(place, "a header that is an object has exactly the member base64")
         data = _base64(item["base64"], place)
     elif isinstance(item, str):
         data = _text(item, place).encode()
     else:
-        raise _Wrong(place, 'a header is a string or {"base64": …}')
+        raise Wrong(place, 'a header is a string or {"base64": …}')
     if len(name.encode()) + len(data) > HEADER_SIZE_MAX:
-        raise _Wrong(place, f"a header has at most {HEADER_SIZE_MAX} bytes with its name")
+        raise Wrong(place, f"a header has at most {HEADER_SIZE_MAX} bytes with its name")
     return name, data
 
 
@@ -251,9 +258,9 @@ def _event_time(value: Any) -> int:
         try:
             return parse_timestamp(value)
         except InvalidRequest:
-            raise _Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds") from None
+            raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds") from None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds")
+        raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds")
     if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
-        raise _Wrong(place, "it lies in the years 1 to 9999")
+        raise Wrong(place, "it lies in the years 1 to 9999")
     return value
