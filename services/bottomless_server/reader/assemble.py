@@ -20,7 +20,6 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
-from bottomless.stores.streams import stream_not_found
 from bottomless_server.reader.core.locator import (
     Bounds,
     Start,
@@ -39,7 +38,7 @@ from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import ManifestMoved, Roots, RootState
 from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored import Stored
-from bottomless_server.reader.streams import StreamFacts, Streams
+from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn
 from bottomless_server.reader.tail import Tail, TailAnswer
 
 T = TypeVar("T")
@@ -113,12 +112,10 @@ class Reader:
         """
         # A second attempt waits for what is left of the time, not all of it again.
         ends = _now() + query.wait_ms / 1000
-        waited_on: set[StreamId] = set()
+        waited_on = WaitedOn()
 
         async def page_of(stream: StreamFacts) -> Page:
-            if waited_on and stream.stream_id not in waited_on:
-                # Its name is another stream's by now, of which nobody asked.
-                raise stream_not_found()
+            waited_on.check(stream)
             return await self._page(stream, query, ends, waited_on)
 
         with self._patience.lasting() if query.patient else nullcontext():
@@ -161,7 +158,7 @@ class Reader:
         return await act(found.stream)
 
     async def _page(
-        self, stream: StreamFacts, query: PageQuery, ends: float, waited_on: set[StreamId]
+        self, stream: StreamFacts, query: PageQuery, ends: float, waited_on: WaitedOn
     ) -> Page:
         """`waited_on` is told when the owner has said that the stream is there."""
         spec = await self._resolver.settle(stream, query.spec, query.consumer, query.default)
@@ -174,9 +171,9 @@ class Reader:
         reading = _Reading(stream, query, spec, ends, state, start, _builder(start, query))
         if query.wait_ms and self._shared.is_asked(stream, reading.builder.position):
             # Somebody waits there already.
-            waited_on.add(stream.stream_id)
+            waited_on.begin(stream)
         answer = await self._begin(reading)
-        waited_on.add(stream.stream_id)
+        waited_on.begin(stream)
         while True:
             async with self._room:
                 bounds = await self._fill(reading, answer)

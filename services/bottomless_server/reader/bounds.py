@@ -11,7 +11,7 @@ from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.shared_tail import SharedTail
-from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.reader.streams import StreamFacts, WaitedOn
 from bottomless_server.reader.tail import Tail
 
 
@@ -37,10 +37,14 @@ class StreamBounds:
         """
         ends = _now() + wait_ms / 1000
 
+        waited_on = WaitedOn()
+
         async def act(stream: StreamFacts) -> dict[str, Any]:
+            waited_on.check(stream)
             waits_for = after
             while True:
                 members = await self._show(stream)
+                waited_on.begin(stream)
                 next_offset = members["next_offset"]
                 waits_for = next_offset if waits_for is None else waits_for
                 left = ends - _now()

@@ -38,6 +38,26 @@ class Found(NamedTuple):
     """It may be out of date: an answer that does not fit it is a reason to ask again."""
 
 
+class WaitedOn:
+    """The stream on which a request waits: it stays with it, whatever has its name by then."""
+
+    def __init__(self) -> None:
+        self._stream_id: StreamId | None = None
+
+    def begin(self, stream: StreamFacts) -> None:
+        """Its owner has said that the stream is there."""
+        self._stream_id = stream.stream_id
+
+    def check(self, stream: StreamFacts) -> None:
+        """Look whether a request may go on with this stream.
+
+        Raises:
+            NotFound: its name is another stream's by now, of which nobody asked.
+        """
+        if self._stream_id not in (None, stream.stream_id):
+            raise stream_not_found()
+
+
 class Streams:
     def __init__(self, manifest: Asked, ttl_ms: int) -> None:
         self._manifest = manifest

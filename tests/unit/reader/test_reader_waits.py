@@ -156,6 +156,22 @@ async def test_who_waits_on_a_stream_whose_name_is_made_anew_is_told_of_its_end(
     assert later.json()["stream_id"] == world.stream_id, "who comes later asks for the new one"
 
 
+async def test_who_waits_for_bounds_of_a_stream_whose_name_is_made_anew_is_told_of_its_end(
+    world: World,
+) -> None:
+    """It was answered with the bounds of the new stream, as if the one it knew had shrunk."""
+    world.fill(10)
+    polls = await polled(world, 2, "/offsets?after=10&wait_ms=20000")
+    world.stream_id = StreamId(STREAM_ID.replace("0", "1"))
+    world.append("of another stream")
+    answers = [await poll for poll in polls]
+    later = await world.get("/offsets?wait_ms=20000&after=9")
+
+    told = [(answer.status_code, answer.json()["code"]) for answer in answers]
+    assert told == [(404, "stream-not-found")] * 2
+    assert later.json()["stream_id"] == world.stream_id, "who comes later asks for the new one"
+
+
 async def test_bounds_are_waited_for(world: World) -> None:
     world.fill(10)
     at_once = (await world.get("/offsets?wait_ms=20000&after=9")).json()
