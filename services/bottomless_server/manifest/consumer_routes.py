@@ -86,15 +86,24 @@ class _Routes:
         scope = ("consumers", record.stream_id)
         after = await self._paging.start_of(query.get("page_token"), scope)
         limit = query.get("limit", PAGE_COUNT_DEFAULT)
-        found = await self._offsets.page(record.stream_id, after, limit + 1)
+        found = await self._offsets.listed(record.stream_id, after, limit + 1)
+        page = found.names[:limit]
         ends = await self._ends(record)
-        items = [await self._describe(record, stored, *ends) for stored in found[:limit]]
+        items = [
+            await self._describe(record, found.stored[one], *ends)
+            for one in page
+            if one in found.stored
+        ]
+        unreadable = [
+            {"consumer": one, "code": found.unreadable[one].code.value}
+            for one in page
+            if one in found.unreadable
+        ]
         token = None
-        if len(found) > limit:
-            token = await self._paging.token_for(found[limit - 1].consumer, scope)
-        return json_response(
-            {"items": items, "next_page_token": token}, 200, _headers(record, None)
-        )
+        if len(found.names) > limit:
+            token = await self._paging.token_for(page[-1], scope)
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, 200, _headers(record, None))
 
     async def get_consumer(self, request: Request) -> Response:
         return await self._get(request, _consumer_not_found())

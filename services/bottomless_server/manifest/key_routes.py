@@ -84,12 +84,19 @@ class _Routes:
         scope = ("keys", tenant)
         after = await self._paging.start_of(query.get("page_token"), scope)
         limit = query.get("limit", PAGE_COUNT_DEFAULT)
-        found = [one.key for one in await self._keys.records.page(tenant, after, limit + 1)]
+        found = await self._keys.records.listed(tenant, after, limit + 1)
         token = None
-        if len(found) > limit:
-            token = await self._paging.token_for(found[limit - 1].key_id, scope)
-        items = [self._describe(key) for key in found[:limit]]
-        return json_response({"items": items, "next_page_token": token}, 200, _UNSEEN)
+        if len(found.ids) > limit:
+            token = await self._paging.token_for(found.ids[limit - 1], scope)
+        page = found.ids[:limit]
+        items = [self._describe(found.records[one].key) for one in page if one in found.records]
+        unreadable = [
+            {"key_id": one, "code": found.unreadable[one].code.value}
+            for one in page
+            if one in found.unreadable
+        ]
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, 200, _UNSEEN)
 
     async def create(self, request: Request) -> Response:
         parse_query(request.scope, {})

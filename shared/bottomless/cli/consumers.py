@@ -6,7 +6,7 @@ import typer
 
 from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
-from bottomless.cli.output import Column, Form, Output, show, show_list
+from bottomless.cli.output import Column, Form, Output, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Consumer, Stream
 from bottomless.model.limits import OFFSET_MAX
@@ -37,7 +37,8 @@ def add_to(app: typer.Typer) -> None:
 def _list(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """List the consumers of a stream."""
     with open_client(context) as client:
-        show_list(client.list_consumers(stream), _COLUMNS, output)
+        consumers = client.list_consumers(stream, unreadable=tell_unreadable("consumer"))
+        show_list(consumers, _COLUMNS, output)
 
 
 def _get(

@@ -8,7 +8,7 @@ import typer
 from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
-from bottomless.cli.output import Column, Form, Output, show, show_list
+from bottomless.cli.output import Column, Form, Output, show, show_list, tell_unreadable
 from bottomless.cli.secret_file import SecretFile
 from bottomless.cli.session import open_client
 
@@ -91,7 +91,8 @@ def _create(
 def _list(context: typer.Context, tenant: _Tenant = None, output: Output = Form.TABLE) -> None:
     """List keys, the oldest first, without their secrets."""
     with open_client(context) as client:
-        show_list(client.list_keys(tenant=tenant), _COLUMNS, output)
+        keys = client.list_keys(tenant=tenant, unreadable=tell_unreadable("key_id"))
+        show_list(keys, _COLUMNS, output)
 
 
 def _show(context: typer.Context, key_id: _KeyId, output: Output = Form.TABLE) -> None:

@@ -42,6 +42,17 @@ def line(text: str) -> None:
     write(f"{text}\n".encode(errors="replace"))
 
 
+def tell_unreadable(member: str) -> Callable[[dict[str, Any]], None]:
+    """Says on stderr which items of a list the server cannot read: `member` names them."""
+
+    def tell(item: dict[str, Any]) -> None:
+        sys.stderr.write(
+            f"bottomless: {item[member]} cannot be read by the server ({item['code']})\n"
+        )
+
+    return tell
+
+
 def show_list(
     items: Iterable[Item], columns: list[Column], form: Form, *, name: str | None = None
 ) -> None:

@@ -1,6 +1,5 @@
 """Streams as a whole: create, list, describe, update, remove."""
 
-import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -9,7 +8,7 @@ from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.inventory import last_age_of, records_of, stored_size_of, with_bounds
 from bottomless.cli.operations import Wait, finish
-from bottomless.cli.output import Column, Form, Output, line, show, show_list
+from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
 from bottomless.cli.stream_names import Stream
@@ -60,10 +59,6 @@ def _create(
         show(created, output, name=created["name"])
 
 
-def _tell_unreadable(item: dict[str, Any]) -> None:
-    sys.stderr.write(f"bottomless: {item['name']} cannot be read by the server ({item['code']})\n")
-
-
 def _list(
     context: typer.Context,
     prefix: Annotated[str, typer.Argument(help="Only names that start so.")] = "",
@@ -80,7 +75,9 @@ def _list(
     """
     with open_client(context) as client:
         state = "deleting" if deleting else "active"
-        streams = client.list_streams(prefix=prefix, state=state, unreadable=_tell_unreadable)
+        streams = client.list_streams(
+            prefix=prefix, state=state, unreadable=tell_unreadable("name")
+        )
         if output is not Form.TABLE:
             show_list(streams, [_NAME], output)
         elif deleting:

@@ -4,7 +4,7 @@ Only the answers of `create_key` and `rotate_key` hold a secret, each once; whoe
 keeps it, since nobody can ask for it again.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
 from bottomless.client.address import key_path
@@ -34,9 +34,18 @@ class KeyCalls(Wire):
         asked |= {name: value for name, value in given.items() if value is not None}
         return await self._send_json("POST", _PATH, asked)
 
-    def list_keys(self, *, tenant: str | None = None) -> AsyncIterator[dict[str, Any]]:
-        """Every key of a tenant, the oldest first; without secrets."""
-        return self._list(_PATH, {} if tenant is None else {"tenant": tenant})
+    def list_keys(
+        self,
+        *,
+        tenant: str | None = None,
+        unreadable: Callable[[dict[str, Any]], object] | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Every key of a tenant, the oldest first; without secrets.
+
+        `unreadable` is called with the `key_id` and `code` of each that the server cannot read.
+        """
+        query = {} if tenant is None else {"tenant": tenant}
+        return self._list(_PATH, query, unreadable=unreadable)
 
     async def show_key(self, key_id: str) -> dict[str, Any]:
         """A key, without its secret."""

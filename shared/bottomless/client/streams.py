@@ -59,9 +59,14 @@ class StreamCalls(Wire):
         headers = {} if etag is None else {"If-Match": etag}
         return await self._send_json("DELETE", stream_path(name), headers=headers)
 
-    def list_consumers(self, name: str) -> AsyncIterator[dict[str, Any]]:
-        """The stored offsets of all consumers of a stream, in the order of their names."""
-        return self._list(f"{stream_path(name)}/consumers")
+    def list_consumers(
+        self, name: str, *, unreadable: Callable[[dict[str, Any]], object] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The stored offsets of all consumers of a stream, in the order of their names.
+
+        `unreadable` is called with the `consumer` and `code` of each that the server cannot read.
+        """
+        return self._list(f"{stream_path(name)}/consumers", unreadable=unreadable)
 
     async def describe_consumer(self, name: str, consumer: str) -> dict[str, Any]:
         """A consumer's stored offset and its lag."""

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from bottomless.coordination.base import Changes, Coordination, Due, Member, Room
+from bottomless.errors import Corrupt
 from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.consumer import StoredOffset
@@ -51,6 +52,16 @@ def snapshot_key(stream_id: StreamId) -> str:
     return f"bottomless:consumers-snapshot:{stream_id}"
 
 
+class Listed(NamedTuple):
+    """A page of a stream's consumers, in the order of their names."""
+
+    names: list[Reference]
+    """Of all of them, those that are gone by now too."""
+    stored: dict[Reference, StoredOffset]
+    unreadable: dict[Reference, Corrupt]
+    """Those that are there, and that this release cannot read."""
+
+
 class ConsumerOffsets:
     """The offsets of all consumers. Holds no state of its own."""
 
@@ -62,23 +73,44 @@ class ConsumerOffsets:
         value = await self._coordination.get(consumer_key(stream_id, consumer))
         return None if value is None else decode_offset(value)
 
-    async def page(
+    async def listed(
         self, stream_id: StreamId, after: str = "", limit: int = _PAGE_COUNT
-    ) -> list[StoredOffset]:
-        """Commits in the order of consumers' names, from behind a name."""
-        names = await self._coordination.members(
+    ) -> Listed:
+        """Commits in the order of consumers' names, from after a name.
+
+        One that cannot be read (a later release wrote it, or it is damaged) is told beside the
+        others and does not end the question for them.
+        """
+        members = await self._coordination.members(
             consumers_index(stream_id), after.encode("ascii"), limit
         )
-        keys = [consumer_key(stream_id, Reference(name.decode("ascii"))) for name in names]
-        values = await self._coordination.get_many(keys)
-        # One that was forgotten between the two reads is not there.
-        return [decode_offset(value) for value in values if value is not None]
+        page = Listed([Reference(member.decode("ascii")) for member in members], {}, {})
+        values = await self._coordination.get_many(
+            [consumer_key(stream_id, name) for name in page.names]
+        )
+        for name, value in zip(page.names, values, strict=True):
+            # One that was forgotten between the two reads is not there.
+            if value is None:
+                continue
+            try:
+                page.stored[name] = decode_offset(value)
+            except Corrupt as error:
+                page.unreadable[name] = error
+        return page
 
     async def all(self, stream_id: StreamId) -> tuple[StoredOffset, ...]:
-        """Every commit of a stream; their number is bounded where they are taken."""
+        """Every commit of a stream; their number is bounded where they are taken.
+
+        Raises:
+            Corrupt: one of them cannot be read: whoever asks for all may leave none out.
+        """
         found: list[StoredOffset] = []
-        while page := await self.page(stream_id, found[-1].consumer if found else ""):
-            found += page
+        after = ""
+        while (page := await self.listed(stream_id, after)).names:
+            for error in page.unreadable.values():
+                raise error
+            found += page.stored.values()
+            after = page.names[-1]
         return tuple(found)
 
     async def change(

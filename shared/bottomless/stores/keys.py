@@ -14,7 +14,7 @@ of all objects of a key the one with the highest number holds every change that 
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.coordination.base import Changes, Coordination, Due, Member, Room
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
@@ -51,6 +51,16 @@ def tidy(key_id: KeyId, due_at: int) -> Due:
     return Due(TIDY_KEY, key_id.encode("ascii"), due_at)
 
 
+class Listed(NamedTuple):
+    """A page of a tenant's keys, in the order of their ids."""
+
+    ids: list[KeyId]
+    """Of all of them, those that are gone by now too."""
+    records: dict[KeyId, KeyRecord]
+    unreadable: dict[KeyId, Corrupt]
+    """Those that are there, and that this release cannot read."""
+
+
 class ApiKeys:
     """The records of all API keys. Holds no state of its own."""
 
@@ -77,11 +87,25 @@ class ApiKeys:
         return None if value is None else decode_key_record(value)
 
     async def page(self, tenant: str, after: str, limit: int) -> list[KeyRecord]:
-        """Keys of a tenant in the order of their ids, from behind one."""
+        """Keys of a tenant in the order of their ids, from after one: those that can be read."""
+        return [*(await self.listed(tenant, after, limit)).records.values()]
+
+    async def listed(self, tenant: str, after: str, limit: int) -> Listed:
+        """The same, and which there are that cannot be read: they end nothing for the others."""
         found = await self._coordination.members(keys_index(tenant), after.encode("ascii"), limit)
         if not found:
             await self._streams.check_generation()
-        return await self._load(found)
+        page = Listed([KeyId(member.decode("ascii")) for member in found], {}, {})
+        values = await self._coordination.get_many([key_key(key_id) for key_id in page.ids])
+        for key_id, value in zip(page.ids, values, strict=True):
+            # One that was forgotten between the two reads is not there.
+            if value is None:
+                continue
+            try:
+                page.records[key_id] = decode_key_record(value)
+            except Corrupt as error:
+                page.unreadable[key_id] = error
+        return page
 
     async def ids(self, after: str = "", limit: int = _PAGE_COUNT) -> list[KeyId]:
         """Ids of all tenants' keys, in their order."""
@@ -153,13 +177,6 @@ class ApiKeys:
             return _written(key_id, before, None, ())
 
         await self._coordination.transact([key, GENERATION_KEY], change)
-
-    async def _load(self, members: Sequence[bytes]) -> list[KeyRecord]:
-        values = await self._coordination.get_many(
-            [key_key(KeyId(member.decode("ascii"))) for member in members]
-        )
-        # One that was forgotten between the two reads is not there.
-        return [decode_key_record(value) for value in values if value is not None]
 
 
 def _written(

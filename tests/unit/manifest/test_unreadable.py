@@ -5,6 +5,7 @@ ended the page, or the question, for everything on it and after it. Each test he
 value beside sound ones.
 """
 
+from functools import partial
 from typing import Any
 
 from support.manifest import (
@@ -22,8 +23,12 @@ from unit.manifest.test_manifest_api import Service, running
 from unit.manifest.test_operations import House, work
 
 from bottomless.coordination.base import Changes
-from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.model.api_key import KeyId
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference, StreamId, StreamName, Uid
+from bottomless.stores.consumers import ConsumerOffsets, consumer_key
 from bottomless.stores.generation import check_generation
+from bottomless.stores.keys import key_key
 from bottomless.stores.operations import OPERATIONS_KEY, operation_key
 from bottomless_server.manifest.registry import Registry
 
@@ -45,18 +50,21 @@ async def look_at_a_list(service: Service) -> None:
     assert listed["unreadable"] == [{"name": "b", "stream_id": ids["b"], "code": "data-corrupt"}]
     assert listed["next_page_token"] is None
 
-    names: list[Any] = []
-    query = "?limit=1"
-    while True:
-        page = (await service.public.get(f"/v1/streams{query}")).json()
-        names += [one["name"] for one in (*page["items"], *page["unreadable"])]
-        if page["next_page_token"] is None:
-            break
-        query = f"?limit=1&page_token={page['next_page_token']}"
-    assert names == ["a", "b", "c"]
+    assert await named_in_pages_of_one(service, "/v1/streams", "name") == ["a", "b", "c"]
 
     alone = await service.public.get("/v1/streams/b")
     assert (alone.status_code, alone.json()["code"]) == (502, "data-corrupt")
+
+
+async def named_in_pages_of_one(service: Service, path: str, member: str) -> list[Any]:
+    names: list[Any] = []
+    query = "?limit=1"
+    while True:
+        page = (await service.public.get(f"{path}{query}")).json()
+        names += [one[member] for one in (*page["items"], *page["unreadable"])]
+        if page["next_page_token"] is None:
+            return names
+        query = f"?limit=1&page_token={page['next_page_token']}"
 
 
 async def test_a_question_for_many_names_is_answered_for_the_others() -> None:
@@ -118,3 +126,35 @@ async def test_a_rebuild_goes_on_over_records_that_cannot_be_read() -> None:
     assert result["streams"] == 1
     assert (await world.record()).name == "orders"
     assert await world.streams.find(a_record().full_name) == STREAM
+
+
+def keep(stored: StoredOffset, _: StoredOffset | None) -> StoredOffset:
+    return stored
+
+
+async def test_lists_of_keys_and_consumers_name_what_they_cannot_read_beside_their_items() -> None:
+    async with running(World()) as service:
+        coordination, public = service.world.coordination, service.public
+        stream_id = (await public.put("/v1/streams/orders")).json()["stream_id"]
+        ids = [
+            (await public.post("/v1/keys", json={"scopes": ["read"]})).json()["key_id"]
+            for _ in range(3)
+        ]
+        offsets = ConsumerOffsets(coordination)
+        for name in map(Reference, ("a", "b", "c")):
+            stored = StoredOffset(name, 0, 1, 1)
+            await offsets.change(stream_id, name, partial(keep, stored), 1)
+        damaged = {key_key(KeyId(ids[1])): b"{}", consumer_key(stream_id, Reference("b")): b"\xff"}
+        coordination.write(Changes(damaged))
+
+        for path, member, names in (
+            ("/v1/keys", "key_id", sorted(ids)),
+            ("/v1/streams/orders/consumers", "consumer", ["a", "b", "c"]),
+        ):
+            bad = ids[1] if member == "key_id" else "b"
+            listed = (await public.get(path)).json()
+            assert [one[member] for one in listed["items"]] == [n for n in names if n != bad]
+            assert listed["unreadable"] == [{member: bad, "code": "data-corrupt"}]
+            assert await named_in_pages_of_one(service, path, member) == names
+            alone = await public.get(f"{path}/{bad}")
+            assert (alone.status_code, alone.json()["code"]) == (502, "data-corrupt")
