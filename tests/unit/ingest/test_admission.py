@@ -1,7 +1,8 @@
 """Who waits for room gets it in his turn: beside a model that looks through everybody each time.
 
-The checks before were blind: what they asked for was small, one after the other, and never
-anything large beside small appends that do not end.
+The checks before were blind twice: what they asked for was small, one after the other, and never
+anything large beside small appends that do not end; and the model of the line that mended this
+let nobody pass, as the line did, so that one who waited for the process kept everybody out.
 """
 
 from collections.abc import Callable
@@ -14,34 +15,58 @@ from hypothesis import strategies as st
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.core.admission import Admission, Ticket
 
-STREAMS = [StreamId(name) for name in ("one", "two", "three")]
-ONE, TWO, THREE = STREAMS
+STREAMS = [StreamId(name) for name in ("one", "two", "three", *(f"s{n}" for n in range(20)))]
+ONE, TWO, THREE, *SMALL = STREAMS
 STREAM_SIZE, SIZE = 10, 15
+WIDE_STREAM, WIDE, KEPT, LITTLE = 340, 512, 32, 2
+"""So large that a part is kept for streams that hold little."""
 
 
 @dataclass
 class Plain:
     """The same rules over one list, the oldest first."""
 
+    stream_size: int = STREAM_SIZE
+    size: int = SIZE
+    kept: int = 0
+    little: int = 0
     held: dict[StreamId, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     waiting: list[Ticket] = field(default_factory=list)
 
     def fits_stream(self, stream_id: StreamId, size: int, own: int) -> bool:
         held = self.held[stream_id]
-        return held <= own or held + size <= STREAM_SIZE
+        return held <= own or held + size <= self.stream_size
+
+    def sums(self, stream_id: StreamId, size: int) -> tuple[int, int]:
+        """What streams would hold that hold little, and the others."""
+        after = {**self.held, stream_id: self.held[stream_id] + size}
+        small = sum(each for each in after.values() if each <= self.little)
+        return small, sum(after.values()) - small
+
+    def is_little(self, stream_id: StreamId, size: int) -> bool:
+        return self.held[stream_id] + size <= self.little
 
     def fits(self, stream_id: StreamId, size: int, own: int) -> bool:
-        total = sum(self.held.values())
-        fits = total <= own or total + size <= SIZE
+        small, large = self.sums(stream_id, size)
+        if self.is_little(stream_id, size):
+            fits = small <= self.kept or small + large <= self.size
+        else:
+            alone = large <= own + size and small <= self.kept
+            fits = alone or large + max(small, self.kept) <= self.size
         return fits and self.fits_stream(stream_id, size, own)
 
     def may_take(self, stream_id: StreamId, size: int, own: int) -> bool:
-        before = [
-            one
-            for one in self.firsts()
-            if one.stream_id == stream_id or self.fits_stream(one.stream_id, one.size, one.own)
-        ]
-        return self.fits(stream_id, size, own) and (own > 0 or not before)
+        if own:
+            return self.fits(stream_id, size, own)
+        able = self.able()
+        if any(one.stream_id == stream_id for one in self.firsts()):
+            return False
+        passing = self.is_little(stream_id, size) and self.sums(stream_id, size)[0] <= self.kept
+        before = [one for one in able if self.is_little(one.stream_id, one.size)]
+        return self.fits(stream_id, size, own) and (not able or (passing and not before))
+
+    def able(self) -> list[Ticket]:
+        return [one for one in self.firsts() if self.fits_stream(one.stream_id, one.size, one.own)]
 
     def firsts(self) -> list[Ticket]:
         found: dict[StreamId, Ticket] = {}
@@ -49,25 +74,31 @@ class Plain:
             found.setdefault(ticket.stream_id, ticket)
         return list(found.values())
 
+    def next(self) -> Ticket | None:
+        able = self.able()
+        if able and self.fits(able[0].stream_id, able[0].size, able[0].own):
+            return able[0]
+        passing = [one for one in able if self.is_little(one.stream_id, one.size)][:1]
+        for one in passing:
+            if self.sums(one.stream_id, one.size)[0] <= self.kept:
+                return one
+        return None
+
     def grant(self) -> list[Ticket]:
         granted: list[Ticket] = []
-        while True:
-            able = [
-                one for one in self.firsts() if self.fits_stream(one.stream_id, one.size, one.own)
-            ]
-            if not able or not self.fits(able[0].stream_id, able[0].size, able[0].own):
-                return granted
-            self.waiting.remove(able[0])
-            self.held[able[0].stream_id] += able[0].size
-            granted.append(able[0])
+        while (one := self.next()) is not None:
+            self.waiting.remove(one)
+            self.held[one.stream_id] += one.size
+            granted.append(one)
+        return granted
 
 
 class Both:
     """The line and its model, told the same."""
 
-    def __init__(self) -> None:
-        self.admission = Admission(STREAM_SIZE, SIZE)
-        self.plain = Plain()
+    def __init__(self, plain: Plain) -> None:
+        self.admission = Admission(plain.stream_size, plain.size)
+        self.plain = plain
         self.holders: list[list[tuple[StreamId, int]]] = []
 
     def ask(self, stream_id: StreamId, size: int, own: int = 0) -> None:
@@ -107,24 +138,35 @@ class Both:
             assert sum(sizes) == self.plain.held[stream_id]
 
 
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("ask"), st.sampled_from(STREAMS), st.integers(0, 12)),
-        st.tuples(st.just("ask"), st.just(ONE), st.integers(1, 12)),
-        st.tuples(st.just("more"), st.integers(0, 9), st.integers(0, 6)),
-        st.tuples(st.just("free"), st.integers(0, 9), st.just(0)),
-        st.tuples(st.just("leave"), st.integers(0, 9), st.just(0)),
-    ),
-    max_size=40,
-)
+Steps = list[tuple[str, StreamId | int, int]]
+
+
+def steps(streams: list[StreamId], asked: st.SearchStrategy[int]) -> st.SearchStrategy[Steps]:
+    return st.lists(
+        st.one_of(
+            st.tuples(st.just("ask"), st.sampled_from(streams), asked),
+            st.tuples(st.just("ask"), st.just(ONE), asked),
+            st.tuples(st.just("more"), st.integers(0, 9), asked),
+            st.tuples(st.just("free"), st.integers(0, 9), st.just(0)),
+            st.tuples(st.just("leave"), st.integers(0, 9), st.just(0)),
+        ),
+        max_size=40,
+    )
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
-@given(steps)
-def test_the_line_grants_what_a_look_through_everybody_grants(
-    played: list[tuple[str, StreamId | int, int]],
-) -> None:
-    both = Both()
+@given(steps(STREAMS[:3], st.integers(0, 12)))
+def test_the_line_grants_what_a_look_through_everybody_grants(played: Steps) -> None:
+    play(Both(Plain()), played)
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(steps(STREAMS, st.sampled_from([0, 1, 2, 2, 3, 150, 170, 330, 480, 600])))
+def test_streams_that_hold_little_pass_as_in_a_look_through_everybody(played: Steps) -> None:
+    play(Both(Plain(WIDE_STREAM, WIDE, KEPT, LITTLE)), played)
+
+
+def play(both: Both, played: Steps) -> None:
     for name, first, second in played:
         call: Callable[..., None] = getattr(both, name)
         call(first, second)
@@ -167,6 +209,41 @@ def test_who_waits_for_the_room_of_the_process_is_not_overtaken_by_other_streams
     assert admission.grant() == [waits]
 
 
+def test_small_appends_of_other_streams_pass_who_waits_for_the_room_of_the_process() -> None:
+    admission = Admission(WIDE_STREAM, WIDE)
+    assert admission.take(ONE, 300)
+    waits = admission.stand(TWO, 300)
+    assert admission.grant() == []
+    assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
+    more = admission.stand(SMALL[-1], LITTLE)
+    assert admission.grant() == [], "they have no more than what is kept for them"
+    assert not admission.take(THREE, LITTLE + 1), "it is kept for those who need little"
+    admission.give_back(SMALL[0], LITTLE)
+    assert admission.grant() == [more]
+    admission.give_back(ONE, 300)
+    assert admission.grant() == [waits], "and none of it is needed for who waits"
+
+
+def test_what_is_kept_for_small_appends_is_there_when_large_ones_have_all_that_they_may() -> None:
+    admission = Admission(WIDE_STREAM, WIDE)
+    assert admission.take(ONE, 240)
+    assert admission.take(TWO, 240)
+    assert not admission.take(THREE, 30)
+    assert admission.take(SMALL[0], LITTLE)
+
+
+def test_who_passes_without_end_keeps_nobody_out_however_much_he_needs() -> None:
+    admission = Admission(WIDE_STREAM, WIDE)
+    assert admission.take(ONE, 300)
+    assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
+    waits = admission.stand(TWO, 2 * WIDE)
+    for turn in range(3 * len(SMALL)):
+        admission.give_back(SMALL[turn % (KEPT // LITTLE)], LITTLE)
+        assert admission.take(SMALL[turn % (KEPT // LITTLE)], LITTLE)
+    admission.give_back(ONE, 300)
+    assert admission.grant() == [waits]
+
+
 def test_who_has_begun_is_ended_before_who_waits_for_him() -> None:
     admission = Admission(STREAM_SIZE, SIZE)
     assert admission.take(ONE, 4)
@@ -194,3 +271,12 @@ def test_without_the_line_what_is_large_is_kept_out(monkeypatch: pytest.MonkeyPa
         assert admission.take(ONE, 2)
         assert admission.grant() == []
     assert not large.granted
+
+
+def test_without_what_is_kept_for_them_small_appends_wait_for_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Must fail: the guard is taken out, and nobody passes."""
+    monkeypatch.setattr(Admission, "_may_pass", lambda *_: False)
+    with pytest.raises(AssertionError):
+        test_small_appends_of_other_streams_pass_who_waits_for_the_room_of_the_process()

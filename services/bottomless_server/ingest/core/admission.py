@@ -7,13 +7,25 @@ is reached: then the oldest of those who are first in their lines has the next r
 Who has room already and needs more for the same body goes before all of them: those who wait
 wait for him.
 
-What is larger than a bound passes alone: it must pass at some time.
+A small part of the room of the process is kept for streams that hold little. They pass whoever
+waits for the room of the process, as long as all of them together hold no more than that part;
+he never counts on it. So neither keeps the other out: however long he waits, small appends
+of other streams go on, and however many of those come, the rest of the room gathers for him.
+
+What is larger than a bound passes alone, beside streams that hold little: it must pass at
+some time.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from bottomless.model.names import StreamId
+
+_KEPT_SHARE: Final = 16
+"""This part of the room of the process is kept for streams that hold little."""
+_LITTLE_SHARE: Final = 16
+"""A stream holds little that holds no more than this part of what is kept for such streams."""
 
 
 class _Place(NamedTuple):
@@ -41,22 +53,52 @@ class Ticket:
 _Line = list[tuple[_Place, Ticket]]
 
 
+class _Firsts:
+    """The first of each line that may be next: a heap of them, the oldest on top.
+
+    An entry whose ticket is not the first any more, or may not be next any more, says nothing.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[_Place, StreamId]] = []
+        self._noted: set[tuple[_Place, StreamId]] = set()
+        """What is in the heap, so that it holds nobody twice."""
+
+    def note(self, ticket: Ticket) -> None:
+        entry = (ticket.place, ticket.stream_id)
+        if entry not in self._noted:
+            self._noted.add(entry)
+            heappush(self._heap, entry)
+
+    def oldest(self, still: Callable[[_Place, StreamId], Ticket | None]) -> Ticket | None:
+        """The oldest of whom `still` knows the ticket."""
+        while self._heap:
+            ticket = still(*self._heap[0])
+            if ticket is not None:
+                return ticket
+            self._noted.discard(heappop(self._heap))
+        return None
+
+
 class Admission:
     """Counts bytes per stream and in all, and says who is next. Waiting is the caller's."""
 
     def __init__(self, stream_size_max: int, total_size_max: int) -> None:
         self._stream_size_max = stream_size_max
         self._total_size_max = total_size_max
+        self._kept_size = total_size_max // _KEPT_SHARE
+        self._little_max = min(self._kept_size // _LITTLE_SHARE, stream_size_max)
         self._held: dict[StreamId, int] = {}
         self._total = 0
+        self._of_little = 0
+        """Bytes of all streams that hold little."""
         self._number = 0
         self._lines: dict[StreamId, _Line] = {}
         """Heaps of those who wait, by stream; none is empty."""
-        self._fitting: list[tuple[_Place, StreamId]] = []
-        """A heap of the first of each line, where the stream has room for him and the process may
-        have none. An entry whose ticket is not the first any more says nothing."""
-        self._noted: set[tuple[_Place, StreamId]] = set()
-        """What is in that heap, so that it holds nobody twice."""
+        self._fitting = _Firsts()
+        """For whom the stream has room; the process may have none."""
+        self._passing = _Firsts()
+        """Those of them whose stream still holds little with what they ask for."""
 
     @property
     def total(self) -> int:
@@ -68,7 +110,7 @@ class Admission:
 
     def take(self, stream_id: StreamId, size: int, own: int = 0) -> bool:
         """Take room for `size` bytes; False if there is none now, or others are before."""
-        if not own and (stream_id in self._lines or self._first_fitting() is not None):
+        if not own and not self._is_free(stream_id, size):
             return False
         if not self._fits(stream_id, size, own):
             return False
@@ -90,51 +132,55 @@ class Admission:
 
     def give_back(self, stream_id: StreamId, size: int) -> None:
         """Room is free again; `grant` says for whom."""
-        rest = self._held.get(stream_id, 0) - size
-        self._total -= size
-        assert rest >= 0
-        assert self._total >= 0
-        if rest:
-            self._held[stream_id] = rest
-        else:
-            self._held.pop(stream_id, None)
+        self._hold(stream_id, -size)
         self._note_first(stream_id)
 
     def grant(self) -> list[Ticket]:
         """Who has room now, of those who waited; it is taken for them."""
         granted = []
-        while (ticket := self._first_fitting()) is not None:
-            if not self._fits_process(ticket.size, ticket.own):
-                break
-            self._noted.discard(heappop(self._fitting))
+        while (ticket := self._next()) is not None:
             self._hold(ticket.stream_id, ticket.size)
             ticket.granted = True
             granted.append(ticket)
             self._note_first(ticket.stream_id)
         return granted
 
-    def _first_fitting(self) -> Ticket | None:
-        """The oldest of those who are first in their line and have room in their stream."""
-        while self._fitting:
-            place, stream_id = self._fitting[0]
-            first = self._first(stream_id)
-            if (
-                first is not None
-                and first.place == place
-                and self._fits_stream(stream_id, first.size, first.own)
-            ):
-                return first
-            self._noted.discard(heappop(self._fitting))
-        return None
+    def _next(self) -> Ticket | None:
+        """The oldest of all, or of those who may pass him, if there is room for him."""
+        oldest = self._fitting.oldest(self._if_fitting)
+        if oldest is None or self._fits_process(oldest.stream_id, oldest.size, oldest.own):
+            return oldest
+        passing = self._passing.oldest(self._if_passing)
+        if passing is None or not self._may_pass(passing.size):
+            return None
+        return passing
+
+    def _is_free(self, stream_id: StreamId, size: int) -> bool:
+        """Whether nobody is before who comes now."""
+        if stream_id in self._lines:
+            return False
+        if self._fitting.oldest(self._if_fitting) is None:
+            return True
+        first = self._passing.oldest(self._if_passing) is None
+        return first and self._is_little(stream_id, size) and self._may_pass(size)
+
+    def _if_fitting(self, place: _Place, stream_id: StreamId) -> Ticket | None:
+        first = self._first(stream_id)
+        if first is None or first.place != place:
+            return None
+        return first if self._fits_stream(stream_id, first.size, first.own) else None
+
+    def _if_passing(self, place: _Place, stream_id: StreamId) -> Ticket | None:
+        ticket = self._if_fitting(place, stream_id)
+        return None if ticket is None or not self._is_little(stream_id, ticket.size) else ticket
 
     def _note_first(self, stream_id: StreamId) -> None:
         first = self._first(stream_id)
         if first is None or not self._fits_stream(stream_id, first.size, first.own):
             return
-        entry = (first.place, stream_id)
-        if entry not in self._noted:
-            self._noted.add(entry)
-            heappush(self._fitting, entry)
+        self._fitting.note(first)
+        if self._is_little(stream_id, first.size):
+            self._passing.note(first)
 
     def _first(self, stream_id: StreamId) -> Ticket | None:
         line = self._lines.get(stream_id)
@@ -146,16 +192,44 @@ class Admission:
         return None
 
     def _fits(self, stream_id: StreamId, size: int, own: int) -> bool:
-        return self._fits_stream(stream_id, size, own) and self._fits_process(size, own)
+        fits = self._fits_stream(stream_id, size, own)
+        return fits and self._fits_process(stream_id, size, own)
 
     def _fits_stream(self, stream_id: StreamId, size: int, own: int) -> bool:
         held = self._held.get(stream_id, 0)
         return held <= own or held + size <= self._stream_size_max
 
-    def _fits_process(self, size: int, own: int) -> bool:
-        return self._total <= own or self._total + size <= self._total_size_max
+    def _fits_process(self, stream_id: StreamId, size: int, own: int) -> bool:
+        if self._is_little(stream_id, size):
+            return self._total + size <= self._total_size_max or self._may_pass(size)
+        held = self._held.get(stream_id, 0)
+        of_little = self._of_little - self._counted(held)
+        of_others = self._total + size - of_little
+        alone = of_others <= own + size and of_little <= self._kept_size
+        return alone or of_others + max(of_little, self._kept_size) <= self._total_size_max
+
+    def _is_little(self, stream_id: StreamId, size: int) -> bool:
+        """Whether a stream holds little with so many bytes more."""
+        return self._held.get(stream_id, 0) + size <= self._little_max
+
+    def _may_pass(self, size: int) -> bool:
+        """Whether what is kept for streams that hold little has room for so many bytes more of
+        one of them."""
+        return self._of_little + size <= self._kept_size
+
+    def _counted(self, held: int) -> int:
+        """As bytes of a stream that holds little."""
+        return held if held <= self._little_max else 0
 
     def _hold(self, stream_id: StreamId, size: int) -> None:
-        if size:
-            self._held[stream_id] = self._held.get(stream_id, 0) + size
-            self._total += size
+        """Count so many bytes more, or less."""
+        before = self._held.get(stream_id, 0)
+        held = before + size
+        self._total += size
+        assert held >= 0
+        assert self._total >= 0
+        self._of_little += self._counted(held) - self._counted(before)
+        if held:
+            self._held[stream_id] = held
+        else:
+            self._held.pop(stream_id, None)
