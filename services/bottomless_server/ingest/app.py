@@ -15,6 +15,7 @@ from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
 from bottomless.stores.ingest_nodes import IngestNode
+from bottomless.stores.streams import Streams
 from bottomless_server.ingest.core.clock import CommitClock
 from bottomless_server.ingest.core.commit_parts import progress
 from bottomless_server.ingest.core.staged import Plan
@@ -83,7 +84,7 @@ class IngestService:
         self._tracking_room = TrackingRoom(settings.ingest_tracking_bytes_max)
         # What was asked of manifest is good for as long as the owner believes in its lease.
         keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
-        self._names = StreamNames(manifest, clocks, keep_ms)
+        self._names = StreamNames(manifest, Streams(coordination), clocks, keep_ms)
         self._staged = StagedBatches(files, settings.data_dir, clocks, _staged_bounds(settings))
         self._forwarding = forwarding
         self._appends = Appends(

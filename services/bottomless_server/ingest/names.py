@@ -3,10 +3,15 @@
 After a deletion a name may be given to another stream, so nobody may go by an old answer
 for longer than the old owner's lease would last. Names in use are asked for again before that,
 many in one question: a node has thousands, and a question costs more than an append.
+
+Where manifest does not answer, the coordination store is asked whether a name that is known
+still means the same stream: a deletion frees the name in the EXEC that makes it true. So appends
+to streams in use go on without manifest, and a deleted stream takes none. Nothing else is
+learned from there: what is not known, or is another stream's by now, waits for manifest.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -17,13 +22,15 @@ from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
-from bottomless.stores.streams import stream_not_found
+from bottomless.stores.streams import Streams, stream_not_found
 from bottomless_server.ingest.lease import Clocks
 from bottomless_server.runtime.peers import PeerAnswer
 
 log = structlog.get_logger(__name__)
 
 _NAME_COUNT_MAX: Final = 100_000
+MANIFEST_SECONDS: Final = 2.0
+"""How long manifest is waited for before the coordination store is asked."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 
@@ -47,8 +54,11 @@ class StreamNames:
     """A small cache in front of manifest; one question at a time for each name, and one for all
     that are due."""
 
-    def __init__(self, manifest: ManifestCalls, clocks: Clocks, keep_ms: int) -> None:
+    def __init__(
+        self, manifest: ManifestCalls, streams: Streams, clocks: Clocks, keep_ms: int
+    ) -> None:
         self._manifest = manifest
+        self._streams = streams
         self._clocks = clocks
         self._keep_ms = keep_ms
         self._known: LRUCache[FullName, tuple[StreamId, int]] = LRUCache(_NAME_COUNT_MAX)
@@ -135,9 +145,16 @@ class StreamNames:
             names = list(islice(self._due, NAMES_TOGETHER_COUNT_MAX))
             for name in names:
                 del self._due[name]
+            asked_at = self._clocks.elapsed()
             try:
-                await self._load_together(names)
+                async with asyncio.timeout(MANIFEST_SECONDS):
+                    await self._load_together(names)
+            except TimeoutError:
+                await self._confirm(names, asked_at)
             except StoreError as error:
+                if error.code is Code.PEER_UNAVAILABLE:
+                    await self._confirm(names, asked_at)
+                    continue
                 # The old answers are good for a while; then each is asked for by itself.
                 log.info("names were not asked for ahead of time", error=str(error))
 
@@ -178,18 +195,56 @@ class StreamNames:
         if not task.cancelled():
             task.exception()
 
+    async def _confirm(self, names: Sequence[FullName], asked_at: int) -> None:
+        """Keep those names that mean the same streams as before, by the coordination store."""
+        try:
+            found = await self._streams.find_many(names)
+            records = (await self._streams.load_many([*found.values()])).records
+        except StoreError as error:
+            # The old answers are good for a while; then each is asked for by itself.
+            log.info("names could not be confirmed without manifest", error=str(error))
+            return
+        active = {one.stream_id for one in records if one.state is StreamState.ACTIVE}
+        for name in names:
+            known = self._known.get(name)
+            if known is None or known[1] > asked_at:
+                continue
+            if known[0] == found.get(name) and known[0] in active:
+                self._keep(name, known[0], asked_at)
+
+    async def _confirmed(self, name: FullName, asked_at: int) -> StreamId:
+        """The stream behind a known name, without manifest.
+
+        Raises:
+            Unavailable: nothing was known of it, or it means another stream; outcome none.
+        """
+        await self._confirm([name], asked_at)
+        known = self._known.get(name)
+        if known is None or known[1] < asked_at:
+            raise Unavailable(
+                "the manifest service does not answer",
+                code=Code.PEER_UNAVAILABLE,
+                retry_after_seconds=1,
+            )
+        return known[0]
+
     async def _load(self, name: FullName) -> StreamId:
         asked_at = self._clocks.elapsed()
         try:
-            answer: Any = (
-                await self._manifest.call(
-                    "GET",
-                    f"/internal/v1/streams/by-name/{name.name}",
-                    params={"tenant": name.tenant},
-                )
-            ).body
+            async with asyncio.timeout(MANIFEST_SECONDS):
+                answer: Any = (
+                    await self._manifest.call(
+                        "GET",
+                        f"/internal/v1/streams/by-name/{name.name}",
+                        params={"tenant": name.tenant},
+                    )
+                ).body
+        except TimeoutError:
+            return await self._confirmed(name, asked_at)
         except Unavailable as error:
-            raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+            if error.code is not Code.PEER_UNAVAILABLE:
+                raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+            return await self._confirmed(name, asked_at)
         except Exception:
             self._known.pop(name, None)
             raise

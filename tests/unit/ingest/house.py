@@ -20,7 +20,7 @@ from support.asgi import client_of
 
 from bottomless.coordination.base import Changes
 from bottomless.coordination.memory import MemoryCoordination
-from bottomless.errors import Outcome, Unavailable
+from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
@@ -170,7 +170,9 @@ class SmallManifest:
             self.questions += 1
             self.asked_together.append(body["names"])
             if self.is_away:
-                raise Unavailable("the manifest does not answer", outcome=Outcome.NONE)
+                raise Unavailable(
+                    "the manifest does not answer", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
+                )
             names = [FullName(one["tenant"], StreamName(one["name"])) for one in body["names"]]
             found = await self._streams.find_many(names)
             streams = [
@@ -189,7 +191,9 @@ class SmallManifest:
             return PeerAnswer(200, {}, {"stream_id": record.stream_id, "state": record.state.value})
         self.questions += 1
         if self.is_away:
-            raise Unavailable("the manifest does not answer", outcome=Outcome.NONE)
+            raise Unavailable(
+                "the manifest does not answer", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
+            )
         assert params is not None
         name = FullName(str(params["tenant"]), StreamName(path.rsplit("/", 1)[1]))
         stream_id = await self._streams.find(name)

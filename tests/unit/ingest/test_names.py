@@ -1,19 +1,21 @@
 """Names that ingest remembers: asked for again before their answers are too old, many at once."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bottomless.coordination.base import Changes
+from bottomless.coordination.base import Changes, CoordinationUnavailable
 from bottomless.coordination.memory import MemoryCoordination
-from bottomless.errors import NotFound, Unavailable
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
+from bottomless_server.ingest import names
 from bottomless_server.ingest.names import StreamNames
 from bottomless_server.runtime.peers import PeerAnswer
 from unit.ingest.house import SmallManifest, StandingClocks, eventually
@@ -32,7 +34,7 @@ class Asking:
         self.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
         self.streams = Streams(self.coordination)
         self.manifest = SmallManifest(self.streams)
-        self.names = StreamNames(self.manifest, self.time.clocks(), KEEP_MS)
+        self.names = StreamNames(self.manifest, self.streams, self.time.clocks(), KEEP_MS)
 
     async def set_up(self) -> None:
         for number, name in enumerate(NAMES):
@@ -119,14 +121,76 @@ async def test_an_answer_does_not_take_the_place_of_a_newer_one(
     assert await asking.names.find(name) == new
 
 
-async def test_old_answers_are_good_until_their_end_where_nobody_answers(asking: Asking) -> None:
-    asking.manifest.is_away = True
-    asking.time.advance(KEEP_MS - 1)
-    assert await asking.names.find(NAMES[0])
-    await eventually(asking.refreshed)
-    assert asking.manifest.asked_together
+@pytest.fixture(params=["it is away", "it hangs"])
+async def alone(
+    asking: Asking, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Asking:
+    """Without manifest from here on."""
+    if request.param == "it is away":
+        asking.manifest.is_away = True
+        return asking
 
-    assert await asking.names.find(NAMES[0])
-    asking.time.advance(1)
+    async def hang(*_: Any, **__: Any) -> PeerAnswer:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(names, "MANIFEST_SECONDS", 0.01)
+    monkeypatch.setattr(asking.manifest, "call", hang)
+    return asking
+
+
+async def test_names_in_use_go_on_without_manifest(alone: Asking) -> None:
+    """They ended with their old answers, some seconds after manifest: nobody had looked at what
+    goes on without it, and for how long."""
+    before = await alone.names.find(NAMES[0])
+    for _ in range(3):
+        alone.time.advance(KEEP_MS // 2)
+        assert await alone.names.find(NAMES[0]) == before
+        await eventually(alone.refreshed)
+    alone.time.advance(KEEP_MS * 10)
+    assert await alone.names.find(NAMES[0]) == before, "also one that was silent for long"
+
+
+async def test_what_ended_or_is_not_known_waits_for_manifest(alone: Asking) -> None:
+    ended, renamed = NAMES[3], NAMES[4]
+    await alone.end(ended)
+    other = await alone.streams.find(NAMES[5])
+    alone.coordination.write(Changes({name_key(renamed): other.encode()}))
+    alone.time.advance(KEEP_MS)
+    for name in (ended, renamed, FullName("default", StreamName("never-heard-of"))):
+        with pytest.raises(Unavailable) as caught:
+            await alone.names.find(name)
+        assert caught.value.code is Code.PEER_UNAVAILABLE
+    assert await alone.names.find(NAMES[0])
+
+
+async def test_old_answers_are_good_until_their_end_where_nobody_answers(
+    alone: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> list[bytes | None]:
+        raise CoordinationUnavailable("the coordination store does not answer")
+
+    monkeypatch.setattr(alone.coordination, "get_many", away)
+    alone.time.advance(KEEP_MS - 1)
+    assert await alone.names.find(NAMES[0])
+    await eventually(alone.refreshed)
+
+    assert await alone.names.find(NAMES[0])
+    alone.time.advance(1)
     with pytest.raises(Unavailable):
+        await alone.names.find(NAMES[0])
+
+
+async def test_a_store_that_went_back_confirms_nothing(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifest answers, and says that what the store has is not to be believed."""
+
+    async def regressed(*_: Any, **__: Any) -> PeerAnswer:
+        raise Unavailable("the store went back", code=Code.COORDINATION_REGRESSED)
+
+    monkeypatch.setattr(asking.manifest, "call", regressed)
+    asking.time.advance(KEEP_MS)
+    with pytest.raises(Unavailable) as caught:
         await asking.names.find(NAMES[0])
+    assert caught.value.code is Code.COORDINATION_REGRESSED
