@@ -5,19 +5,22 @@ simulation is blind. Each names seeds that are tried first; one that fails has t
 guard in its place.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from support.power_loss import PowerLossDisk
 
+from bottomless.coordination.base import Due
 from bottomless_server.ingest import lease
 from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
+from bottomless_server.manifest import deleter
 from bottomless_server.manifest.core.clock_trust import ClockTrust
+from bottomless_server.manifest.failing_deletes import FailingDeletes
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
 
@@ -84,6 +87,15 @@ def _lapse_by_clocks(
     return is_lapse(before, answered, taken=False, unheard=unheard)
 
 
+def _the_first(dues: Iterable[Due], _: object, count: int) -> list[Due]:
+    """A page of the queue is what is due longest."""
+    return list(dues)[:count]
+
+
+async def _put_off_nothing(*_: object) -> None:
+    pass
+
+
 async def _forget_fence(claim: Claim, next_offset: int) -> None:
     """Being told that somebody has the stream since is one more failure to reserve."""
     try:
@@ -128,6 +140,14 @@ GUARDS: Final[dict[str, Guard]] = {
         ],
         [1, 2, 3],
         "ahead",
+    ),
+    "a deleter that goes past what it cannot delete": Guard(
+        [
+            Replaced(deleter, "fair_page", _the_first),
+            Replaced(FailingDeletes, "put_off", _put_off_nothing),
+        ],
+        [1, 2, 3],
+        "crashes",
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

@@ -129,6 +129,11 @@ class Watch:
             self._check_owner(node, record)
         return self._manifest
 
+    def reachable(self) -> set[str]:
+        """Objects that the committed root leads to, and itself."""
+        self.look()
+        return self._manifest.keys
+
     def _check_bounds(self, record: StreamRecord) -> None:
         now = Bounds(
             self._manifest.floor,

@@ -52,8 +52,8 @@ def damage(coordination: MemoryCoordination) -> None:
     )
 
 
-def waiting(coordination: MemoryCoordination, now: int) -> set[bytes]:
-    """Members of the delete queue that are due, and not the damaged stream's."""
+def others_waiting(coordination: MemoryCoordination) -> dict[bytes, int]:
+    """Members of the delete queue that are not the damaged stream's, and when each is due."""
     queue = coordination._stored.queues.get(DELETES_KEY, {})
     own = STREAM_ID.encode("ascii")
-    return {member for member, due_at in queue.items() if due_at <= now and own not in member}
+    return {member: due_at for member, due_at in queue.items() if own not in member}

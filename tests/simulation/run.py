@@ -40,6 +40,9 @@ from simulation.trouble import Trouble
 STORM_SECONDS: Final = 25.0
 QUIET_SECONDS: Final = 120.0
 """After the troubles everything has to be well again within so long."""
+FAR_SECONDS: Final = 60.0
+"""Above every grace, deadline and lease of a run: what is due later was condemned by a clock that
+was days ahead."""
 LOOK_SECONDS: Final = 0.05
 RESERVE_COUNT: Final = 40
 
@@ -105,10 +108,12 @@ class Simulation:
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.town.closing = True
+        condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
         await self._read_all()
         await self._look_past_the_neighbour()
+        await self._see_all_deleted(condemned)
         watching.cancel()
         keeping.cancel()
 
@@ -223,7 +228,7 @@ class Simulation:
             self.story.tell("client", f"read {stream.name}, {reader.record_count} records")
 
     async def _look_past_the_neighbour(self) -> None:
-        """A stream that nobody can read ends no list, and no deletion, of the others."""
+        """A stream that nobody can read ends no list of the others."""
         answer = None
         while answer is None or answer[0] != 200:
             answer = await self.town.ask(self.manifest, "GET", "/v1/streams")
@@ -232,20 +237,37 @@ class Simulation:
         missing = {one.name for one in self.streams if not one.deleted} - listed
         if missing or [one["name"] for one in answer[1]["unreadable"]] != [neighbour.NAME]:
             raise Broken(f"the list lacks {missing}, or does not name what it cannot read")
-        coordination = self.ground.coordination
-        due = neighbour.waiting(coordination, BEGIN_MS + int(self.loop.time() * 1000))
 
-        def gone() -> bool:
+    async def _see_all_deleted(self, condemned: set[bytes]) -> None:
+        """What waits to be deleted is, as soon as its time has come, past a damaged stream too.
+
+        It was looked at before for one moment at the end, when little was due: nothing in it, so
+        nothing was seen. Now everything that any trouble left in the queue has to leave it, and its
+        objects the bucket. Where a clock was days ahead, what was condemned by it waits as long.
+        """
+        coordination, drive = self.ground.coordination, self.ground.drive
+        far = self.storm_seconds + self.quiet_seconds + FAR_SECONDS
+
+        def near() -> list[bytes]:
+            end = BEGIN_MS + int((self.loop.now + FAR_SECONDS) * 1000)
+            others = neighbour.others_waiting(coordination)
+            return [member for member, due_at in others.items() if due_at < end]
+
+        def drained() -> bool:
             service = self.manifest.service
             assert isinstance(service, ManifestService)
-            # While its clock is doubted it deletes nothing, by design. That is so in most seeds, so
-            # that the model, and not this, is what holds the deleter to it.
-            return service._context.time.doubt is not None or due.isdisjoint(
-                neighbour.waiting(coordination, BEGIN_MS + int(self.loop.time() * 1000))
-            )
+            return not near() and service._context.time.doubt is None
 
-        await self._until(gone, "what is due of healthy streams to be deleted")
-        self.story.count("deletions past a damaged stream", len(due))
+        await self._until(drained, "what is to be deleted to be gone", far)
+        left = neighbour.others_waiting(coordination)
+        if left and not self.story.counts["clocks set ahead"]:
+            raise Broken(f"deleted in days, and no clock was ahead: {sorted(left)[:3]}")
+        reachable = {key for watch in self.watches.values() for key in watch.reachable()}
+        gone = {member.partition(b"?")[0].decode() for member in condemned - left.keys()}
+        kept = sorted(key for key in gone - reachable if key in drive._objects)
+        if kept:
+            raise Broken(f"settled in the queue, and not deleted: {kept[:3]}")
+        self.story.count("deletions past a damaged stream", len(gone - reachable))
 
     def _check_order(self, stream: Expected) -> None:
         """Records of one producer stand in the order of their numbers."""

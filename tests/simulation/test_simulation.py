@@ -49,6 +49,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_serv
         "sleeps",
         "jams",
         "takeovers",
+        "deletions past a damaged stream",
     ):
         assert re.search(rf"'{what}': [1-9]", told), f"no {what}: {told}"
 
