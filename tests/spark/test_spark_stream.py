@@ -25,7 +25,7 @@ from bottomless.client import Client
 from bottomless.errors import OffsetGone, WrongOffset
 from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.partitions import SharePartition
-from bottomless.spark.positions import position_of
+from bottomless.spark.positions import began_at, position_of
 from bottomless.spark.progress import StreamProgress, StreamProgressListener
 from bottomless.spark.read import sum_counts
 from bottomless.spark.source import BottomlessSource
@@ -166,7 +166,8 @@ def test_a_query_that_was_stopped_goes_on_where_it_was(
     query.run()
 
     assert query.committed == list(range(60))
-    last = next(one for one in seen if one.end_offset == 50)
+    first, last = (next(one for one in seen if one.end_offset == end) for end in (20, 50))
+    assert (first.start_offset, first.rows, first.absent) == (0, 20, 0)
     assert (last.stream, last.rows, last.lag, last.absent) == (query.name, 30, 0, 0)
     assert last.stream_id == streams.client.offsets(query.name).stream_id
 
@@ -342,7 +343,7 @@ def test_a_new_query_begins_at_the_end_as_it_was_when_it_first_asked(streams: St
     assert [row["offset"] for row in rows_in(reader.read(share))] == list(range(10, 15))
     assert isinstance(share, SharePartition)
     assert share.lease is not None
-    assert reader.reportLatestOffset() == end
+    assert reader.reportLatestOffset() == began_at(end, 10)
     reader.stop()
 
 

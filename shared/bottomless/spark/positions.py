@@ -33,6 +33,7 @@ from bottomless.model.offset_spec import (
 )
 
 OFFSET_VERSION: Final = 1
+_BEGAN: Final = "began"
 
 _WORDS: Final = {"earliest": "first", "latest": "next", "first": "first", "next": "next"}
 _CHOICES: Final = (
@@ -89,6 +90,17 @@ def position_of(offset: int, name: StreamName, stream_id: StreamId) -> dict[str,
     Always with its members in this order: Spark compares positions as text.
     """
     return {"v": OFFSET_VERSION, "s": {name: {"o": offset, "u": stream_id}}}
+
+
+def began_at(latest: Mapping[str, Any], offset: int) -> dict[str, Any]:
+    """A position for reports alone, which also says where the query began; never in a checkpoint."""
+    return {**latest, _BEGAN: offset}
+
+
+def beginning_of(latest: Mapping[str, Any]) -> int | None:
+    """What `began_at` added; None where the query began before the process that reports."""
+    offset = latest.get(_BEGAN)
+    return offset if isinstance(offset, int) else None
 
 
 def read_position(value: Mapping[str, Any], name: StreamName) -> Pinned:

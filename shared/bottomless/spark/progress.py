@@ -18,6 +18,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from bottomless.spark.positions import beginning_of
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -30,6 +32,7 @@ class StreamProgress(NamedTuple):
     stream: str
     stream_id: str
     start_offset: int
+    """Of the batch; of a query's first one it is where the query began."""
     end_offset: int
     latest_offset: int | None
     """End of the stream as it was known then."""
@@ -61,13 +64,20 @@ def progress_of(
         return None
     begins, newest = _read(start), _read(latest)
     stream, stream_id, end_offset = ends
+    if begins is not None:
+        start_offset = begins[2]
+    else:
+        # Of a first batch Spark has no start; our source reports it beside the newest end. A
+        # worker of an older release does not: then the batch has these rows at least.
+        began = None if newest is None else beginning_of(json.loads(latest or "{}"))
+        start_offset = max(0, end_offset - rows) if began is None else began
     return StreamProgress(
         query_id,
         query_name,
         batch_id,
         stream,
         stream_id,
-        end_offset if begins is None else begins[2],
+        start_offset,
         end_offset,
         None if newest is None else newest[2],
         rows,

@@ -45,7 +45,7 @@ from bottomless.spark.partitions import (
     stored_of,
     trimmed_to,
 )
-from bottomless.spark.positions import Pinned, position_of, read_position
+from bottomless.spark.positions import Pinned, began_at, position_of, read_position
 from bottomless.spark.service import Source
 from bottomless.spark.snapshot import Snapshot, check_same_stream, check_start, resolve
 from bottomless.spark.tip import Tip
@@ -117,8 +117,18 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._position(end, begin.stream_id)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The end as it is known, for the reports of a query.
+
+        Of its first batch Spark reports no start: it has stored no position yet. So a query that
+        began here says where, as one more member, which stands in no checkpoint.
+        """
         known = self._tip.known
-        return None if known is None else self._position(self._tip.end(known), known.stream_id)
+        if known is None:
+            return None
+        latest = self._position(self._tip.end(known), known.stream_id)
+        if self._initial is None:
+            return latest
+        return began_at(latest, read_position(self._initial, self._options.stream).offset)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         stream = self._options.stream
