@@ -52,15 +52,19 @@ def verify(
 ) -> None:
     """Check every byte in object storage; exit code 1 if something is wrong."""
 
+    is_sound = False
+
     def run(spark: "SparkSession") -> None:
         from bottomless.spark.jobs.verify import verify as job  # noqa: PLC0415
 
+        nonlocal is_sound
         verdict = job(spark, read, report)
         show(verdict.members(), output_form, name="sound")
-        if not verdict.sound:
-            raise typer.Exit(1)
+        is_sound = verdict.sound
 
     _run(context, run, master, submit)
+    if not is_sound:
+        raise typer.Exit(1)
 
 
 @taking_read
@@ -163,8 +167,10 @@ def stats(
 
     def run(spark: "SparkSession") -> None:
         from bottomless.spark.jobs import stats as job  # noqa: PLC0415
-        from bottomless.spark.jobs.stats import draw  # noqa: PLC0415
+        from bottomless.spark.jobs.stats import check_plot, draw  # noqa: PLC0415
 
+        if plot is not None:
+            check_plot(plot)
         found = job(spark, read)
         show(found.members(), output_form, name="records")
         if plot is not None:

@@ -26,6 +26,7 @@ from bottomless.spark.jobs.file_writer import (
     FilePiece,
     FileShape,
     Written,
+    check_compression,
     find_file,
     write_file,
     written_of,
@@ -47,6 +48,7 @@ from bottomless.spark.partitions import (
 )
 from bottomless.spark.plan import Stored
 from bottomless.spark.service import Source
+from bottomless.spark.session import register
 from bottomless.spark.snapshot import Snapshot, take_snapshot
 from bottomless.spark.source import schema_of_rows
 
@@ -94,12 +96,19 @@ def export(
     pyiceberg's configuration for `iceberg`.
 
     Raises:
+        InvalidRequest: no such format or compression, or the output has other columns.
         WrongOffset: the output is of another stream, or another export has added to it.
         OffsetGone: what comes next was trimmed, and failOnDataLoss does not let that pass.
         Unavailable: a task failed for good; the same again goes on.
     """
     chosen = parse_options(options)
+    if form not in FORMATS:
+        raise _unknown_form()
+    check_compression(compression)
     snapshot = take_snapshot(replace(chosen, starting=None))
+    if chosen.json_schema is not None:
+        # Types in SQL are read by Spark; all that comes before is answered without it.
+        register(spark)
     schema = schema_of_rows(chosen)
     subject = Subject(chosen.stream, snapshot.stream_id)
     target = open_output(form, output, catalog, subject, _arrow(schema))
@@ -130,7 +139,11 @@ def open_output(
             return DeltaOutput(Place.named(output), subject, schema)
         case "iceberg":
             return IcebergOutput(catalog, output, subject, schema)
-    raise InvalidRequest(f"an export is one of {', '.join(FORMATS)}")
+    raise _unknown_form()
+
+
+def _unknown_form() -> InvalidRequest:
+    return InvalidRequest(f"the format of an export is one of {', '.join(FORMATS)}")
 
 
 class _Run:

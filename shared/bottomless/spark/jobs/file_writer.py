@@ -10,6 +10,7 @@ import pyarrow.fs as arrow_fs
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from bottomless.errors import InvalidRequest
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless.spark.jobs import places
@@ -21,6 +22,7 @@ from bottomless.spark.partitions import SharePartition, read_partition
 GROUP_SIZE: Final = 64 * MIB
 """Bytes of a row group before it is compressed; a task holds one."""
 GROUP_ROW_COUNT: Final = 1_000_000
+COMPRESSIONS: Final = ("snappy", "zstd", "lz4", "gzip", "none")
 MARK: Final = b"bottomless"
 """Where a file's metadata says which offsets it is of."""
 _DICTIONARY: Final = ("filter_value",)
@@ -65,6 +67,16 @@ class FileShape(NamedTuple):
     stored: pa.Schema
     """The types in the file, where the output's format knows fewer than Arrow."""
     compression: str
+
+
+def check_compression(name: str) -> None:
+    """Refuse what Parquet files cannot be compressed with.
+
+    Raises:
+        InvalidRequest: it is none of the names.
+    """
+    if name not in COMPRESSIONS:
+        raise InvalidRequest(f"the compression of an export is one of {', '.join(COMPRESSIONS)}")
 
 
 def write_file(options: Options, shape: FileShape, piece: FilePiece) -> Iterator[pa.RecordBatch]:

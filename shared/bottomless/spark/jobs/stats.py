@@ -7,6 +7,7 @@ many different keys there are. Records stay in the workers, but for keys and fil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -18,10 +19,12 @@ from pyspark.sql.types import StructType
 
 from bottomless.errors import InvalidRequest
 from bottomless.extras import how_to_install
+from bottomless.model.offset_spec import format_timestamp
 from bottomless.spark.jobs.tasks import answer_schema, collected, frame_of_work
 from bottomless.spark.jobs.watching import watched
 from bottomless.spark.options import Options, parse_options
 from bottomless.spark.partitions import SharePartition, leased, plan_partitions
+from bottomless.spark.session import register
 from bottomless.spark.snapshot import take_snapshot
 from bottomless.spark.source import schema_of_rows
 
@@ -31,6 +34,7 @@ BUCKET_COUNT_MAX: Final = 200
 FILTER_VALUES_SHOWN_MAX: Final = 20
 _SAMPLE_SIZE: Final = 1024 * 1024
 """Bytes of values of each task that are compressed to see what it brings."""
+_PLOTS: Final = "a plot is a file such as stats.png, stats.svg or stats.pdf"
 _DISTINCT_ERROR: Final = 0.02
 
 _PARTIAL: Final = answer_schema(
@@ -85,12 +89,13 @@ class Stats:
         return max(self.times.values()) * 1000 / self.bucket_ms if self.times else None
 
     def members(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON has it, with times as people read them."""
         rates = {
             "records_per_second": self.records_per_second,
             "records_per_second_max": self.records_per_second_max,
         }
-        return {**asdict(self), **rates}
+        times = {format_timestamp(start): count for start, count in self.times.items()}
+        return {**asdict(self), "times": times, **rates}
 
 
 def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
@@ -111,6 +116,8 @@ def stats(spark: SparkSession, options: Mapping[str, str]) -> Stats:
 def _gather(
     spark: SparkSession, chosen: Options, partitions: list[SharePartition], found: Stats
 ) -> None:
+    # Types in SQL are read by Spark; all that comes before is answered without it.
+    register(spark)
     work = partial(_count, chosen, schema_of_rows(chosen))
     counted = frame_of_work(spark, work, partitions, _PARTIAL)
     # Keys are counted and then forgotten; what is small comes to the driver as it is.
@@ -139,19 +146,25 @@ def _gather(
     _settle(found)
 
 
+def check_plot(path: str) -> None:
+    """Refuse a file that `draw` could not make, before anything is counted.
+
+    Raises:
+        InvalidRequest: the library is not installed, or knows no such kind of file.
+    """
+    kind = Path(path).suffix.removeprefix(".").lower()
+    # Without an ending it is the library's own choice.
+    if kind and kind not in _figure().canvas.get_supported_filetypes():
+        raise InvalidRequest(_PLOTS)
+
+
 def draw(found: Stats, path: str) -> None:
     """Draw records over time and over sizes into a file, of the kind that its ending says.
 
     Raises:
         InvalidRequest: the library is not installed, or knows no such kind of file.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
-    except ImportError as error:
-        raise InvalidRequest(
-            f"a plot needs the library matplotlib: {how_to_install('plot')}"
-        ) from error
-    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure = _figure()
     over_time, over_sizes = figure.subplots(2)
     starts = sorted(found.times)
     over_time.bar(
@@ -169,9 +182,17 @@ def draw(found: Stats, path: str) -> None:
     try:
         figure.savefig(path)
     except ValueError as error:
+        raise InvalidRequest(_PLOTS) from error
+
+
+def _figure() -> Any:
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  # an extra
+    except ImportError as error:
         raise InvalidRequest(
-            "a plot is a file such as stats.png, stats.svg or stats.pdf"
+            f"a plot needs the library matplotlib: {how_to_install('plot')}"
         ) from error
+    return Figure(figsize=(10, 7), layout="constrained")
 
 
 def _add(found: Stats, row: Mapping[str, Any]) -> None:
