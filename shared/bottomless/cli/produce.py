@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from io import UnsupportedOperation
 from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, BinaryIO, Final
@@ -12,7 +13,8 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
-from bottomless.cli.inputs import WITH_MEMBERS, Format, Parts, parts_of
+from bottomless.cli.inputs import WITH_MEMBERS, WITHOUT_ENVELOPE, Format, Parts, format_of, parts_of
+from bottomless.cli.inputs.packed import opened
 from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.output import Form, Output, line, show
@@ -30,25 +32,34 @@ _File = Annotated[
     typer.Argument(exists=True, dir_okay=False, readable=True, help="Default: stdin."),
 ]
 _Format = Annotated[
-    Format,
+    Format | None,
     typer.Option(
         "--format",
         "-f",
         help=(
             "A record a line (lines); a JSON value a line (ndjson); what `read -o ndjson` "
-            "writes (records); all of it as one record (raw); an Arrow IPC stream (arrow)."
+            "writes (records); all of it as one record (raw); an Arrow IPC stream or file "
+            "(arrow); a row a record (csv, parquet). Default: what a name that ends in "
+            ".parquet, .arrow, .arrows or .feather says, otherwise lines."
         ),
     ),
 ]
 _KeyField = Annotated[
     str | None,
-    typer.Option(help="With ndjson: the member that is the key; a record without it is an error."),
+    typer.Option(
+        help="With ndjson, csv, parquet: the member or column that is the key; a record without it is an error."
+    ),
 ]
 _KeyOptional = Annotated[
     bool,
     typer.Option(
         "--key-optional", help="With --key-field: store records without that member, keyless."
     ),
+]
+_Key = Annotated[str | None, typer.Option("--key", help="The key of every record.")]
+_Headers = Annotated[
+    list[str] | None,
+    typer.Option("--header", help="A header of every record, as NAME=VALUE; repeatable."),
 ]
 _Producer = Annotated[
     str | None,
@@ -87,7 +98,9 @@ def _produce(
     context: typer.Context,
     stream: Stream,
     file: _File = None,
-    input_format: _Format = Format.LINES,
+    input_format: _Format = None,
+    key: _Key = None,
+    header: _Headers = None,
     key_field: _KeyField = None,
     key_optional: _KeyOptional = False,
     producer: _Producer = None,
@@ -101,20 +114,32 @@ def _produce(
     What is piped in slowly is sent as it comes. With --producer and --resume the same command
     on the same file goes on where it was interrupted. Ctrl-C says what is stored.
     """
-    if key_field is not None and input_format not in WITH_MEMBERS:
-        raise typer.BadParameter("only ndjson has members", param_hint="--key-field")
+    form = input_format or format_of(file)
+    if key_field is not None and form not in WITH_MEMBERS:
+        known = ", ".join(WITH_MEMBERS)
+        raise typer.BadParameter(f"only these have members: {known}", param_hint="--key-field")
+    for given, name in ((key, "--key"), (header, "--header")):
+        if given is not None and form not in WITHOUT_ENVELOPE:
+            known = ", ".join(WITHOUT_ENVELOPE)
+            raise typer.BadParameter(f"only these take it: {known}", param_hint=name)
+    if key is not None and key_field is not None:
+        raise typer.BadParameter("goes without --key-field", param_hint="--key")
     if key_optional and key_field is None:
         raise typer.BadParameter("needs --key-field", param_hint="--key-optional")
     if resume and producer is None:
         raise typer.BadParameter("needs --producer", param_hint="--resume")
     taking = Taking(
-        Limits(batch_count, batch_bytes), key_field=key_field, key_optional=key_optional
+        Limits(batch_count, batch_bytes),
+        key_field=key_field,
+        key_optional=key_optional,
+        key=key,
+        headers=_headers_of(header or []),
     )
     with open_client(context) as client, _opened(file) as source:
         sender = Sender(client, stream, producer=producer)
         sender.begin()
         taking.skipped = skipped = sender.sequence if resume else 0
-        _send(sender, source, parts_of(input_format), taking)
+        _send(sender, source, parts_of(form), taking)
     if taking.keyless_count:
         tell(f"{_records(taking.keyless_count)} had no member of that name, and no key then")
     _tell_stored(sender, skipped, output, stream)
@@ -175,8 +200,18 @@ def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> Non
 
 @contextmanager
 def _opened(file: Path | None) -> Iterator[BinaryIO]:
-    with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as source:
+    with nullcontext(sys.stdin.buffer) if file is None else opened(file) as source:
         yield source
+
+
+def _headers_of(words: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name or name in headers:
+            raise typer.BadParameter("NAME=VALUE, each name once", param_hint="--header")
+        headers[name] = value
+    return headers
 
 
 @contextmanager
@@ -188,7 +223,14 @@ def _progress(source: BinaryIO) -> Iterator[Callable[[Part, Sender], None]]:
             f"stored {_records(part.record_count)}, the next offset is {sender.next_offset}"
         )
         return
-    about = os.fstat(source.fileno())
-    total = about.st_size if S_ISREG(about.st_mode) else None
-    with progress("produce", total, bytes_=True) as advance:
+    with progress("produce", _total_of(source), bytes_=True) as advance:
         yield lambda part, _sender: advance(part.input_size)
+
+
+def _total_of(source: BinaryIO) -> int | None:
+    """How much there is to read, where that is known: not of a pipe, nor of what is unpacked."""
+    try:
+        about = os.fstat(source.fileno())
+    except UnsupportedOperation:
+        return None
+    return about.st_size if S_ISREG(about.st_mode) else None

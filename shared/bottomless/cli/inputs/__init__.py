@@ -8,8 +8,10 @@ the first `taking.skipped` records. It holds one part in memory. What is no such
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from importlib import import_module
+from pathlib import Path
 from typing import BinaryIO, cast
 
+from bottomless.cli.inputs.packed import SUFFIXES
 from bottomless.cli.inputs.parts import Part, Taking
 
 Parts = Callable[[BinaryIO, Taking], Iterator[Part]]
@@ -23,10 +25,32 @@ class Format(StrEnum):
     RECORDS = "records"
     RAW = "raw"
     ARROW = "arrow"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
-WITH_MEMBERS = (Format.NDJSON,)
+WITH_MEMBERS = (Format.NDJSON, Format.CSV, Format.PARQUET)
 """Those whose records have members, of which one can be the key."""
+
+
+WITHOUT_ENVELOPE = (Format.LINES, Format.NDJSON, Format.RAW, Format.CSV, Format.PARQUET)
+"""Those whose records bring neither key nor headers, and may be given some."""
+
+_BY_NAME = {
+    ".parquet": Format.PARQUET,
+    ".arrow": Format.ARROW,
+    ".arrows": Format.ARROW,
+    ".feather": Format.ARROW,
+}
+"""What nobody means as lines of text."""
+
+
+def format_of(file: Path | None) -> Format:
+    """The format that a file's name says; otherwise lines."""
+    if file is None:
+        return Format.LINES
+    name = file.with_suffix("") if file.suffix.lower() in SUFFIXES else file
+    return _BY_NAME.get(name.suffix.lower(), Format.LINES)
 
 
 def parts_of(form: Format) -> Parts:

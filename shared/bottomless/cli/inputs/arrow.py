@@ -1,41 +1,50 @@
-"""Arrow: an IPC stream whose rows are records, as `read -o arrow` writes it."""
+"""Arrow: an IPC stream or file whose rows are records, as `read -o arrow` writes it."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, BinaryIO, cast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 from bottomless.cli.inputs.parts import COLUMNS_READ_ONLY, Part, Taking
 from bottomless.errors import Code, InvalidRequest
 
 if TYPE_CHECKING:
-    from io import IOBase
+    from io import BufferedReader, IOBase
 
     import pyarrow as pa
 
+_FILE_BEGIN: Final = b"ARROW1\0\0"
+"""After it a file goes on as a stream, and is read as one: also from a pipe."""
+
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    return parts_of_batches(_batches(source), taking)
+
+
+def parts_of_batches(batches: Iterable["pa.RecordBatch"], taking: Taking) -> Iterator[Part]:
+    """What goes out of batches with the columns of records, after the first rows."""
     from bottomless.client.encoding import ARROW  # noqa: PLC0415
     from bottomless.client.tables import arrow_body  # noqa: PLC0415
-
-    for rows in _tables(source, taking):
-        yield Part(arrow_body(rows), ARROW, rows.num_rows, rows.nbytes)
-
-
-def _tables(source: BinaryIO, taking: Taking) -> Iterator["pa.RecordBatch"]:
-    """The record batches after the first rows, cut to requests."""
-    import pyarrow as pa  # noqa: PLC0415
-
     from bottomless.formats.rows import slices_of  # noqa: PLC0415
 
     record_count, size = taking.limits
     skipped = taking.skipped
+    for batch in batches:
+        kept = [name for name in batch.schema.names if name not in COLUMNS_READ_ONLY]
+        rows = batch.select(kept).slice(min(skipped, batch.num_rows))
+        skipped -= batch.num_rows - rows.num_rows
+        for piece in slices_of(rows, record_count=record_count, size=size):
+            yield Part(arrow_body(piece), ARROW, piece.num_rows, piece.nbytes)
+
+
+def _batches(source: BinaryIO) -> Iterator["pa.RecordBatch"]:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if cast("BufferedReader", source).peek(1)[: len(_FILE_BEGIN)] == _FILE_BEGIN:
+        source.read(len(_FILE_BEGIN))
     try:
         with pa.ipc.open_stream(cast("IOBase", source)) as reader:
-            kept = [name for name in reader.schema.names if name not in COLUMNS_READ_ONLY]
-            for batch in reader:
-                rows = batch.select(kept).slice(min(skipped, batch.num_rows))
-                skipped -= batch.num_rows - rows.num_rows
-                yield from slices_of(rows, record_count=record_count, size=size)
-    except pa.ArrowInvalid as error:
+            yield from reader
+    except (pa.ArrowException, OSError) as error:
         raise InvalidRequest(
-            "the input is not an Arrow IPC stream", code=Code.VALIDATION_FAILED
+            "the input is not an Arrow IPC stream, nor a file of one",
+            code=Code.VALIDATION_FAILED,
         ) from error

@@ -11,11 +11,17 @@ from bottomless.cli.inputs.text import parts_of_lines
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    shared = taking.shared
+
+    def encode(line: bytes, _number: int) -> bytes:
+        return orjson.dumps({**value_member(line), **shared})
+
     return parts_of_lines(source, taking, encode)
 
 
-def encode(line: bytes, _number: int) -> bytes:
+def value_member(value: bytes) -> dict[str, str]:
+    """A value as the member of a record that it fits."""
     try:
-        return orjson.dumps({"value": line.decode()})
+        return {"value": value.decode()}
     except UnicodeDecodeError:
-        return orjson.dumps({"value_base64": b64encode(line).decode()})
+        return {"value_base64": b64encode(value).decode()}

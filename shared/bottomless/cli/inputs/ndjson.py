@@ -17,10 +17,12 @@ def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
 def encoder(taking: Taking) -> Encode:
     """Make an encoder of such lines."""
 
+    shared = taking.shared
+
     def encode(line: bytes, number: int) -> bytes | None:
         if not line.strip():
             return None
-        record: dict[str, Any] = {"json": orjson.Fragment(line.strip())}
+        record: dict[str, Any] = {"json": orjson.Fragment(line.strip()), **shared}
         key = _key_of(loaded_line(line, number), number, taking)
         if key is not None:
             record["key"] = key

@@ -1,7 +1,7 @@
 """Parts: what every format of input makes: bodies that the server takes, each of some records."""
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 COLUMNS_READ_ONLY: Final = frozenset({"offset", "timestamp"})
 """What a read adds to a record, and an append does not take."""
@@ -35,5 +35,15 @@ class Taking:
     """The member that is the key, where records have members."""
     key_optional: bool = False
     """Whether a record without it is taken."""
+    key: str | None = None
+    """The key of every record."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """The headers of every record."""
     keyless_count: int = 0
     """Records that were read and had no such member."""
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The members that every record gets."""
+        key = {} if self.key is None else {"key": self.key}
+        return {**key, **({"headers": self.headers} if self.headers else {})}

@@ -1,5 +1,6 @@
 """Raw: the whole input is one record."""
 
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -9,7 +10,7 @@ from bottomless.model.limits import RECORD_VALUE_SIZE_MAX
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
-    from bottomless.client.encoding import OCTETS  # noqa: PLC0415
+    from bottomless.client.encoding import JSON, OCTETS, json_body  # noqa: PLC0415
 
     value = source.read(RECORD_VALUE_SIZE_MAX + 1)
     if len(value) > RECORD_VALUE_SIZE_MAX:
@@ -18,5 +19,11 @@ def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
             code=Code.RECORD_TOO_LARGE,
             facts={"max_bytes": RECORD_VALUE_SIZE_MAX},
         )
-    if not taking.skipped:
+    if taking.skipped:
+        return
+    if taking.shared:
+        # In an envelope, which has room for what goes with the value.
+        record = {"value_base64": b64encode(value).decode(), **taking.shared}
+        yield Part(json_body([record]), JSON, 1, len(value))
+    else:
         yield Part(value, OCTETS, 1, len(value))

@@ -7,6 +7,7 @@ something slow shall not wait for a full batch.
 import os
 import select
 from collections.abc import Callable, Iterable, Iterator
+from io import UnsupportedOperation
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import orjson
@@ -38,20 +39,13 @@ class Batch(NamedTuple):
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Lines without their ends, and None where more is not there yet.
-
-    Reads the file descriptor itself: a buffer in between would hide what is there.
-    """
+    """Lines without their ends, and None where more is not there yet."""
     held = b""
-    descriptor = stream.fileno()
     number = 1
-    while True:
-        if not select.select([descriptor], [], [], _PAUSE_SECONDS)[0]:
+    for piece in _pieces_of(stream):
+        if piece is None:
             yield None
-            select.select([descriptor], [], [])
-        piece = os.read(descriptor, _PIECE_SIZE)
-        if not piece:
-            break
+            continue
         *whole, held = (held + piece).split(b"\n")
         number += len(whole)
         yield from whole
@@ -65,11 +59,40 @@ def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
         yield held
 
 
+def _pieces_of(stream: BinaryIO) -> Iterator[bytes | None]:
+    """What is there, and None where more is not there yet.
+
+    Reads the file descriptor itself: a buffer in between would hide what is there. What is
+    unpacked has none, and never pauses: it comes from a file.
+    """
+    try:
+        descriptor = stream.fileno()
+    except UnsupportedOperation:
+        while piece := stream.read(_PIECE_SIZE):
+            yield piece
+        return
+    while True:
+        if not select.select([descriptor], [], [], _PAUSE_SECONDS)[0]:
+            yield None
+            select.select([descriptor], [], [])
+        piece = os.read(descriptor, _PIECE_SIZE)
+        if not piece:
+            return
+        yield piece
+
+
 def parts_of_lines(source: BinaryIO, taking: Taking, encode: Encode) -> Iterator[Part]:
     """What goes out of an input whose lines are records."""
+    return parts_of_encoded(lines_of(source), taking, encode)
+
+
+def parts_of_encoded(
+    lines: Iterable[bytes | None], taking: Taking, encode: Encode
+) -> Iterator[Part]:
+    """What goes out of such lines, wherever they come from."""
     from bottomless.client.encoding import JSON  # noqa: PLC0415
 
-    for batch in batches_of(lines_of(source), encode, taking.limits, taking.skipped):
+    for batch in batches_of(lines, encode, taking.limits, taking.skipped):
         yield Part(batch.body(), JSON, len(batch.records), batch.input_size)
 
 
