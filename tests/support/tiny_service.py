@@ -7,6 +7,7 @@ It writes what happens to its services into DIR/events. Behaviours: `no-start`, 
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ class Tiny:
                 note(f"first answered {(await peer.call('GET', '/where')).body['name']}")
         if "no-start" in BEHAVIOUR:
             raise Unavailable("the coordination store does not answer")
+        if "refused-call" in BEHAVIOUR:
+            os.kill(os.getpid(), 9_999)
         if "bug" in BEHAVIOUR:
             raise ZeroDivisionError
         if "hang-start" in BEHAVIOUR:

@@ -19,6 +19,7 @@ from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.listing import Listing
+from bottomless_server.reader.manifest_calls import ManifestCalls
 from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
@@ -165,7 +166,7 @@ def _peers(settings: ReaderSettings, manifest: Asked | None, ingest: AskedAt | N
         more = Peers(name="ingest", connection_count_max=count_max, secret=secret)
         opened += [peers, more]
         ingest, waiting = peers, more
-    return _AskedPeers(manifest, ingest, waiting, opened)
+    return _AskedPeers(ManifestCalls(manifest), ingest, waiting, opened)
 
 
 def _follow_bounds(settings: ReaderSettings) -> FollowBounds:

@@ -32,6 +32,7 @@ from bottomless_server.reader.core.locator import (
 )
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
 from bottomless_server.reader.fragments import off_loop
+from bottomless_server.reader.manifest_calls import ManifestAway
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.resolver import Resolver
@@ -146,6 +147,8 @@ class Reader:
         _check_stream(found.stream, stream_id)
         try:
             return await act(found.stream)
+        except ManifestAway:
+            raise
         except StoreError as error:
             if error.code in _STALE:
                 self._streams.forget(name)

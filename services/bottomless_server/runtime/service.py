@@ -20,6 +20,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -81,6 +82,20 @@ class Service(Protocol):
         ...
 
 
+def _with_place(error: OSError) -> str:
+    """What the system refused, and which call of ours: by itself it says neither."""
+    if error.errno is None:
+        return str(error)
+    calls = [
+        (frame.f_globals.get("__name__", ""), frame.f_code.co_name)
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    own = [call for call in calls if call[0].startswith("bottomless")]
+    places = dict.fromkeys([*own[-1:], *calls[-1:]])
+    path = ", then ".join(f"{module}.{function}" for module, function in places)
+    return f"{error.strerror} (errno {error.errno}), in {path}"
+
+
 def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a process to its exit code; what cannot start says so in one sentence on stderr."""
     bound_arenas()
@@ -92,7 +107,7 @@ def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     except StoreError as error:
         reason = str(error)
     except OSError as error:
-        reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        reason = f"{error.filename}: {error.strerror}" if error.filename else _with_place(error)
     except KeyboardInterrupt:
         return EXIT_KILLED
     sys.stderr.write(f"bottomless: cannot start: {reason}\n")

@@ -30,6 +30,8 @@ class Manifest:
     ) -> PeerAnswer:
         world = self.world
         world.asked.append(path)
+        if world.manifest_hangs:
+            await asyncio.Event().wait()
         if path == "/internal/v1/nodes":
             return PeerAnswer(200, {}, {"nodes": [{"node_id": "0" * 32, "url": "http://ingest"}]})
         if path.startswith("/internal/v1/streams/by-name/"):

@@ -7,6 +7,8 @@ import pytest
 from unit.reader.protocol import STREAM_ID
 from unit.reader.world import ARROW, Sent, World, shown
 
+from bottomless_server.reader import manifest_calls
+
 SPECS = ["first", "last", "next", "0", "tail:5", "timestamp:2026-01-01T00:00:00Z"]
 
 
@@ -203,6 +205,26 @@ async def test_a_strict_start_within_a_gap_is_refused_and_at_its_begin_it_is_tol
     assert b'"reason":"local-log-lost"' in lines.content.splitlines()[-1]
     alone = await world.get("/records/22")
     assert (alone.status_code, alone.json()["code"]) == (410, "offset-trimmed")
+
+
+async def test_a_manifest_that_hangs_is_waited_for_shortly_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page waited 22 s: for the root, and again for the name. No test had a peer that hangs
+    while what the reader remembers is there."""
+    monkeypatch.setattr(manifest_calls, "MANIFEST_SECONDS", 0.01)
+    world = World(reader_root_ttl_ms=0, reader_name_ttl_ms=60_000)
+    world.fill(10)
+    await world.read(0)
+    world.manifest_hangs = True
+    world.asked.clear()
+
+    for path in ("/records?offset=0", "/offsets"):
+        answer = await world.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
+        assert answer.headers["retry-after"] == "1"
+    assert world.asked == [f"/internal/v1/streams/{world.stream_id}/root"] * 2
+    await world.aclose()
 
 
 async def test_without_an_owner_there_is_no_answer(world: World) -> None:

@@ -121,6 +121,7 @@ class World:
         self.owner_url: str | None = OWNER
         self.alive = {OWNER, "http://ingest"}
         self.exists = True
+        self.manifest_hangs = False
         self.stream_id = STREAM_ID
         """Of the stream that has the name."""
         self.stored: dict[str, int] = {}

@@ -200,6 +200,16 @@ def test_what_is_unavailable_is_one_sentence(directory: Path) -> None:
         )
 
 
+def test_a_call_that_the_system_refuses_is_one_sentence_that_names_it(directory: Path) -> None:
+    """Under a library that fakes clocks it said `Invalid argument`, and of what nothing."""
+    with Tiny(directory, "refused-call") as tiny:
+        code, out, err = tiny.ended()
+    assert (code, out) == (1, "")
+    assert err.startswith("bottomless: cannot start: Invalid argument (errno 22), in bottomless")
+    assert err.endswith(", then __main__.start\n")
+    assert err.count("\n") == 1
+
+
 def test_a_taken_port_is_one_sentence(directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
