@@ -6,11 +6,12 @@ against what was acknowledged: once past every service (support/stored_stream.py
 through the API. The exit code proves that the process died where it should.
 """
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.crash_house import TARGET, CrashHouse, crash_house
+from support.crash_house import TARGET, CrashHouse, Driven, crash_house
 from support.s3 import S3Server
 from support.waiting import until
 
@@ -58,6 +59,7 @@ REBUILDING = (
 ISSUING = ("manifest.keys.after-reserve", "manifest.keys.after-object")
 REVOKING = ("manifest.keys.after-revocation", "manifest.keys.after-revocation-object")
 RESTORING = "manifest.rebuild.after-key-object"
+TAKING = ("manifest.takeover.after-fence", "manifest.takeover.after-gap")
 PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 """After these there are nodes that nobody names, until garbage is collected."""
 
@@ -65,7 +67,8 @@ PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     steps = (PUBLISHING, CUTTING, DELETING, ENDING, COLLECTING, REBUILDING, ISSUING, REVOKING)
     elsewhere = {point for point in POINTS if point.startswith("ingest.")}  # test_kill_staged.py
-    assert {point for points in steps for point in points} | {RESTORING} == POINTS - elsewhere
+    here = {point for points in (*steps, TAKING) for point in points} | {RESTORING}
+    assert here == POINTS - elsewhere
 
 
 @pytest.mark.parametrize("point", PUBLISHING)
@@ -257,3 +260,61 @@ def test_a_rebuild_that_died_among_keys_brings_all_of_them_back(house: CrashHous
     until(lambda: serves(house), what="traffic again")
     assert house.lets_in(kept["secret"])
     assert not house.lets_in(dead["secret"])
+
+
+@pytest.mark.parametrize(
+    ("point", "lost"), [(TAKING[0], False), (TAKING[0], True), (TAKING[1], False)]
+)
+def test_a_takeover_that_died_is_finished_and_gives_no_offset_away_twice(
+    house: CrashHouse, point: str, lost: bool
+) -> None:
+    """Also where coordination is lost before it goes on: only the keys of roots rank them then."""
+    stream = house.new_stream().fill(3)
+    stream.look()
+    house.server.kill()
+    shutil.rmtree(house.server.ingest_dir)
+    home = house.give_up_lease(stream.stream_id)
+    house.server.start()
+    reserved = house.record_of(stream.stream_id).reserved_next
+    assert reserved > 3, "no gap is due, and the point is not between two steps"
+
+    house.arm(point)
+    asked = {"accept_loss": True, "expect_home": home}
+    answer = house.ask("POST", takeover_of(stream), asked)
+    assert answer is None or answer.status_code == 202, answer.text
+    house.wait_dead()
+    fenced = house.record_of(stream.stream_id)
+    assert (fenced.home is None) == (point == "manifest.takeover.after-gap")
+    if lost:
+        house.lose_coordination()
+    house.server.start()
+    if lost:
+        house.ask("POST", "/v1/admin/rebuild")
+
+    first = until(lambda: appended(house, stream), what="the stream without its lost home")
+    # Nothing that the lost disk held was acknowledged, where coordination does not say more.
+    assert first == reserved if not lost else first >= 3
+    page = house.asked("GET", f"{stream.path}/records?offset=0&limit=100").json()
+    kept = [(record["offset"], record["value"]) for record in page["records"]]
+    assert kept == [*enumerate(stream.values), (first, "after")]
+    gaps = [(gap["first_offset"], gap["next_offset"]) for gap in page["gaps"]]
+    assert [3, *(end for _, end in gaps)] == [*(begin for begin, _ in gaps), first]
+
+
+def appended(house: CrashHouse, stream: Driven) -> int | None:
+    """Where a record was put, if it was; the operator asks again for what a loss made undone."""
+    answer = house.ask("POST", f"{stream.path}/records", {"records": [{"value": "after"}]})
+    assert answer is not None
+    if answer.status_code == 200:
+        return int(answer.json()["first_offset"])
+    assert (answer.status_code, answer.json()["outcome"]) == (503, "none"), answer.text
+    takeover = takeover_of(stream)
+    body = {"accept_loss": True, "expect_home": "f" * 32}
+    told = house.ask("POST", takeover, body)
+    if told is not None and told.status_code == 409 and told.json()["home"] is not None:
+        house.ask("POST", takeover, {**body, "expect_home": told.json()["home"]})
+    return None
+
+
+def takeover_of(stream: Driven) -> str:
+    return f"/v1/admin/streams/{stream.name}/takeover"

@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx
 
+from bottomless.formats.stream_record import decode_record
 from bottomless.model.api_key import hash_secret
-from bottomless.model.names import StreamId
+from bottomless.model.names import NodeId, StreamId
+from bottomless.model.stream import StreamRecord
 from bottomless.stores.keys import UNSAVED_KEY
-from bottomless.stores.streams import DELETES_KEY, stream_key
+from bottomless.stores.streams import DELETES_KEY, node_key, stream_key
 from bottomless_server.runtime.fault_points import EXIT_AT_FAULT_POINT
 from bottomless_server.runtime.listeners import internal_url
 from support.object_keys import stream_prefix
@@ -192,8 +194,26 @@ class CrashHouse:
         with another_client(self.coordination_url) as client:
             command(client, "FLUSHALL")
 
-    def revive(self) -> None:
+    def record_of(self, stream_id: StreamId) -> StreamRecord:
+        with another_client(self.coordination_url) as client:
+            value = client.get(stream_key(stream_id))
+        assert isinstance(value, bytes)
+        return decode_record(value)
+
+    def give_up_lease(self, stream_id: StreamId) -> NodeId:
+        """Let the lease of the stream's home be over, whose process is dead; which home it was."""
+        home = self.record_of(stream_id).home
+        assert home is not None
+        with another_client(self.coordination_url) as client:
+            client.delete(node_key(home))
+        return home
+
+    def wait_dead(self) -> None:
+        """Until the process has ended at a point that was armed."""
         assert self.server.wait_dead() == EXIT_AT_FAULT_POINT
+
+    def revive(self) -> None:
+        self.wait_dead()
         self.server.start()
 
 

@@ -33,6 +33,7 @@ from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operations import Done, Operations
 from bottomless_server.manifest.publisher import check_active
 from bottomless_server.manifest.registry import Registry
+from bottomless_server.runtime.fault_points import reach
 
 TAKEOVER: Final = "takeover"
 
@@ -64,7 +65,9 @@ async def take_over(
     await committer.refresh()
     if not is_done(committer.record, expect_home, epoch):
         await _fence(context, committer, expect_home, epoch)
+        await reach("manifest.takeover.after-fence")
         await free(context, committer)
+        await reach("manifest.takeover.after-gap")
     gap = _gap_of(committer.keeper.root, epoch)
     return {"epoch": epoch + 1, "gap": gap, "home": committer.record.home}
 

@@ -37,6 +37,8 @@ POINTS: Final = frozenset(
         "manifest.deletion.mid-sweep",
         "manifest.garbage.after-bump",
         "manifest.garbage.after-queue",
+        "manifest.takeover.after-fence",
+        "manifest.takeover.after-gap",
         "manifest.keys.after-reserve",
         "manifest.keys.after-object",
         "manifest.keys.after-revocation",
