@@ -20,6 +20,7 @@ import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import Counter  # noqa: E402
 
+from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.run import STORM_SECONDS, simulate  # noqa: E402
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
@@ -33,7 +34,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev sim")
     parser.add_argument(
         "seeds",
-        help="a seed, FROM..TO, `guards`: each guard taken away, or `tables`: streams come and go",
+        help="a seed, FROM..TO, `guards`: each guard taken away, `tables`: streams come and go, or "
+        "`flood`: commits beside writers that never pause",
     )
     parser.add_argument(
         "--storm-seconds", type=float, default=STORM_SECONDS, help="of trouble, virtual"
@@ -46,6 +48,8 @@ def main() -> int:
     storm: float = given.storm_seconds
     if given.seeds == "tables":
         return look_at_tables(given.streams)
+    if given.seeds == "flood":
+        return look_at_flood()
     if given.seeds == "guards":
         return remove_guards(storm)
     first, _, last = given.seeds.partition("..")
@@ -88,6 +92,14 @@ def look_at_tables(count: int) -> int:
     return int(outcome.failure is not None)
 
 
+def look_at_flood() -> int:
+    """Whether commits of two parts pass beside writers that never pause."""
+    outcome = simulate(1, course=commits_beside_a_flood)
+    told = {name: outcome.counts[name] for name in ("commits acknowledged", "appends acknowledged")}
+    print(f"{told} in {outcome.counts['seconds']} s: {outcome.failure or 'all pass'}")
+    return int(outcome.failure is not None)
+
+
 def remove_guards(storm_seconds: float) -> int:
     """Whether every guard is missed by a seed that holds as long as the guard is there."""
     seen = 0
@@ -107,7 +119,7 @@ def miss(guard: str, storm_seconds: float, whole: dict[tuple[int, str], bool]) -
     The seeds that are known for it come first, then all others up to a bound: whatever changes in
     a service makes other stories of the same seeds, and the guard is missed by others of them.
     """
-    _, known, troubles = GUARDS[guard]
+    _, known, troubles, course = GUARDS[guard]
 
     def failure(seed: int) -> str | None:
         outcome = simulate(
@@ -115,6 +127,7 @@ def miss(guard: str, storm_seconds: float, whole: dict[tuple[int, str], bool]) -
             storm_seconds=storm_seconds,
             quiet_seconds=TWIN_QUIET_SECONDS,
             troubles=troubles,
+            course=course,
         )
         gc.collect()
         return outcome.failure
@@ -126,9 +139,10 @@ def miss(guard: str, storm_seconds: float, whole: dict[tuple[int, str], bool]) -
         if found is None:
             continue
         # A seed that fails anyway has nothing to say about this guard.
-        if (seed, troubles) not in whole:
-            whole[seed, troubles] = failure(seed) is None
-        if whole[seed, troubles]:
+        run = seed, f"{course.__name__} {troubles}"
+        if run not in whole:
+            whole[run] = failure(seed) is None
+        if whole[run]:
             hint = "" if seed in known else " (name it in guards.py: no known seed fails)"
             return f"seed {seed} fails: {found}{hint}"
     return None

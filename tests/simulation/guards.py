@@ -5,7 +5,7 @@ simulation is blind. Each names seeds that are tried first; one that fails has t
 guard in its place.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 from support.power_loss import PowerLossDisk
 
 from bottomless.coordination.base import Due
+from bottomless.model.names import StreamId
 from bottomless_server.ingest import lease
+from bottomless_server.ingest.core.admission import Admission, Ticket
 from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.owner import Claim
@@ -23,6 +25,8 @@ from bottomless_server.manifest.core.clock_trust import ClockTrust
 from bottomless_server.manifest.failing_deletes import FailingDeletes
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
+from simulation.flood import commits_beside_a_flood
+from simulation.run import Simulation
 
 
 class Replaced(NamedTuple):
@@ -35,6 +39,7 @@ class Guard(NamedTuple):
     replaced: list[Replaced]
     seeds: list[int]
     troubles: str = "all"
+    course: Callable[[Simulation], Coroutine[Any, Any, object]] = Simulation.run
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -85,6 +90,26 @@ def _lapse_by_clocks(
     """A lease that was taken anew is one that was renewed."""
     del taken
     return is_lapse(before, answered, taken=False, unheard=unheard)
+
+
+def _take_what_fits(admission: Admission, stream_id: StreamId, size: int, own: int = 0) -> bool:
+    """Who comes looks at the room, and not at who waits for it."""
+    fits = admission._fits(stream_id, size, own)
+    if fits:
+        admission._hold(stream_id, size)
+    return fits
+
+
+def _grant_what_fits(admission: Admission) -> list[Ticket]:
+    """Room that is freed goes to everybody who fits in, whoever has waited for more."""
+    granted = []
+    for line in admission._lines.values():
+        for _, ticket in sorted(line, key=lambda entry: entry[0]):
+            waits = not (ticket.gone or ticket.granted)
+            if waits and _take_what_fits(admission, ticket.stream_id, ticket.size, ticket.own):
+                ticket.granted = True
+                granted.append(ticket)
+    return granted
 
 
 def _the_first(dues: Iterable[Due], _: object, count: int) -> list[Due]:
@@ -148,6 +173,14 @@ GUARDS: Final[dict[str, Guard]] = {
         ],
         [1, 2, 3],
         "crashes",
+    ),
+    "the line for room": Guard(
+        [
+            Replaced(Admission, "take", _take_what_fits),
+            Replaced(Admission, "grant", _grant_what_fits),
+        ],
+        [1, 2],
+        course=commits_beside_a_flood,
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]
