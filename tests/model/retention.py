@@ -172,7 +172,7 @@ class Removing(Publishing):
         expires_at = self.world.clock.now + hours * HOUR
         lease = Lease(f"ls_{self.lease_count}", first, record.published_next, expires_at, "job")
         try:
-            await grant(self.world.streams, STREAM, lease, self.world.clock)
+            await grant(self.world.streams, STREAM, lease, await self.world.context.time.over())
         except OffsetGone:
             assert first < record.condemned_next or self.world.drive.deleting
             self.events["a condemned range was asked for"] += 1
@@ -188,10 +188,11 @@ class Removing(Publishing):
         streams, clock = self.world.streams, self.world.clock
         if not renewed:
             del self.leases[lease_id]
-            self.quietly(give_back(streams, STREAM, lease_id, clock))
+            self.quietly(give_back(streams, STREAM, lease_id, clock()))
             return
         try:
-            self.leases[lease_id] = self.quietly(renew(streams, STREAM, lease_id, 5 * HOUR, clock))
+            renewal = renew(streams, STREAM, lease_id, clock() + 5 * HOUR, clock())
+            self.leases[lease_id] = self.quietly(renewal)
         except StoreError:
             assert self.leases.pop(lease_id).expires_at <= clock.now
 

@@ -9,7 +9,6 @@ A lease holds everything at or above its first offset: who reads from there on i
 be overtaken, and one bound is all that has to be compared.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
@@ -50,10 +49,9 @@ async def condemn(
     return await streams.update(stream_id, decide)
 
 
-async def grant(
-    streams: Streams, stream_id: StreamId, lease: Lease, clock: Callable[[], int]
-) -> StreamRecord:
-    """Enter a lease.
+async def grant(streams: Streams, stream_id: StreamId, lease: Lease, over: int) -> StreamRecord:
+    """Enter a lease. Those that ended at or before `over` are dropped, which has to be a time that
+    is believed (`TrustedTime.over`): a clock that is ahead would end what others hold.
 
     Raises:
         OffsetGone: `range-condemned`: some of it may be deleted at any moment.
@@ -65,7 +63,7 @@ async def grant(
     def decide(record: StreamRecord) -> StreamRecord:
         check_active(record)
         _check_start(record, lease)
-        live = live_leases(record, clock())
+        live = live_leases(record, over)
         if len(live) >= LEASE_COUNT_MAX:
             raise Overloaded(
                 "the stream has as many leases as it may have",
@@ -94,9 +92,10 @@ def _check_start(record: StreamRecord, lease: Lease) -> None:
 
 
 async def renew(
-    streams: Streams, stream_id: StreamId, lease_id: str, ttl_ms: int, clock: Callable[[], int]
+    streams: Streams, stream_id: StreamId, lease_id: str, expires_at: int, over: int
 ) -> Lease:
-    """Let a live lease run out later; one that ran out holds nothing any more.
+    """Let a live lease run out later; one that ran out, at or before `over`, holds nothing any more.
+    Where nobody knows how late it is (`over` is 0) it counts as long as nothing of it is condemned.
 
     Raises:
         NotFound: `lease-not-found`, or there is no such stream.
@@ -105,11 +104,11 @@ async def renew(
 
     def decide(record: StreamRecord) -> StreamRecord:
         check_active(record)
-        now = clock()
-        live = live_leases(record, now)
-        if not any(lease.lease_id == lease_id for lease in live):
+        live = live_leases(record, over)
+        mine = [lease for lease in live if lease.lease_id == lease_id]
+        if not mine or mine[0].first_offset < record.condemned_next:
             raise NotFound("there is no such lease, or it ran out", code=Code.LEASE_NOT_FOUND)
-        return replace(record, leases=tuple(_renewed(one, lease_id, now + ttl_ms) for one in live))
+        return replace(record, leases=tuple(_renewed(one, lease_id, expires_at) for one in live))
 
     record = await streams.update(stream_id, decide)
     return next(lease for lease in record.leases if lease.lease_id == lease_id)
@@ -119,10 +118,9 @@ def _renewed(lease: Lease, lease_id: str, expires_at: int) -> Lease:
     return replace(lease, expires_at=expires_at) if lease.lease_id == lease_id else lease
 
 
-async def give_back(
-    streams: Streams, stream_id: StreamId, lease_id: str, clock: Callable[[], int]
-) -> None:
-    """End a lease. One that is not there is as good as ended.
+async def give_back(streams: Streams, stream_id: StreamId, lease_id: str, over: int) -> None:
+    """End a lease, and drop those that ended at or before `over`. One that is not there is as good
+    as ended.
 
     Raises:
         NotFound: there is no such stream.
@@ -130,7 +128,7 @@ async def give_back(
     """
 
     def decide(record: StreamRecord) -> StreamRecord:
-        live = live_leases(record, clock())
+        live = live_leases(record, over)
         return replace(record, leases=tuple(one for one in live if one.lease_id != lease_id))
 
     await streams.update(stream_id, decide)

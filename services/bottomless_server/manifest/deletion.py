@@ -93,7 +93,7 @@ class Deletions:
             KIND,
             tenant=name.tenant,
             stream_id=stream_id,
-            arguments={"name": name.name, "deleted_at": self._context.clock()},
+            arguments={"name": name.name, "deleted_at": self._context.time.latest()},
         )
         record = await self._bury(stream_id, name, if_match, operation)
         await reach("manifest.deletion.after-exec")
@@ -176,7 +176,7 @@ class Deletions:
                 return Again({"phase": phase}, now + _ASK_AGAIN_MS)
             return Again({"phase": "waiting"})
         if phase == "waiting":
-            waits_until = self._free_at(record, deleted_at)
+            waits_until = self._free_at(record, deleted_at, await context.time.over())
         elif phase == "waiting again":
             waits_until = deleted_at + context.settings.manifest_upload_deadline_ms
         else:
@@ -187,7 +187,9 @@ class Deletions:
         if waits_until > now:
             # Not for all of it at once: leases end early, and settings change.
             told = {**progress, "waits_until": format_timestamp(waits_until)}
-            return Again(told, min(waits_until, now + _WAIT_MS_MAX))
+            delay_ms = min(waits_until - now, _WAIT_MS_MAX)
+            # By the clock that the queue goes by: it may be ahead of the one that is believed.
+            return Again(told, context.clock() + delay_ms)
         if phase in _SWEEP_AFTER:
             return Again({"phase": _SWEEP_AFTER[phase], **_counts(progress)})
         swept = await self._sweep(record, progress)
@@ -197,10 +199,10 @@ class Deletions:
             return Again({"phase": "waiting again", **_counts(progress)})
         return await self._forget(record, progress)
 
-    def _free_at(self, record: StreamRecord, deleted_at: int) -> int:
-        """From when on nobody reads of it: not before leases that were taken have ended."""
+    def _free_at(self, record: StreamRecord, deleted_at: int, over: int) -> int:
+        """From when on nobody reads of it: not before leases have ended by a time that is believed."""
         grace_end = deleted_at + self._context.settings.manifest_delete_grace_ms
-        leases = live_leases(record, self._context.clock())
+        leases = live_leases(record, over)
         return max([grace_end, *(lease.expires_at for lease in leases)])
 
     async def _sweep(self, record: StreamRecord, progress: Mapping[str, Any]) -> Again | None:

@@ -32,6 +32,8 @@ from bottomless_server.runtime.endless import endless
 log = structlog.get_logger(__name__)
 
 _PASS_COUNT: Final = 64
+_FOREVER: Final = 2**52
+"""Later than anything is queued for."""
 _LOOK_MS: Final = 86_400_000
 """How often a key with an end is looked at: the queue of looks knows no earlier time than it has,
 and a key can come to its end earlier than it was to."""
@@ -41,7 +43,8 @@ class KeyUpkeep:
     def __init__(self, context: Context, keys: Keys) -> None:
         self._context = context
         self._keys = keys
-        self._reconcile_at = 0
+        self._reconcile_at: int | None = None
+        """By `Context.elapsed`; None before the first."""
 
     async def run(self) -> None:
         """Make passes for ever."""
@@ -62,14 +65,20 @@ class KeyUpkeep:
         """
         coordination, now = self._context.coordination, self._context.clock()
         met: list[StoreError] = []
-        if self._reconcile_at <= now:
+        elapsed = self._context.elapsed()
+        if self._reconcile_at is None or self._reconcile_at <= elapsed:
             try:
                 await reconcile_keys(self._context)
-                self._reconcile_at = now + RECONCILE_MS
+                self._reconcile_at = elapsed + RECONCILE_MS
             except StoreError as error:
                 met.append(error)
-        for queue, work in ((UNSAVED_KEY, self._save), (TIDY_KEY, self._look_at)):
-            dues, failed = await coordination.due(queue, now, _PASS_COUNT), list[Due]()
+        # What is not in the bucket yet is tried whatever the time: who entered it may have had
+        # another clock, and a loss of coordination would make a revoked key good again.
+        for queue, until, work in (
+            (UNSAVED_KEY, _FOREVER, self._save),
+            (TIDY_KEY, now, self._look_at),
+        ):
+            dues, failed = await coordination.due(queue, until, _PASS_COUNT), list[Due]()
             for due in dues:
                 try:
                     await work(due)
@@ -97,6 +106,7 @@ class KeyUpkeep:
             await self._context.coordination.settle([due])
             return
         if record.version == 0 and record.key.created_at + CREATION_MS <= now:
+            await self._context.time.require()
             await self._forget(await self._cut_off(record))
             return
         if not record.durable:
@@ -104,7 +114,9 @@ class KeyUpkeep:
             return
         ends_at, keep_ms = record.key.ends_at, self._context.settings.manifest_key_keep_ms
         if ends_at is not None and ends_at + keep_ms <= now:
-            await self._forget(record)
+            # It goes for ever, so the time has to be a believed one.
+            if ends_at + keep_ms <= await self._context.time.require():
+                await self._forget(record)
             return
         known = ApiKeyKey(key_id, record.generation, record.version)
         await self._delete([one for one in await self._objects(key_id) if one < known])

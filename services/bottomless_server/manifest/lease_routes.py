@@ -66,26 +66,28 @@ class _Routes:
             holder=asked.holder,
         )
         context = self._context
-        await grant(context.streams, record.stream_id, lease, context.clock)
+        await grant(context.streams, record.stream_id, lease, await context.time.over())
         where = f"/v1/streams/{record.name}/leases/{lease.lease_id}"
         return json_response(describe_lease(lease), 201, {"location": where})
 
     async def put(self, request: Request) -> Response:
         record = await self._begin(request)
         asked = await read_closed_body(request, _Renew, optional=True)
+        over = await self._context.time.over()
         lease = await renew(
             self._context.streams,
             record.stream_id,
             request.path_params["lease_id"],
-            self._ttl_ms(asked.ttl_seconds),
-            self._context.time.latest,
+            self._context.time.latest() + self._ttl_ms(asked.ttl_seconds),
+            over,
         )
         return json_response(describe_lease(lease))
 
     async def delete(self, request: Request) -> Response:
         record = await self._begin(request)
         lease_id = request.path_params["lease_id"]
-        await give_back(self._context.streams, record.stream_id, lease_id, self._context.clock)
+        over = await self._context.time.over()
+        await give_back(self._context.streams, record.stream_id, lease_id, over)
         return Response(status_code=204)
 
     def _end(self, record: StreamRecord, asked: _Grant) -> int:

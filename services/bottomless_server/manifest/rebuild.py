@@ -257,7 +257,7 @@ class Rebuild:
 
     def _deletion(self, record: StreamRecord) -> Operation:
         # Readers of before the loss have the whole grace again.
-        arguments = {"name": record.name, "deleted_at": self._context.clock()}
+        arguments = {"name": record.name, "deleted_at": self._context.time.latest()}
         return self._operations.new(
             DELETION, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
         )

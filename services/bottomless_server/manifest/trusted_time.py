@@ -16,7 +16,7 @@ import structlog
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
-from bottomless.errors import Code, Unavailable
+from bottomless.errors import Code, StoreError, Unavailable
 from bottomless_server.manifest.core.clock_trust import ClockTrust, Doubt, Known, Others
 
 log = structlog.get_logger(__name__)
@@ -92,6 +92,14 @@ class TrustedTime:
             )
         return moment.now
 
+    async def over(self) -> int:
+        """The time by which leases may be dropped: what ended at or before it has ended for certain.
+        0 where that is not known, and then nothing has; ms since 1970."""
+        try:
+            return await self.require()
+        except StoreError:
+            return 0
+
     def latest(self) -> int:
         """The time from which a grace or a lease counts: of a slow clock it would be too short.
 
@@ -166,7 +174,9 @@ def _says_the_same(one: Known, other: Known | None) -> bool:
 
 
 def elapsed_ms() -> int:
-    """Since the machine started, its sleep included."""
+    """Since the machine started, its sleep included where the system tells that."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return int(time.monotonic() * 1000)
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
 
 

@@ -20,6 +20,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_config
 from bottomless.stores.operations import Operation
 from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.condemning import give_back, renew
 from bottomless_server.manifest.core.clock_trust import (
     SETTLE_MS,
     SKEW_MS_MAX,
@@ -138,6 +139,31 @@ async def test_a_process_whose_clock_is_ahead_condemns_nothing_under_a_live_leas
     assert len(await fragments_left(world)) == 6
     assert (await world.record()).condemned_next == 0
     await Deleter(world.context).make_pass()
+    assert await fragments_left(world) == [20, 30, 40, 50]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_who_takes_or_ends_a_lease_while_the_clock_is_ahead_ends_no_other(ends: bool) -> None:
+    """Only the deleter was looked at with a clock that is wrong; who writes leases drops them too."""
+    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
+    world.drive.has_own_clock = False
+    committer, _ = await stored(world, 6)
+    await world.context.time.look()
+    await hold(world, 20, 6 * HOUR, "ls_first")
+    await hold(world, 50, 6 * HOUR, "ls_other")
+    world.clock.skew_ms = 10 * DAY
+    over = await world.context.time.over()
+    if ends:
+        await give_back(world.streams, STREAM, "ls_other", over)
+    else:
+        await hold(world, 50, HOUR, "ls_third")
+        await renew(world.streams, STREAM, "ls_first", world.clock() + HOUR, over)
+    world.clock.skew_ms = 0
+
+    await trim(world.context, committer, 40, allow_empty=False)
+    await Deleter(world.context).make_pass()
+
+    assert over == 0
     assert await fragments_left(world) == [20, 30, 40, 50]
 
 

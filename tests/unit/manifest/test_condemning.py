@@ -35,7 +35,7 @@ async def fragments_left(world: World) -> list[int]:
 
 async def hold(world: World, first_offset: int, ms: int, lease_id: str = "ls_1") -> None:
     lease = Lease(lease_id, first_offset, 1_000, world.clock.now + ms, "job")
-    await grant(world.streams, STREAM, lease, world.clock)
+    await grant(world.streams, STREAM, lease, await world.context.time.over())
 
 
 async def test_trimmed_fragments_go_after_their_grace_and_groups_with_them() -> None:
@@ -101,8 +101,8 @@ async def test_a_lease_that_is_given_back_holds_nothing_though_its_range_waits_f
     await stored(world, 6)
     await hold(world, 0, HOUR)
 
-    await give_back(world.streams, STREAM, "ls_1", world.clock)
-    await give_back(world.streams, STREAM, "ls_1", world.clock)
+    await give_back(world.streams, STREAM, "ls_1", world.clock())
+    await give_back(world.streams, STREAM, "ls_1", world.clock())
 
     assert (await world.record()).leases == ()
 
@@ -129,12 +129,12 @@ async def test_a_renewed_lease_holds_on_and_one_that_ran_out_cannot_be_renewed()
     await hold(world, 0, 1_000)
     world.clock.now += 999
 
-    lease = await renew(world.streams, STREAM, "ls_1", 2_000, world.clock)
+    lease = await renew(world.streams, STREAM, "ls_1", world.clock() + 2_000, world.clock())
     assert lease.expires_at == world.clock.now + 2_000
     world.clock.now += 2_000
 
     with pytest.raises(NotFound) as caught:
-        await renew(world.streams, STREAM, "ls_1", 2_000, world.clock)
+        await renew(world.streams, STREAM, "ls_1", world.clock() + 2_000, world.clock())
     assert caught.value.code is Code.LEASE_NOT_FOUND
 
 

@@ -37,6 +37,7 @@ from bottomless_server.manifest.sessions import begin, intend
 NAME = FullName(TENANT_DEFAULT, StreamName("orders"))
 HOME = NodeId("1" * 32)
 GRACE, DEADLINE = 1_000, 5_000
+MINUTE, HOUR = 60_000, 3_600_000
 
 
 class House:
@@ -163,6 +164,25 @@ async def test_nothing_goes_before_a_lease_has_ended(house: House) -> None:
     assert any(key.endswith("fragment") for key in await house.objects())
     await house.work(1)
     assert not any(key.endswith("fragment") for key in await house.objects())
+
+
+async def test_a_clock_that_is_minutes_ahead_ends_no_lease_of_a_deleted_stream_early(
+    house: House,
+) -> None:
+    """Below the five minutes that are no doubt, and the bare clock was asked."""
+    world = house.world
+    await world.context.time.look()
+    end = world.clock.now + HOUR
+    lease = Lease("ls_job", 0, 10, end, "spark")
+    await world.streams.update(house.stream_id, lambda record: replace(record, leases=(lease,)))
+    await house.deletions.begin(NAME, None)
+    before = await house.objects()
+    await house.work(HOUR - 4 * MINUTE)
+    world.clock.skew_ms = 4 * MINUTE + 50_000
+    for _ in range(4):
+        await house.work(MINUTE // 2)
+
+    assert await house.objects() == before
 
 
 async def test_an_owner_that_does_not_say_that_it_stopped_is_no_202(house: House) -> None:

@@ -345,6 +345,40 @@ async def test_a_key_that_ended_is_listed_for_days_and_then_forgotten(ending: st
         await keys.records.find(issued.key.key_id)
 
 
+async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_key() -> None:
+    """What is deleted for its age was looked at among records, and not among keys."""
+    world = await a_world(manifest_key_keep_ms=7 * DAY_MS)
+    world.drive.has_own_clock = False
+    keys = Keys(world.context)
+    await world.context.time.look()
+    issued = await create(keys, ends_at=world.clock.now + 90 * DAY_MS)
+    world.clock.skew_ms = 200 * DAY_MS
+    with pytest.raises(Unavailable):
+        await look_after(world)
+    world.clock.skew_ms = 0
+
+    assert await is_good(world, issued.credential)
+    assert len(await objects_of(world)) == 1
+
+
+async def test_a_revocation_that_is_not_in_the_bucket_is_tried_whatever_the_clock_said() -> None:
+    world = await a_world()
+    keys = Keys(world.context)
+    issued = await create(keys)
+    world.clock.skew_ms = 200 * DAY_MS
+    world.drive.failing = True
+    with pytest.raises(Unavailable):
+        await keys.revoke(issued.key.key_id, nobody_checks)
+    world.clock.skew_ms = 0
+    world.drive.failing = False
+
+    await look_after(world)
+
+    record = await keys.records.look_at(issued.key.key_id)
+    assert record is not None
+    assert record.durable
+
+
 async def test_a_creation_that_was_cut_off_is_forgotten_and_can_never_end() -> None:
     world = await a_world()
     keys = Keys(world.context)
