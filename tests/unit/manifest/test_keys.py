@@ -49,7 +49,7 @@ async def test_a_new_key_is_good_and_in_the_bucket_when_it_is_shown() -> None:
 
 
 async def test_a_new_key_that_did_not_reach_the_bucket_is_none() -> None:
-    world = await a_world()
+    world = await a_world(manifest_put_seconds=0.1)
     keys = Keys(world.context)
     world.drive.failing = True
     world.context.settings.__dict__["manifest_put_seconds"] = 0.01
@@ -125,7 +125,7 @@ async def test_a_rotation_lets_the_secret_before_live_for_the_overlap() -> None:
 
 
 async def test_a_rotation_that_did_not_reach_the_bucket_changes_nothing() -> None:
-    world = await a_world()
+    world = await a_world(manifest_put_seconds=0.1)
     keys = Keys(world.context)
     issued = await create(keys)
     world.drive.failing = True
@@ -205,7 +205,7 @@ async def test_a_revocation_is_in_the_bucket_when_it_is_answered() -> None:
 
 
 async def test_a_revocation_takes_effect_also_while_the_bucket_does_not_answer() -> None:
-    world = await a_world()
+    world = await a_world(manifest_put_seconds=0.1)
     keys = Keys(world.context)
     issued = await create(keys)
     world.drive.failing = True
@@ -362,7 +362,7 @@ async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_key() -> None:
 
 
 async def test_a_revocation_that_is_not_in_the_bucket_is_tried_whatever_the_clock_said() -> None:
-    world = await a_world()
+    world = await a_world(manifest_put_seconds=0.1)
     keys = Keys(world.context)
     issued = await create(keys)
     world.clock.skew_ms = 200 * DAY_MS
