@@ -1,23 +1,29 @@
 """Read: what a stream holds from one place to another, as it was when the command began."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, cast
 
 import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.output import line
 from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.progress import progress
-from bottomless.cli.records import RecordForm, writer_of
+from bottomless.cli.records import CsvWriter, RecordForm, Writer, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.cli.template import ESCAPES, LETTERS, TemplateWriter, parse_template
+from bottomless.cli.whole_file import whole_file
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
 if TYPE_CHECKING:
     from io import IOBase
+
+    import pyarrow as pa
 
     from bottomless.client import Client
 
@@ -44,7 +50,8 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "read orders --limit 2",
             "read orders --from timestamp:2026-08-22T09:20:00Z --details",
-            "read orders -o arrow > orders.arrows",
+            "read orders -o parquet --to orders.parquet",
+            r"read orders -f '%o %k %s\n'",
         ),
     )(_read)
 
@@ -66,17 +73,62 @@ def _read(
     output: Annotated[
         RecordForm, typer.Option("--output", "-o", help="How to write records.")
     ] = RecordForm.TEXT,
+    template: Annotated[
+        str | None,
+        typer.Option("--template", "-f", help=f"A record as this says: {LETTERS}; {ESCAPES}."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--to", dir_okay=False, help="With csv and parquet: the file to write."),
+    ] = None,
 ) -> None:
-    """Write records to stdout, up to the end that the stream had when the command began."""
-    if output is RecordForm.ARROW and sys.stdout.isatty():
-        raise typer.BadParameter("arrow is for a file or a pipe", param_hint="--output")
+    """Write records to stdout, up to the end that the stream had when the command began.
+
+    With --to they go into a file, which has its name when all of them are in it.
+    """
+    _check_together(output, template, file, details=details)
+    parts = None if template is None else parse_template(template, stream)
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
     with open_client(context, patient=True) as client:
-        if output is RecordForm.ARROW:
+        if file is not None:
+            _read_into(client, stream, span, output, file)
+        elif output is RecordForm.ARROW:
             _read_arrow(client, stream, span)
         else:
-            read_span(client, stream, span, output, details=details)
+            plain = writer_of(output, details=details)
+            read_span(client, stream, span, plain if parts is None else TemplateWriter(parts))
+
+
+def _check_together(
+    output: RecordForm, template: str | None, file: Path | None, *, details: bool
+) -> None:
+    """Refuse options that say two things at once, before anything is asked."""
+    if output is RecordForm.ARROW and sys.stdout.isatty():
+        raise typer.BadParameter("arrow is for a file or a pipe", param_hint="--output")
+    if output is RecordForm.PARQUET and file is None:
+        raise typer.BadParameter("needs --to, the file to write", param_hint="--output")
+    if file is not None and output not in (RecordForm.CSV, RecordForm.PARQUET):
+        raise typer.BadParameter("goes with -o csv and -o parquet", param_hint="--to")
+    if template is not None and (output is not RecordForm.TEXT or details):
+        raise typer.BadParameter("goes without -o and --details", param_hint="--template")
+
+
+def _read_into(client: "Client", stream: str, span: Span, form: RecordForm, path: Path) -> None:
+    """Write a file whole, and say how many records it has."""
+    try:
+        with whole_file(path) as file:
+            if form is RecordForm.CSV:
+                count = read_span(client, stream, span, CsvWriter(file.write))
+            else:
+                count = _read_parquet(client, stream, span, file)
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        raise typer.BadParameter(
+            f"the file cannot be written: {error.strerror}", param_hint="--to"
+        ) from error
+    line(f"wrote {count} {'record' if count == 1 else 'records'}")
 
 
 def span_of(
@@ -109,12 +161,9 @@ def _end_of(client: "Client", stream: str, until: str, asked: Mapping[str, str])
     return end
 
 
-def read_span(
-    client: "Client", stream: str, span: Span, form: RecordForm, *, details: bool
-) -> None:
-    """Write the records of a span, page by page."""
-    writer = writer_of(form, details=details)
-    offset, left = span.start_offset, span.limit
+def read_span(client: "Client", stream: str, span: Span, writer: Writer) -> int:
+    """Write the records of a span, page by page; returns how many there were."""
+    offset, left, count = span.start_offset, span.limit, 0
     with _progress(span) as advance:
         while offset < span.end_offset and left != 0:
             page = client.read(
@@ -127,12 +176,14 @@ def read_span(
             )
             tell_gaps(page.gaps)
             writer.write(page.records)
+            count += len(page.records)
             if page.next_offset <= offset:
                 break
             advance(page.next_offset - offset)
             offset = page.next_offset
             left = None if left is None else left - len(page.records)
     writer.close()
+    return count
 
 
 def _progress(span: Span) -> AbstractContextManager[Callable[[int], None]]:
@@ -146,17 +197,38 @@ def _progress(span: Span) -> AbstractContextManager[Callable[[int], None]]:
 def _read_arrow(client: "Client", stream: str, span: Span) -> None:
     import pyarrow as pa  # noqa: PLC0415
 
+    tables = _tables(client, stream, span)
+    first = next(tables)
+    with pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), first.schema) as sink:
+        sink.write_table(first)
+        for rows in tables:
+            sink.write_table(rows)
+
+
+def _read_parquet(client: "Client", stream: str, span: Span, file: BinaryIO) -> int:
+    """Write each page as a row group, so that no more than one is held."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    tables = _tables(client, stream, span)
+    first = next(tables)
+    count = first.num_rows
+    with pq.ParquetWriter(file, first.schema, compression="zstd") as sink:
+        sink.write_table(first)
+        for rows in tables:
+            sink.write_table(rows)
+            count += rows.num_rows
+    return count
+
+
+def _tables(client: "Client", stream: str, span: Span) -> Iterator["pa.Table"]:
+    """The records of a span, page by page: at least one, which may have no rows."""
     offset, left = span.start_offset, span.limit
     # An empty span is asked for too: its page is empty, and has the schema.
     page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
-    schema = page.table.schema
-    with (
-        _progress(span) as advance,
-        pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), schema) as sink,
-    ):
+    with _progress(span) as advance:
         while True:
             rows = page.table if left is None else page.table.slice(0, left)
-            sink.write_table(rows)
+            yield rows
             advance(page.next_offset - offset if left is None else rows.num_rows)
             left = None if left is None else left - rows.num_rows
             if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:

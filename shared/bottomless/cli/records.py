@@ -1,12 +1,15 @@
-"""Records on stdout: as text, JSON, NDJSON or Arrow, as they come and never all at once."""
+"""Records as text, JSON, NDJSON, CSV, Arrow or Parquet, as they come and never all at once."""
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import orjson
 
 from bottomless.cli.output import write
+from bottomless.cli.template import TemplateWriter
 
 if TYPE_CHECKING:
     from bottomless.client import Record
@@ -19,6 +22,8 @@ class RecordForm(StrEnum):
     JSON = "json"
     NDJSON = "ndjson"
     ARROW = "arrow"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 class FollowForm(StrEnum):
@@ -78,7 +83,39 @@ class JsonWriter:
         write(b"[]\n" if self._before == b"[\n" else b"\n]\n")
 
 
-Writer = TextWriter | NdjsonWriter | JsonWriter
+class CsvWriter:
+    """A row a record (RFC 4180), after one of names; the columns are always the same.
+
+    What is not UTF-8 stands in the column of base64 and leaves that of text empty.
+    """
+
+    value_encoding = "text"
+    COLUMNS = (
+        *("offset", "timestamp", "event_time", "key", "key_base64"),
+        *("value", "value_base64", "headers", "filter_value"),
+    )
+
+    def __init__(self, sink: Callable[[bytes], object] = write) -> None:
+        self._sink = sink
+        self._flush([self.COLUMNS])
+
+    def write(self, records: Iterable["Record"]) -> None:
+        self._flush([self._cell(record.get(name)) for name in self.COLUMNS] for record in records)
+
+    def close(self) -> None:
+        pass
+
+    def _flush(self, rows: Iterable[Iterable[object]]) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows(rows)
+        self._sink(text.getvalue().encode())
+
+    @staticmethod
+    def _cell(value: object) -> object:
+        return orjson.dumps(value).decode() if isinstance(value, dict) else value
+
+
+Writer = TextWriter | NdjsonWriter | JsonWriter | CsvWriter | TemplateWriter
 
 
 def writer_of(form: RecordForm | FollowForm, *, details: bool) -> Writer:
@@ -87,4 +124,6 @@ def writer_of(form: RecordForm | FollowForm, *, details: bool) -> Writer:
             return NdjsonWriter()
         case "json":
             return JsonWriter()
+        case "csv":
+            return CsvWriter()
     return TextWriter(details=details)

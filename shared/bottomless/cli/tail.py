@@ -14,7 +14,7 @@ from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
-from bottomless.cli.records import FollowForm, RecordForm, Writer, writer_of
+from bottomless.cli.records import FollowForm, Writer, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
 from bottomless.errors import StoreError
@@ -73,7 +73,7 @@ def _tail(
         with open_client(context) as client:
             span = span_of(client, stream, spec)
         with open_client(context, patient=True) as client:
-            read_span(client, stream, span, RecordForm(output.value), details=details)
+            read_span(client, stream, span, writer_of(output, details=details))
         return
     with open_client(context) as client:
         writer = writer_of(output, details=details)
