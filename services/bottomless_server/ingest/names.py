@@ -30,7 +30,9 @@ log = structlog.get_logger(__name__)
 
 _NAME_COUNT_MAX: Final = 100_000
 MANIFEST_SECONDS: Final = 2.0
-"""How long manifest is waited for before the coordination store is asked."""
+"""How long manifest is waited for before the coordination store is asked for a known name."""
+STRANGER_SECONDS: Final = 6.0
+"""The same for a name of which nothing is known: only manifest can help, and it may be busy."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 
@@ -230,8 +232,9 @@ class StreamNames:
 
     async def _load(self, name: FullName) -> StreamId:
         asked_at = self._clocks.elapsed()
+        seconds = MANIFEST_SECONDS if name in self._known else STRANGER_SECONDS
         try:
-            async with asyncio.timeout(MANIFEST_SECONDS):
+            async with asyncio.timeout(seconds):
                 answer: Any = (
                     await self._manifest.call(
                         "GET",

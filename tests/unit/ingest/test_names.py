@@ -135,6 +135,7 @@ async def alone(
         raise AssertionError("nobody sets it")
 
     monkeypatch.setattr(names, "MANIFEST_SECONDS", 0.01)
+    monkeypatch.setattr(names, "STRANGER_SECONDS", 0.01)
     monkeypatch.setattr(asking.manifest, "call", hang)
     return asking
 
