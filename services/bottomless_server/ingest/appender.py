@@ -215,9 +215,10 @@ class Appender:
         except StoreError as error:
             self._line.refuse_all(error)
             return
+        self.tracking.begin()
         taken = self._line.choose(self.tracking, self.log.next_offset, timestamp)
         if not taken:
-            self.tracking.give_back()
+            self.tracking.end()
             return
 
         def refuse(error: StoreError) -> None:
@@ -227,7 +228,7 @@ class Appender:
         try:
             await self._attempt(self._append_chosen(taken, timestamp), refuse)
         finally:
-            self.tracking.give_back()
+            self.tracking.end()
 
     async def _change_round(self) -> None:
         """One change of producers' state, in a chunk of its own."""
@@ -240,7 +241,7 @@ class Appender:
         try:
             await self._attempt(self._write_change(changing), refuse)
         finally:
-            self.tracking.give_back()
+            self.tracking.end()
 
     async def _attempt(
         self, work: Coroutine[Any, Any, None], refuse: Callable[[StoreError], None]
@@ -280,6 +281,7 @@ class Appender:
     async def _write_change(self, changing: _Changing) -> None:
         self.claim.require()
         timestamp = self._timestamp()
+        self.tracking.begin()
         entries = changing.change(self.tracking, timestamp)
         # Takes no offset, but makes the stream dirty: nobody else may own it without this.
         await self.claim.reserve(self.log.next_offset)
@@ -299,7 +301,7 @@ class Appender:
         elapsed = self._around.clocks.elapsed()
 
         def state() -> SealedChunk | None:
-            # Nothing changes it while this round is written.
+            # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
             return _state_before(self.tracking, sealed)
 
         written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed, state)
@@ -316,8 +318,7 @@ class Appender:
             )
 
     def _timestamp(self) -> int:
-        clocks = self._around.clocks
-        wall = self._around.commit_clock.read(clocks.wall(), clocks.elapsed())
+        wall = self._around.read_clock()
         return commit_timestamp(self.log.last_timestamp, wall)
 
     def _stop(self, error: StoreError) -> None:

@@ -218,6 +218,9 @@ class OwnedStreams:
             log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
         appender = await self._claim(stream_id, directory, found, tracking)
         self._open[stream_id] = appender
+        with suppress(Unavailable):
+            # Where the clock is not believed, what lies here is as old as it was when it was.
+            self._around.read_clock()
         self._around.tracking_room.join(appender.tracking)
         if appender.log.next_offset > appender.published_next:
             self._changed(appender)

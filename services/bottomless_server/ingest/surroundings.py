@@ -33,6 +33,17 @@ class Surroundings:
     tracking: TrackingBounds
     tracking_room: TrackingRoom
 
+    def read_clock(self) -> int:
+        """The wall time, which the room for what is remembered hears too.
+
+        Raises:
+            Unavailable: `clock-skew`, until the clock is back.
+        """
+        elapsed = self.clocks.elapsed()
+        wall = self.commit_clock.read(self.clocks.wall(), elapsed)
+        self.tracking_room.tell(wall, elapsed)
+        return wall
+
 
 def restated(error: StoreError) -> StoreError:
     """The same error, new: one that is kept and raised often would grow with every raise."""

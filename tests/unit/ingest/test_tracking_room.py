@@ -7,6 +7,7 @@ Each stream had bounds, and a process may own ten thousand: at theirs, five hund
 import asyncio
 import gc
 import hashlib
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import StreamId, StreamName
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.core.tracking import KEY_SIZE, Tracking, TrackingBounds
 from bottomless_server.ingest.core.tracking_room import TrackingRoom
-from unit.ingest.house import ROUTE, House
+from unit.ingest.house import ROUTE, House, eventually
 
 KEEP_MS = 1_000
 BOUNDS = TrackingBounds(
@@ -39,6 +43,10 @@ def by_producer(tracking: Tracking, producer_id: str, timestamp: int, sequence: 
         AppendMode.STRICT, 0, 1_000, 10**9 + sequence, 10**6 + sequence, 10**6, producer_id
     )
     tracking.take_chunk(10**9 + sequence, timestamp, [entry])
+
+
+def at(room: TrackingRoom, elapsed: int, wall: int | None = None) -> None:
+    room.tell(elapsed if wall is None else wall, elapsed)
 
 
 def in_room(room: TrackingRoom) -> Tracking:
@@ -71,17 +79,24 @@ def test_what_is_counted_is_not_less_than_what_is_taken(kind: str, count: int) -
 def test_what_nothing_is_promised_of_goes_first_keys_and_then_who_is_silent_longest() -> None:
     room = TrackingRoom(3 * PRODUCER + 3 * KEY_SIZE)
     one, two = in_room(room), in_room(room)
-    by_producer(one, "silent", 20)
+    at(room, 10)
     by_producer(two, "silent longest", 10)
-    by_producer(two, "young", 900)
+    at(room, 20)
+    by_producer(one, "silent", 20)
+    at(room, 30)
     with_key(one, 1, 30)
+    at(room, 500)
     with_key(two, 2, 500)
+    at(room, 900)
+    by_producer(two, "young", 900)
 
-    assert not room.fits(KEY_SIZE + 1, KEEP_MS), "something was forgotten within its time"
-    assert room.fits(KEY_SIZE + 1, 30 + KEEP_MS)
+    at(room, KEEP_MS)
+    assert not room.fits(KEY_SIZE + 1), "something was forgotten within its time"
+    at(room, 30 + KEEP_MS)
+    assert room.fits(KEY_SIZE + 1)
     assert (len(one.keys), len(two.keys)) == (0, 1)
     assert (set(one.producers), set(two.producers)) == ({"silent"}, {"silent longest", "young"})
-    assert room.fits(3 * KEY_SIZE, 30 + KEEP_MS)
+    assert room.fits(3 * KEY_SIZE)
     assert (set(one.producers), set(two.producers)) == ({"silent"}, {"young"})
     assert room.held == 2 * PRODUCER + KEY_SIZE == one.size + two.size
 
@@ -90,12 +105,51 @@ def test_a_stream_that_is_writing_keeps_what_it_was_decided_on() -> None:
     room = TrackingRoom(PRODUCER)
     tracking = in_room(room)
     by_producer(tracking, "silent", 0)
-    assert tracking.keep_room(0, KEEP_MS)
-    assert not room.fits(1, KEEP_MS)
-    tracking.give_back()
-    assert room.fits(1, 2 * KEEP_MS)
+    tracking.begin()
+    at(room, KEEP_MS)
+    assert not room.fits(1)
+    tracking.end()
+    at(room, 2 * KEEP_MS)
+    assert room.fits(1)
     room.leave(tracking)
     assert room.held == 0
+
+
+def test_what_one_stream_forgets_is_not_judged_by_the_timestamps_of_another() -> None:
+    """The checks before were blind: all their streams had the time of the node."""
+    room = TrackingRoom(3 * KEY_SIZE)
+    at(room, 0)
+    here, ahead = in_room(room), in_room(room)
+    with_key(here, 1, 0)
+    with_key(ahead, 2, 100 * KEEP_MS)
+    at(room, KEEP_MS - 1)
+    with_key(ahead, 3, 100 * KEEP_MS)
+    assert not room.fits(1), "a timestamp that is ahead makes nothing older"
+    at(room, KEEP_MS)
+    assert room.fits(1), "nor does it keep anything"
+    assert (len(here.keys), len(ahead.keys)) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", ["keys", "producers"])
+def test_what_is_over_is_not_taken_up_again_beyond_the_room(kind: str) -> None:
+    """The checks before were blind: none of them read a log again."""
+    room = TrackingRoom(4 * PRODUCER)
+    at(room, 0, wall=50 * KEEP_MS)
+    write = (
+        with_key if kind == "keys" else lambda tracking, n, at: by_producer(tracking, f"{n}", at)
+    )
+    for stream in range(20):
+        tracking = Tracking(BOUNDS)
+        for number in range(3):
+            write(tracking, 10 * stream + number, 10 * KEEP_MS + number)
+        room.join(tracking)
+        assert room.held <= room.size_max
+    young = Tracking(BOUNDS)
+    for number in range(3):
+        write(young, 1_000 + number, 50 * KEEP_MS)
+    room.join(young)
+    assert len(young.keys) + len(young.producers) == 3
+    assert room.held <= room.size_max
 
 
 @pytest.fixture
@@ -140,3 +194,58 @@ async def test_without_the_room_a_process_remembers_without_end(
     monkeypatch.setattr(Tracking, "keep_room", lambda *_: True)
     with pytest.raises(AssertionError, match="does not hold against requests at once"):
         await test_a_process_that_remembers_enough_refuses_new_ones_and_keeps_its_word(narrow)
+
+
+OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
+
+
+async def test_a_round_without_identities_keeps_what_its_segment_may_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks before were blind: their rounds had identities, and kept room by themselves."""
+    house = House(tmp_path, ingest_tracking_bytes_max=64 * 1024, ingest_segment_age_ms_max=1_000)
+    await (await house.declare()).start()
+    active = StreamState.ACTIVE
+    other = StreamRecord(OTHER, StreamName("other"), "default", active, 0, StreamConfig())
+    await house.streams.create(other)
+    route = "/v1/streams/other/records"
+    body = {"records": [{"value": "x"}]}
+    # So many that the round forgets none of them before it begins, and the others' keys would.
+    for number in range((64 * 1024 - PRODUCER) // KEY_SIZE):
+        headers = {"idempotency-key": f"k{number}"}
+        assert (await house.client.post(ROUTE, json=body, headers=headers)).status_code == 200
+    known = house.appender.tracking
+    await house.client.post(route, json=body)
+    await house.advance(3_600_000 + 2_000)
+
+    begun, seen, go = threading.Event(), list[int](), threading.Event()
+    snapshot = Tracking.snapshot
+
+    def slow(self: Tracking) -> list[TrackedEntry]:
+        if threading.current_thread() is not threading.main_thread() and self is known:
+            seen.append(len(self.keys))
+            begun.set()
+            go.wait(60)
+            seen.append(len(self.keys))
+        return snapshot(self)
+
+    monkeypatch.setattr(Tracking, "snapshot", slow)
+    plain = asyncio.create_task(house.append("plain"))
+    await eventually(begun.is_set)
+    for number in range(PRODUCER // KEY_SIZE + 2):
+        await house.client.post(route, json=body, headers={"idempotency-key": f"n{number}"})
+    go.set()
+    assert (await plain).status_code == 200
+    assert seen[0] == seen[1]
+    await house.aclose()
+
+
+async def test_without_the_mark_of_a_round_what_it_writes_is_forgotten_beneath_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Must fail: the guard is taken out."""
+    monkeypatch.setattr(Tracking, "begin", lambda _: None)
+    with pytest.raises(AssertionError):
+        await test_a_round_without_identities_keeps_what_its_segment_may_begin_with(
+            tmp_path, monkeypatch
+        )

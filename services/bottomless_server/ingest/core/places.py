@@ -89,9 +89,7 @@ class Places:
             self.producers.take(identity.producer_id)
 
 
-def check_place(
-    tracking: Tracking, identity: FromProducer | WithKey, places: Places, now: int
-) -> None:
+def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Places) -> None:
     """Keep room for what may become known.
 
     Raises:
@@ -106,7 +104,7 @@ def check_place(
         if not places.producers.fits(identity.producer_id):
             raise _quota("producers", bounds.producer_count_max)
         known, size = identity.producer_id in tracking.producers, bounds.producer_size
-    if not tracking.keep_room(0 if known else size, now):
+    if not tracking.keep_room(0 if known else size):
         raise Overloaded(
             "this node remembers as many producers and idempotency keys as it may",
             code=Code.QUOTA_EXCEEDED,

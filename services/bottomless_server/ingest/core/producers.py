@@ -85,7 +85,7 @@ def decide(
     verdict = known_of(tracking, append, next_offset, now)
     identity = append.promise.identity
     if isinstance(verdict, New) and identity is not None:
-        check_place(tracking, identity, places or Places(tracking, now), now)
+        check_place(tracking, identity, places or Places(tracking, now))
     return verdict
 
 

@@ -18,7 +18,7 @@ On the record's path: beside it; asked by core/producers.py.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -48,9 +48,12 @@ class TrackingBounds(NamedTuple):
 class SharedRoom(Protocol):
     """Memory for all streams of a process; see tracking_room.py."""
 
+    elapsed: int
+    """The time of this node, in ms of a clock that never goes back."""
+
     def count(self, size: int, /) -> None: ...
 
-    def fits(self, size: int, now: int, /) -> bool: ...
+    def fits(self, size: int, /) -> bool: ...
 
 
 class Remembered(NamedTuple):
@@ -78,6 +81,8 @@ class Producer:
     timestamp: int
     appends: tuple[Remembered, ...] = ()
     """Newest last."""
+    taken_at: int = field(default=0, compare=False)
+    """When this node heard it, by its own time."""
 
 
 class KeyUse(NamedTuple):
@@ -88,6 +93,8 @@ class KeyUse(NamedTuple):
     record_count: int
     first_offset: int
     timestamp: int
+    taken_at: int = 0
+    """When this node heard it, by its own time."""
 
 
 class _Part(NamedTuple):
@@ -108,7 +115,8 @@ class Tracking:
         """Of an append whose last chunk has not come."""
         self.room: SharedRoom | None = None
         self.busy = False
-        """Whether something is about to be remembered, on the ground of what is."""
+        """Whether a round is under way: it is decided and written on the ground of what is known,
+        also where it has no identities, since its segment may begin with all that is known."""
         self._kept_size = 0
         """Room of what is about to be remembered."""
         self._told_size = 0
@@ -122,42 +130,61 @@ class Tracking:
         keys, producers = len(self.keys), len(self.producers)
         return keys * KEY_SIZE + producers * self.bounds.producer_size + self._kept_size
 
-    def keep_room(self, size: int, now: int) -> bool:
-        """Keep room for what may become known, until it is given back; False if there is none."""
-        if size and self.room is not None and not self.room.fits(size, now):
-            return False
+    def begin(self) -> None:
+        """A round begins, and nothing is forgotten before its end; so what may be is forgotten
+        now, where there is hardly any room left."""
+        if self.room is not None:
+            self.room.fits(self.bounds.producer_size)
         self.busy = True
+
+    def keep_room(self, size: int) -> bool:
+        """Keep room for what may become known, until the round ends; False if there is none."""
+        if size and self.room is not None and not self.room.fits(size):
+            return False
         self._kept_size += size
         self._tell_size()
         return True
 
-    def give_back(self) -> None:
-        """What room was kept for is known now, or will not be."""
+    def end(self) -> None:
+        """The round is over: what room was kept for is known now, or will not be."""
         self.busy = False
         self._kept_size = 0
         self._tell_size()
 
-    def forget_keys(self, now: int) -> None:
-        """Forget keys whose time is over."""
-        while self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now):
+    def date(self, wall: int, elapsed: int) -> None:
+        """Say when what was read from a log was heard, in the time of this node."""
+
+        def taken_at(timestamp: int) -> int:
+            return elapsed - max(wall - timestamp, 0)
+
+        for key_hash, use in self.keys.items():
+            self.keys[key_hash] = use._replace(taken_at=taken_at(use.timestamp))
+        for producer_id, producer in self.producers.items():
+            heard = taken_at(producer.timestamp)
+            self.producers[producer_id] = replace(producer, taken_at=heard)
+
+    def forget_keys(self, elapsed: int) -> None:
+        """Forget keys whose time is over, by the time of this node."""
+        while self.keys and self._is_over(next(iter(self.keys.values())).taken_at, elapsed):
             self.keys.popitem(last=False)
         self._tell_size()
 
-    def silent_producers(self, now: int) -> Iterator[tuple[int, str]]:
-        """Those that may be forgotten, with their last word, the one silent longest first."""
+    def silent_producers(self, elapsed: int) -> Iterator[tuple[int, str]]:
+        """Those that may be forgotten, by the time of this node, with the time of their last word;
+        the one silent longest first."""
         for producer_id, producer in self.producers.items():
-            if not self._is_over(producer.timestamp, now):
+            if not self._is_over(producer.taken_at, elapsed):
                 return
-            yield producer.timestamp, producer_id
+            yield producer.taken_at, producer_id
 
     def forget_producer(self, producer_id: str) -> None:
         del self.producers[producer_id]
         self._tell_size()
 
     def due_at(self) -> int | None:
-        """When something of this may be forgotten at the earliest."""
-        times = [use.timestamp for use in islice(self.keys.values(), 1)]
-        times += [producer.timestamp for producer in islice(self.producers.values(), 1)]
+        """When something of this may be forgotten at the earliest, by the time of this node."""
+        times = [use.taken_at for use in islice(self.keys.values(), 1)]
+        times += [producer.taken_at for producer in islice(self.producers.values(), 1)]
         return min(times) + self.bounds.keep_ms if times else None
 
     def _tell_size(self) -> None:
@@ -205,7 +232,7 @@ class Tracking:
                 producer_id = entry.producer_id
                 self.producers.pop(producer_id, None)
                 if entry.kind is TrackedKind.PRODUCER:
-                    self.producers[producer_id] = _producer(entry)
+                    self.producers[producer_id] = _producer(entry, self._elapsed)
         self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
 
     def snapshot(self) -> list[TrackedEntry]:
@@ -268,11 +295,17 @@ class Tracking:
             epoch_sequence=append.sequence if begins or before is None else before.epoch_sequence,
             timestamp=append.timestamp,
             appends=(*kept, append)[-self.bounds.append_count_max :],
+            taken_at=self._elapsed,
         )
 
     def _take_key(self, key_hash: bytes, use: KeyUse) -> None:
         self.keys.pop(key_hash, None)
-        self.keys[key_hash] = use
+        self.keys[key_hash] = use._replace(taken_at=self._elapsed)
+
+    @property
+    def _elapsed(self) -> int:
+        """The time of this node; what is read before there is one is dated when it is known."""
+        return 0 if self.room is None else self.room.elapsed
 
     def _forget_oldest(self, now: int) -> None:
         """After a whole chunk: what it names has its place before anybody loses his."""
@@ -322,13 +355,14 @@ def forgotten(producer_id: str, timestamp: int) -> TrackedEntry:
     return TrackedEntry(kind, mode, 0, timestamp, 0, 0, 0, 0, 0, producer_id)
 
 
-def _producer(entry: TrackedEntry) -> Producer:
+def _producer(entry: TrackedEntry, taken_at: int) -> Producer:
     return Producer(
         mode=entry.mode,
         epoch=entry.producer_epoch,
         last_sequence=None if entry.mode is AppendMode.PLAIN else entry.sequence,
         epoch_sequence=entry.epoch_sequence,
         timestamp=entry.timestamp,
+        taken_at=taken_at,
     )
 
 

@@ -8,7 +8,11 @@ Where no room is left, what nothing is promised of any more is given up, in this
 2. producers that were silent for that time, the one that was silent longest first.
 
 Whatever is younger stays, and who is new is refused: nothing is forgotten within its time.
-What was given up may come back when a log is read again; that is memory, and no fault.
+
+How old something is, is judged by the time that has gone by on this node since it was written,
+never by a stream's timestamps: those of one stream may be ahead, and say nothing of another's.
+What an earlier process wrote was as old as its timestamp said when its log was read. What is too
+old then is not taken up, as far as there is no room for it.
 """
 
 from typing import Final
@@ -26,17 +30,34 @@ class TrackingRoom:
         self.size_max = size_max
         self.held = 0
         """Bytes of what is remembered, and of what is about to be."""
+        self.elapsed = 0
+        """The time of this node, in ms of a clock that never goes back."""
+        self._wall = 0
         self._members: dict[Tracking, None] = {}
         self._nothing_before = 0
         """No look finds anything before this time."""
 
+    def tell(self, wall: int, elapsed: int) -> None:
+        """What time it is: of a wall clock that is believed, and of one that never goes back."""
+        self._wall, self.elapsed = wall, elapsed
+
     def join(self, tracking: Tracking) -> None:
-        """Count what a stream remembers, also where that is more than there is room for."""
-        if tracking not in self._members:
-            self._members[tracking] = None
-            self.held += tracking.size
-            tracking.room = self
-            self._nothing_before = 0
+        """Count what a stream remembers, without what is too old as far as there is no room."""
+        if tracking in self._members:
+            return
+        self._members[tracking] = None
+        self.held += tracking.size
+        tracking.room = self
+        tracking.date(self._wall, self.elapsed)
+        tracking.forget_keys(self.elapsed)
+        for _, producer_id in list(tracking.silent_producers(self.elapsed)):
+            if self.held <= self.size_max:
+                break
+            tracking.forget_producer(producer_id)
+        due = tracking.due_at()
+        if due is not None:
+            self._nothing_before = min(self._nothing_before, due)
+        self.fits(0)
 
     def leave(self, tracking: Tracking) -> None:
         """Count it no more: nobody asks that stream here any more."""
@@ -49,20 +70,20 @@ class TrackingRoom:
         """A member has become so much larger, or smaller."""
         self.held += size
 
-    def fits(self, size: int, now: int) -> bool:
+    def fits(self, size: int) -> bool:
         """Whether there is room for more, if need be by giving up what is old enough."""
-        if self.held + size > self.size_max and now >= self._nothing_before:
-            self._free(size + self.size_max // _FREED_SHARE, now)
+        if self.held + size > self.size_max and self.elapsed >= self._nothing_before:
+            self._free(size + self.size_max // _FREED_SHARE)
         return self.held + size <= self.size_max
 
-    def _free(self, size: int, now: int) -> None:
+    def _free(self, size: int) -> None:
         members = [tracking for tracking in self._members if not tracking.busy]
         for tracking in members:
-            tracking.forget_keys(now)
+            tracking.forget_keys(self.elapsed)
         silent = sorted(
-            (timestamp, number, producer_id)
+            (taken_at, number, producer_id)
             for number, tracking in enumerate(members)
-            for timestamp, producer_id in tracking.silent_producers(now)
+            for taken_at, producer_id in tracking.silent_producers(self.elapsed)
         )
         for _, number, producer_id in silent:
             if self.held + size <= self.size_max:
@@ -71,5 +92,5 @@ class TrackingRoom:
         # Everything that may go has gone: the next look is worth it when something else is old.
         self._nothing_before = min(
             (due for tracking in self._members if (due := tracking.due_at()) is not None),
-            default=now,
+            default=self.elapsed,
         )
