@@ -41,6 +41,8 @@ class Claim:
         self._owner = owner
         self._term = term
         self._dirty = record.dirty
+        self._perhaps_dirty = False
+        """The answer to a reservation was lost: the record may say that it is dirty."""
         self._reserved_next = record.reserved_next
         self._reserving: asyncio.Task[None] | None = None
         self._fenced = False
@@ -110,7 +112,7 @@ class Claim:
         """
         if self._reserving is not None:
             await self._reserving
-        if not self._dirty:
+        if not self._dirty and not self._perhaps_dirty:
             return
         if producers is not None and len(producers) > PRODUCERS_SIZE_MAX:
             raise Unavailable("more is known of producers than coordination should hold")
@@ -119,7 +121,7 @@ class Claim:
             lambda record: ownership.leave_clean(record, self.epoch, next_offset),
             producers,
         )
-        self._dirty = False
+        self._dirty = self._perhaps_dirty = False
 
     async def _reserve_quietly(self, next_offset: int) -> None:
         try:
@@ -144,7 +146,9 @@ class Claim:
             await self._owner.check_not_lost()
             raise
         except Unavailable as error:
-            # Whether this EXEC lands does not matter: it only raises a bound.
+            # Whether this EXEC lands does not matter until the stream is left: it raises a bound,
+            # and may have made the stream dirty.
+            self._perhaps_dirty = True
             raise coordination_unavailable() from error
         self._dirty = True
         self._reserved_next = max(self._reserved_next, record.reserved_next)

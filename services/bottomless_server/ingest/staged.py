@@ -69,6 +69,8 @@ class _OfStream:
         """By producer."""
         self.damaged_plans: set[str] = set()
         """Names of their files."""
+        self.since: dict[str, int] = {}
+        """When each batch and each plan came, or was found at the start, by elapsed time."""
         self.arriving_count = 0
         """Bodies that are being written."""
         self.size = 0
@@ -109,8 +111,10 @@ class StagedBatches:
                 held.damaged_plans.add(found.file_name)
             elif isinstance(found, Plan):
                 held.plans[found.producer_id] = found
+                held.since[plan_name(found.producer_id)] = self._clocks.elapsed()
             else:
                 held.batches[found.staged_id] = found
+                held.since[found.staged_id] = self._clocks.elapsed()
                 self._count(held, found.size)
 
     @property
@@ -148,6 +152,7 @@ class StagedBatches:
             data = [frame.data for frame in frames]
             await self._in_thread(self._files.write, stream_id, batch, data)
             held.batches[staged_id] = batch
+            held.since[staged_id] = self._clocks.elapsed()
         finally:
             held.arriving_count -= 1
             if staged_id not in held.batches:
@@ -223,24 +228,37 @@ class StagedBatches:
             # An earlier plan that is still to be removed has the same name.
             self._doomed = [one for one in self._doomed if one[0] != path]
             await self._in_thread(self._files.save_plan, stream_id, plan)
-        self._streams[stream_id].plans[plan.producer_id] = plan
+        held = self._streams[stream_id]
+        held.plans[plan.producer_id] = plan
+        held.since[plan_name(plan.producer_id)] = self._clocks.elapsed()
 
     async def drop(
         self, stream_id: StreamId, staged_ids: Sequence[str], plan: Plan | None = None
     ) -> None:
         """Remove batches that nobody needs any more, and before them the plan that names them.
 
-        What fails is tried again by the sweep.
+        Those of any other plan, and those that a commit has pinned, stay: who names them here did
+        not need them. What fails is tried again by the sweep.
         """
         held = self._streams.get(stream_id)
-        if held is None:
-            return
+        if held is not None:
+            others = [one for one in held.plans.values() if one != plan]
+            kept = {staged_id for one in others for staged_id in one.staged_ids}
+            ids = [staged_id for staged_id in staged_ids if staged_id not in kept]
+            await self._remove(stream_id, held, ids, plan)
+
+    async def _remove(
+        self, stream_id: StreamId, held: _OfStream, staged_ids: Sequence[str], plan: Plan | None
+    ) -> None:
         if plan is not None and held.plans.get(plan.producer_id) == plan:
             del held.plans[plan.producer_id]
+            held.since.pop(plan_name(plan.producer_id), None)
             self._doomed.append((self._files.plan_path(stream_id, plan.producer_id), 0))
-        for staged_id in staged_ids:
+        # Pins are looked at here, without any wait before the batches are out of the index.
+        for staged_id in self._not_pinned(staged_ids):
             batch = held.batches.pop(staged_id, None)
             if batch is not None:
+                held.since.pop(staged_id, None)
                 held.size -= batch.size
                 self._doomed.append((self._files.batch_path(stream_id, batch), batch.size))
         self._forget_empty(stream_id)
@@ -269,26 +287,30 @@ class StagedBatches:
         """Remove what has waited for its commit for too long.
 
         A plan that is begun stays, so that its repeat is never taken for that of a whole; in
-        the end without its batches: then the repeat is refused.
+        the end without its batches: then the repeat is refused. Age is time that has gone by in
+        this process: a wall clock that is ahead removes nothing.
         """
-        now, bounds = self._clocks.wall(), self._bounds
+        now, bounds = self._clocks.elapsed(), self._bounds
         for stream_id, held in list(self._streams.items()):
-            kept = set(self._pins)
+            kept = set[str]()
             for plan in list(held.plans.values()):
-                age = now - plan.created_at
+                age = now - held.since[plan_name(plan.producer_id)]
                 begun = is_begun(stream_id, plan)
                 pinned = not self._pins.isdisjoint(plan.staged_ids)
                 if begun is False and age >= bounds.keep_ms and not pinned:
-                    await self.drop(stream_id, (), plan)
+                    await self._remove(stream_id, held, (), plan)
                 elif age < bounds.plan_keep_ms:
                     kept.update(plan.staged_ids)
             expired = [
-                batch.staged_id
-                for batch in held.batches.values()
-                if now - batch.created_at >= bounds.keep_ms and batch.staged_id not in kept
+                staged_id
+                for staged_id in held.batches
+                if now - held.since[staged_id] >= bounds.keep_ms and staged_id not in kept
             ]
-            await self.drop(stream_id, expired)
+            await self._remove(stream_id, held, expired, None)
         await self._remove_doomed()
+
+    def _not_pinned(self, staged_ids: Sequence[str]) -> list[str]:
+        return [staged_id for staged_id in staged_ids if staged_id not in self._pins]
 
     def _require_room(self, held: _OfStream, size: int) -> None:
         bounds = self._bounds

@@ -194,7 +194,9 @@ class StagedCommits:
             parts = parts_of(batches, self._group_size_max)
             if len(parts) == 1:
                 answer = await self._append(appender, promise, parts[0])
-                plan = None
+                # An earlier plan of this producer goes too, if it was never begun.
+                if plan is not None and progress(plan, appender.tracking).start:
+                    plan = None
             else:
                 plan = _plan_of(asked, parts, self._clocks.wall())
                 await self._batches.save_plan(stream_id, plan)

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from bottomless.coordination.base import CoordinationUnknown
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.streams import node_key
@@ -303,3 +304,24 @@ async def test_without_the_dirty_mark_records_would_be_lost(
     again = await other.append("b")
     assert again.json()["first_offset"] == 0, "an offset is used twice without the guard"
     await other.aclose()
+
+
+async def test_a_reservation_whose_answer_was_lost_leaves_no_stream_dirty(tmp_path: Path) -> None:
+    """The checks before were blind: somebody always appended again before the drain."""
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    opened = await house.append_raw(
+        b'{"records":[{"value":"x"}]}', **{"stream-expected-offset": "5"}
+    )
+    assert opened.status_code in (409, 412)
+    transact = house.coordination.transact
+
+    async def lost(*arguments: Any, **named: Any) -> Any:
+        vars(house.coordination).pop("transact")
+        await transact(*arguments, **named)
+        raise CoordinationUnknown("the answer was lost")
+
+    vars(house.coordination)["transact"] = lost
+    assert (await house.append("x")).status_code == 503
+    assert (await house.record()).dirty
+    await house.aclose()
+    assert not (await house.record()).dirty

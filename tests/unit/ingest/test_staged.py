@@ -595,6 +595,58 @@ async def test_the_rest_of_a_begun_commit_waits_longer_and_is_refused_in_the_end
     assert problem(refused) == (404, "staged-not-found")
 
 
+async def test_a_repeat_removes_nothing_that_another_commit_needs(house: House) -> None:
+    """The checks before were blind: repeats brought batches of their own."""
+    assert (await commit(house, await stage(house, "a"), number=1, producer="p")).status_code == 200
+    assert (await commit(house, await stage(house, "b"), number=6)).status_code == 200
+    ids = await cut_off(house, 1)
+    there = files(house)
+    for number, producer in ((1, "p"), (6, "job")):
+        repeat = await commit(house, *ids, number=number, producer=producer)
+        assert repeat.headers["idempotent-replayed"] == "true"
+        assert files(house) == there
+    assert (await commit(house, *ids)).status_code == 200
+    assert files(house) == []
+
+
+async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(house: House) -> None:
+    """The checks before were blind: nothing happened while a sweep waited for the disk."""
+    await cut_off(house, 0)
+    staged = await stage(house, "a")
+    await house.advance(KEEP_MS)
+    batches = staged_of(house)
+    remove, inside, hold = batches._remove_doomed, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        inside.set()
+        await hold.wait()
+        await remove()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "_remove_doomed", slow)
+        sweeping = asyncio.create_task(sweep(house))
+        await inside.wait()
+        with batches.pinned(STREAM, "other", [staged]):
+            hold.set()
+            await sweeping
+            assert staged in batches._streams[STREAM].batches
+    assert (await commit(house, staged, producer="other")).status_code == 200
+
+
+async def test_a_wall_clock_that_is_ahead_removes_nothing_that_is_staged(house: House) -> None:
+    """The checks before were blind: their clocks went on together."""
+    staged = await stage(house, "a")
+    ids = await cut_off(house, 1)
+    house.time.wall += 100 * KEEP_MS
+    await sweep(house)
+    after = await house.after_crash().start()
+    await sweep(after)
+    house.time.wall -= 100 * KEEP_MS
+    assert (await commit(after, *ids)).status_code == 200
+    assert (await commit(after, staged, producer="other")).status_code == 200
+    await after.aclose()
+
+
 async def test_a_plan_that_was_never_begun_expires_as_its_batches_do(house: House) -> None:
     await cut_off(house, 0)
     assert files(house) == [".plan"] + [".staged"] * 3
