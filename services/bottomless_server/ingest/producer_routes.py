@@ -87,9 +87,12 @@ class ProducerRoutes:
     async def forget(self, s: str, p: str, request: Request) -> Response:
         parse_query(request.scope, {})
         producer_id = parse_reference(p)
-        appender = await self._change(
-            request, s, lambda tracking, now: forget(tracking, producer_id, now)
-        )
+        appender = await self._find(request, s)
+        self._appends.require_disk()
+        # Before it is forgotten: after a crash between the two the producer is still there to be
+        # forgotten, and what the plan said was lost anyway.
+        await self._appends.drop_damaged_plan(appender.stream_id, producer_id)
+        await appender.change(lambda tracking, now: forget(tracking, producer_id, now))
         return Response(status_code=204, headers={"stream-id": appender.stream_id})
 
     async def _change(self, request: Request, s: str, change: StateChange) -> Appender:

@@ -130,6 +130,7 @@ class Appends:
         )
         self._decoding = asyncio.Semaphore(_DECODINGS_MAX)
         self.counts = AppendCounts()
+        self.drop_damaged_plan = staged.drop_damaged_plan
         self._commits = StagedCommits(staged, clocks, settings.group_bytes_max, self.room.hold)
         self._in_flight = 0
         self._idle = asyncio.Event()

@@ -264,6 +264,16 @@ class StagedBatches:
         self._forget_empty(stream_id)
         await self._remove_doomed()
 
+    async def drop_damaged_plan(self, stream_id: StreamId, producer_id: str) -> None:
+        """Remove the plan of a producer that is to be forgotten, if it cannot be read."""
+        held = self._streams.get(stream_id)
+        name = plan_name(producer_id)
+        if held is not None and name in held.damaged_plans:
+            held.damaged_plans.discard(name)
+            self._doomed.append((self._files.plan_path(stream_id, producer_id), 0))
+            self._forget_empty(stream_id)
+            await self._remove_doomed()
+
     async def run(self, is_begun: IsBegun, finish: Callable[[], Awaitable[None]]) -> None:
         """Sweep for ever, and let what is begun be finished; not at the start, since whoever asked
         for it may be about to ask again."""

@@ -668,6 +668,22 @@ async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(house: Hou
     await after.aclose()
 
 
+async def test_forgetting_its_producer_ends_a_commit_whose_plan_is_damaged(house: House) -> None:
+    """The checks before were blind: they looked at the refusal, and not at the way out of it."""
+    await cut_off(house, 1)
+    [plan] = (house.data_dir / "staged" / STREAM).glob("*.plan")
+    plan.write_bytes(plan.read_bytes().replace(b"job", b"jab"))
+    after = await house.after_crash().start()
+    assert problem(await commit(after, await stage(after, "z"))) == (502, "data-corrupt")
+
+    forgotten = await after.client.delete(f"/v1/streams/{NAME}/producers/job")
+
+    assert forgotten.status_code == 204
+    assert ".plan" not in files(after)
+    assert (await commit(after, await stage(after, "z"))).status_code == 200
+    await after.aclose()
+
+
 async def test_a_late_removal_of_an_old_plan_spares_the_new_one(house: House) -> None:
     """Its name is that of the producer, so both have the same."""
     unlink = house.files.unlink

@@ -41,10 +41,11 @@ def forget(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]
     Raises:
         NotFound: `producer-not-found`.
     """
-    if producer_id not in tracking.producers:
-        raise producer_not_found()
     names = [producer_id, name_of_parts(producer_id)]
-    return [forgotten(name, now) for name in names if name in tracking.producers]
+    known = [name for name in names if name in tracking.producers]
+    if not known:
+        raise producer_not_found()
+    return [forgotten(name, now) for name in known]
 
 
 def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[TrackedEntry]:
