@@ -1,0 +1,1 @@
+import subprocess,os,sys
