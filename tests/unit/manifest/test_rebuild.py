@@ -9,20 +9,22 @@ from support.object_keys import consumers_key, fragment_key, root_key
 from support.rebuilding import put, put_registry, rebuild
 
 from bottomless.coordination.base import Changes
-from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, Unavailable
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
 from bottomless.formats.manifest import encode_node
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
-from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
+from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_epoch
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.generation import check_generation, is_regressed, raise_generation
 from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
 from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
 from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.condemning import grant
 from bottomless_server.manifest.core.salvage import RESERVED_COUNT, VERSION_STEP
 from bottomless_server.manifest.resolver import load_root
+from bottomless_server.manifest.retention import trim
 from bottomless_server.manifest.sessions import begin, intend
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
@@ -79,6 +81,23 @@ async def test_a_stream_comes_back_with_all_that_was_published() -> None:
     assert record.version >= before.version + VERSION_STEP
     assert record.reserved_next == 50 + RESERVED_COUNT
     assert await world.streams.find(before.full_name) == STREAM
+
+
+async def test_what_was_trimmed_before_the_loss_cannot_be_leased_after_it() -> None:
+    """Leases were looked at beside retention, and never after a loss: who had been promised the
+    range would have read what is deleted already, or goes with the next garbage collection."""
+    world = await a_world(0, 10, 20, 30)
+    committer = await world.open()
+    await trim(world.context, committer, 20, allow_empty=False)
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    lease = Lease("ls_1", 10, 40, world.clock.now + 1_000, "job")
+    with pytest.raises(OffsetGone) as caught:
+        await grant(world.streams, STREAM, lease, 0)
+    assert caught.value.facts == {"first_offset": 20}
+    await grant(world.streams, STREAM, replace(lease, first_offset=20), 0)
 
 
 async def test_the_home_brings_its_tail_back_and_no_offset_is_used_twice() -> None:

@@ -199,6 +199,9 @@ def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> Stre
         reserved_next=reserved_from(root.next_offset),
         epochs=(EpochStart(before.epoch, root.next_offset),),
         last_timestamp=max(before.last_timestamp, root.last_timestamp),
+        # What was condemned, and what is deleted already, is known to nobody any more: a lease on
+        # what lies below the floor would be a promise that may be broken by now.
+        condemned_next=root.first_offset,
     )
 
 
