@@ -304,7 +304,8 @@ class StagedBatches:
         for stream_id, held in list(self._streams.items()):
             kept = set[str]()
             for plan in list(held.plans.values()):
-                age = now - held.since[plan_name(plan.producer_id)]
+                # One that went while another was being removed is not old.
+                age = now - held.since.get(plan_name(plan.producer_id), now)
                 begun = is_begun(stream_id, plan)
                 pinned = not self._pins.isdisjoint(plan.staged_ids)
                 if begun is False and age >= bounds.keep_ms and not pinned:
