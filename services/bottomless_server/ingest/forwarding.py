@@ -52,8 +52,11 @@ _HOP: Final = frozenset(
         b"expect",
         b"host",
         b"keep-alive",
+        # Whether that page may was decided where it asked.
+        b"origin",
         b"proxy-authorization",
         b"proxy-connection",
+        b"referer",
         b"request-id",
         b"te",
         b"traceparent",

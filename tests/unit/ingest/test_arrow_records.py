@@ -178,6 +178,20 @@ def test_json_with_a_number_that_readers_would_round_is_refused(value: bytes) ->
     assert (fault.code, fault.faults[0].pointer) == (Code.NUMBER_OUT_OF_RANGE, "/value")
 
 
+@pytest.mark.parametrize("deep", [b"[", b'{"a":'])
+def test_json_is_nested_no_deeper_than_where_it_comes_as_json(deep: bytes) -> None:
+    """A reader's parser stopped at such a record, and with it at all that stood on its page."""
+
+    def nested(levels: int) -> bytes:
+        return deep * levels + b"0" + (b"]" if deep == b"[" else b"}") * levels
+
+    contents = pa.array([2, 2], pa.uint8())
+    fault = refused(arrow(pa.table({"value": [b"1", nested(255)], "content": contents})))
+    assert (fault.code, fault.faults[0].pointer) == (Code.VALIDATION_FAILED, "/value")
+    wide = b"[" + b",".join([b"[]"] * 500) + b"]"
+    assert len(taken(arrow(pa.table({"value": [nested(254), wide], "content": contents})))) == 2
+
+
 def test_json_with_large_numbers_and_many_digits_is_stored_as_it_is() -> None:
     values = [b"18446744073709551615", b"-9223372036854775808", b"0.10000000000000000000000001"]
     values.append(b'"1234567890123456789012345"')

@@ -136,7 +136,8 @@ async def test_who_asks_and_which_request_it_is_go_along(
 
     app = Requests(access_log=False).around(wrap(known), trusted=True)
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
-    sent = {"request-id": "r-1", "traceparent": trace, "authorization": "Bearer secret"}
+    page = {"origin": "https://app.example.org", "referer": "https://app.example.org/x"}
+    sent = {"request-id": "r-1", "traceparent": trace, "authorization": "Bearer secret", **page}
     async with client_of(app) as client:
         answer = await client.post(ROUTE, json={"records": [{"value": "b"}]}, headers=sent)
 
@@ -149,7 +150,8 @@ async def test_who_asks_and_which_request_it_is_go_along(
     assert not principal.grants.allow("append", "orders"), "it was looked at already"
     assert headers["request-id"] == "r-1"
     assert headers["traceparent"].split("-")[1] == "a" * 32
-    assert "authorization" not in headers
+    # An origin was judged where the page asked: the owner does not know which are allowed there.
+    assert not {"authorization", "origin", "referer"} & headers.keys()
 
 
 async def test_what_was_passed_on_is_not_passed_on_again(nodes: tuple[House, House]) -> None:

@@ -228,9 +228,16 @@ def _check_contents(batch: pa.RecordBatch) -> None:
 def _check_json(values: Any) -> None:
     for value in values.to_pylist():
         try:
-            orjson.loads(value)
+            read = orjson.loads(value)
         except orjson.JSONDecodeError as error:
             raise column_fault("value", "a value that is JSON does not read as such") from error
+        # It reads what is nested deeper than what it writes, and so do readers' own parsers: one
+        # such record, taken here, would keep them from the page that it stands in.
+        if value.count(b"[") + value.count(b"{") > _NESTED_MAX:
+            try:
+                orjson.dumps(read)
+            except orjson.JSONEncodeError as error:
+                raise column_fault("value", "a value is nested too deeply") from error
         # It rounds an integer beyond 64 bits without a word, and so would other readers.
         if _MANY_DIGITS.search(value):
             try:
@@ -249,6 +256,8 @@ def _within_64_bits(digits: str) -> int:
     return 0
 
 
+_NESTED_MAX: Final = 254
+"""As deep as JSON may be nested where it comes as JSON."""
 _DIGITS_MAX: Final = 20
 _INTEGER_MIN: Final = -(2**63)
 _INTEGER_MAX: Final = 2**64 - 1
