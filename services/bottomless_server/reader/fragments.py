@@ -23,6 +23,7 @@ from bottomless.model.limits import KIB
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.locator import chunks_wanted
+from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
 
 log = structlog.get_logger(__name__)
@@ -73,7 +74,11 @@ class Fragments:
         async def make() -> FragmentIndex:
             return await self._verified(stream, info, info.index_position, info.index_size, decode)
 
-        return await self._cache.get(("index", info.uid), make, lambda _: info.index_size)
+        # Outside of the cache as well: who joined what a follower began has more patience than it.
+        # Both end at the same moment, that of the request.
+        return await patiently(
+            lambda: self._cache.get(("index", info.uid), make, lambda _: info.index_size)
+        )
 
     async def read(self, stream: StreamFacts, wanted: Wanted) -> Part:
         """Chunks from the one that holds `wanted.offset` on, some `wanted.size` bytes of them.

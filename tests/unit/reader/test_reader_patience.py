@@ -164,3 +164,46 @@ async def test_a_page_that_waits_for_what_a_follower_began_tries_again_by_itself
 
     await asyncio.gather(following, return_exceptions=True)
     await world.aclose()
+
+
+class HeldDrive(WatchedDrive):
+    """The next GET of a fragment waits until it is let go, and fails then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+        self.asked, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        data = await super().get(object_key, start, size)
+        if self.armed and "/data/" in object_key:
+            self.armed = False
+            self.asked.set()
+            await self.goes_on.wait()
+            raise DriveUnavailable("the store is busy")
+        return data
+
+
+async def test_a_page_that_joins_what_a_follower_began_goes_on_where_that_fails() -> None:
+    """Readers were looked at one by one: what is asked for together had the patience of the first."""
+    drive = HeldDrive()
+    world = World(fanout=2, drive=drive)
+    world.fill(80)
+    for _ in range(4):
+        await world.upload(2, free=True)
+    drive.armed = True
+    query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
+    name = FullName(TENANT_DEFAULT, StreamName("orders"))
+    follower = asyncio.create_task(world.service.followers.read(name, query, 60))
+    await drive.asked.wait()
+    page = asyncio.create_task(world.get("/records?offset=0&limit=4"))
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+    drive.goes_on.set()
+    answer = await page
+    with pytest.raises(DriveUnavailable):
+        await follower
+
+    assert answer.status_code == 200, answer.text
+    await world.aclose()
