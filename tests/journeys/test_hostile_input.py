@@ -43,7 +43,9 @@ NAMES = [
 BODIES: list[tuple[bytes, int, str]] = [
     (b"", 400, "malformed-json"),
     (b"{", 400, "malformed-json"),
-    (b"[1]", 422, "validation-failed"),
+    (b"[]", 422, "validation-failed"),
+    (b"[1,]", 400, "malformed-json"),
+    (b"1", 422, "validation-failed"),
     (b"{}", 422, "validation-failed"),
     (b'{"records": []}', 422, "validation-failed"),
     (b'{"records": [{}]}', 422, "validation-failed"),
