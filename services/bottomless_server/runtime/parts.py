@@ -47,10 +47,17 @@ def open_coordination(url: str) -> Coordination:
     Raises:
         CannotStart: the url names no store that is known.
     """
-    if urlsplit(url).scheme not in ("redis", "rediss", "unix"):
-        raise CannotStart(
-            "BOTTOMLESS_COORDINATION_URL must look like redis://host:port/0 or unix:///path"
-        )
     from bottomless.coordination.redis import RedisCoordination  # noqa: PLC0415
 
-    return RedisCoordination.connect(url)
+    try:
+        if urlsplit(url).scheme in ("redis", "rediss", "unix"):
+            return RedisCoordination.connect(url)
+    except ValueError:
+        # Its sentence may hold the beginning of a password, so neither it nor its cause is told.
+        raise CannotStart(
+            "BOTTOMLESS_COORDINATION_URL cannot be read; a password with / # ? or @ in it has to be"
+            " percent-encoded"
+        ) from None
+    raise CannotStart(
+        "BOTTOMLESS_COORDINATION_URL must look like redis://host:port/0 or unix:///path"
+    )

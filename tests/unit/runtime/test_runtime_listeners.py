@@ -125,3 +125,22 @@ async def test_parts_are_opened_by_url(tmp_path: Path) -> None:
     await open_coordination("redis://127.0.0.1:1/0").aclose()
     with pytest.raises(CannotStart, match="BOTTOMLESS_COORDINATION_URL"):
         open_coordination("127.0.0.1:6379")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:tOpSecret/w0rd@127.0.0.1:6379/0",
+        "redis://:tOpSecret#w0rd@127.0.0.1:6379/0",
+        "redis://127.0.0.1:99999/0",
+        "redis://[::1/0",
+        "redis://127.0.0.1:6379/0?socket_timeout=x",
+    ],
+)
+def test_an_address_of_coordination_that_cannot_be_read_shows_nothing_of_its_password(
+    url: str,
+) -> None:
+    with pytest.raises(CannotStart, match="BOTTOMLESS_COORDINATION_URL") as caught:
+        open_coordination(url)
+    assert "tOp" not in str(caught.value)
+    assert caught.value.__suppress_context__
