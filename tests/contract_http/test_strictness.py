@@ -115,6 +115,8 @@ def good_value(parameter: dict[str, Any], known: Known) -> str:
         return str(known["stream_ids"][0])
     if parameter["name"] == "group":
         return "0" * 20 + "-" + "0" * 32
+    if parameter["name"] in ("key", "event_time"):
+        return "/at"
     if schema.get("type") == "boolean":
         return "true"
     if "enum" in schema:

@@ -110,12 +110,13 @@ def check(said: str, stream: str) -> None:
 def test_a_generated_python_client_appends_and_reads(server: AllInOne, tmp_path: Path) -> None:
     """D3: openapi-python-client made none, and without `append_records` once it did."""
     python = tmp_path / "venv/bin/python"
-    run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv", cwd=tmp_path)
+    run(UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "venv", cwd=ROOT)
     wanted = GENERATORS / "requirements.txt"
     run(
         *(UV, "pip", "install", "--quiet", "--python", python, "--no-deps"),
         *("--require-hashes", "-r", wanted),
-        cwd=tmp_path,
+        # Where the settings of uv stand: which certificates it believes.
+        cwd=ROOT,
     )
     said = run(
         *(python, "-m", "openapi_python_client", "generate"),

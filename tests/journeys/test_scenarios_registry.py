@@ -11,7 +11,7 @@ from support.contract import Stream, new_stream, problem_of
 from support.server import AllInOne
 from support.valkey import another_client, running_valkey
 
-DURATIONS = ["0D", "-1D", "5w", "1.5h", "", "9999999999999Y"]
+DURATIONS = ["0D", "-1D", "5 fortnights", "1.5h", "", "9999999999999Y"]
 MERGE = "application/merge-patch+json"
 
 

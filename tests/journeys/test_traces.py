@@ -58,4 +58,4 @@ def test_without_the_libraries_the_start_says_what_to_install(tmp_path: Path) ->
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert "cannot start" in ended.stderr
-    assert "bottomless-server[otel]" in ended.stderr
+    assert "./services[otel]" in ended.stderr

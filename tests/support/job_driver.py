@@ -21,7 +21,7 @@ STOP_SECONDS: Final = 300
 STEPS: Final = {
     # Where a job calls what, once a round.
     "export": ("bottomless.spark.jobs.export", "_Run._write"),
-    "import": ("bottomless.spark.jobs.load", "commit_round"),
+    "import": ("bottomless.spark.jobs.load", "committed"),
     "replay": ("bottomless.spark.jobs.replay", "write_frame"),
     "verify": ("bottomless.spark.jobs.verify_report", "Book.add"),
 }

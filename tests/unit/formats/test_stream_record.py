@@ -138,7 +138,7 @@ def test_a_member_that_is_missing_or_of_another_type_is_refused(name: str) -> No
         ("name", ""),
         ("state", "gone"),
         ("state", ["active"]),
-        ("config", {"retention": {"max_age": "5w"}}),
+        ("config", {"retention": {"max_age": "5 fortnights"}}),
         ("config", None),
         ("version", True),
         ("dirty", 1),

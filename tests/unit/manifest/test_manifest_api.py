@@ -147,7 +147,7 @@ async def test_s4_of_fifty_parallel_puts_exactly_one_creates(service: Service) -
         {"fragment": {"target_bytes": 0}},
         {"fragment": {"max_age_ms": -1}},
         {"retention": {"max_age": "0D"}},
-        {"retention": {"max_age": "5w"}},
+        {"retention": {"max_age": "5 fortnights"}},
         {"retention": {"max_bytes": "9"}},
         {"ttl": 1},
         {"priority": 1},

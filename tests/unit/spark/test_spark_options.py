@@ -73,7 +73,7 @@ def test_url_and_stream_are_needed(missing: str) -> None:
         ("stream", "no/such name"),
         ("mode", "fast"),
         ("startingOffsets", "soon"),
-        ("startingOffsets", "-10w"),
+        ("startingOffsets", "-10 fortnights"),
         ("endingOffsets", '{"bills": 7}'),
         ("endingOffsets", '{"orders": 7'),
         ("endingOffsets", '{"orders": true}'),
