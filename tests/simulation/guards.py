@@ -16,7 +16,7 @@ from bottomless.coordination.base import Due
 from bottomless.model.names import StreamId
 from bottomless_server.ingest import lease
 from bottomless_server.ingest.core.admission import Admission, Ticket
-from bottomless_server.ingest.core.belief import Belief, Moment, is_lapse
+from bottomless_server.ingest.core.belief import Belief, Moment
 from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
@@ -84,14 +84,6 @@ def _lapse_by_its_begin(before: Belief | None, _: Moment, *, taken: bool, unhear
     return unheard or before is None
 
 
-def _lapse_by_clocks(
-    before: Belief | None, answered: Moment, *, taken: bool, unheard: bool
-) -> bool:
-    """A lease that was taken anew is one that was renewed."""
-    del taken
-    return is_lapse(before, answered, taken=False, unheard=unheard)
-
-
 def _take_what_fits(admission: Admission, stream_id: StreamId, size: int, own: int = 0) -> bool:
     """Who comes looks at the room, and not at who waits for it."""
     fits = admission._fits(stream_id, size, own)
@@ -150,9 +142,6 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "the time of the answer, for a lease": Guard(
         [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"
-    ),
-    "a lease that was taken anew": Guard(
-        [Replaced(lease, "is_lapse", _lapse_by_clocks)], [12, 4, 6], "clocks"
     ),
     "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8, 5, 2, 3], "clocks"),
     "a fence heard in the background": Guard(
