@@ -65,6 +65,11 @@ class OneAtATime(Generic[N, T]):
             # Looked at here, since all who waited may have gone away.
             question.task.exception()
 
+    @property
+    def joined_count(self) -> int:
+        """How many wait for the questions that are being asked, all together."""
+        return sum(question.count for question in self._asking.values())
+
     def __len__(self) -> int:
         return len(self._asking)
 

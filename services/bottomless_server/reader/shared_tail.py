@@ -48,6 +48,11 @@ class SharedTail:
         return len(self._flights)
 
     @property
+    def joined_count(self) -> int:
+        """Readers that wait for those questions."""
+        return self._flights.joined_count
+
+    @property
     def kept_size(self) -> int:
         return self._kept_size
 

@@ -20,7 +20,9 @@ async def polled(world: World, count: int, query: str) -> list[asyncio.Task[Any]
     """Clients that wait, once all of them do."""
     polls = [asyncio.create_task(world.get(query)) for _ in range(count)]
     await comes_true(lambda: world.service.waiters.count == count)
-    await comes_true(lambda: world.service.shared.flight_count == 1)
+    # Who has a place has not looked yet, and only who joined the question asks no other.
+    await comes_true(lambda: world.service.shared.joined_count == count)
+    assert world.service.shared.flight_count == 1
     return polls
 
 
@@ -43,7 +45,7 @@ async def test_who_comes_while_others_wait_asks_nothing(world: World) -> None:
     polls = await polled(world, 1, "/records?offset=10&max_wait_ms=20000")
     before = asked_at(world, 10)
     polls.append(asyncio.create_task(world.get("/records?offset=10&max_wait_ms=20000")))
-    await comes_true(lambda: world.service.waiters.count == 2)
+    await comes_true(lambda: world.service.shared.joined_count == 2)
     world.append("new")
     pages = [(await poll).json() for poll in polls]
 
