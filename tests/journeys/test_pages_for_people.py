@@ -129,18 +129,13 @@ async def execute(tab: Tab, operation: str, body: str | None = None) -> Any:
     await press(".opblock-summary-control")
     if body is not None:
         await tab.until(f"document.querySelector('{place} {body}')?.value")
-    # The button is there a moment before it is wired: it is pressed again where nothing came.
+    # The button is there a moment before its operation is, and who presses it then waits for ever:
+    # a parameter is shown from the same moment on as the operation.
+    await tab.until(f"document.querySelector('{place} tr[data-param-name]') !== null")
+    await press(".execute")
     shown = await tab.until(
-        f"""(() => {{
-          const answer = document.querySelector('{place} .live-responses-table .highlight-code pre');
-          if (answer) return answer.textContent;
-          if (!(performance.now() - window.pressedAt < 3000)) {{
-            window.pressedAt = performance.now();
-            document.querySelector('{place} .execute')?.click();
-          }}
-        }})()"""
+        f"document.querySelector('{place} .live-responses-table .highlight-code pre')?.textContent"
     )
-    await tab.value("delete window.pressedAt")
     assert "Could not render" not in await tab.value("document.body.textContent")
     await press(".opblock-summary-control")
     return json.loads(shown)

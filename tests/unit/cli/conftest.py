@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from support.command_line import CommandLine
 from support.server import AllInOne
@@ -26,5 +27,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 
 
 @pytest.fixture
-def cli(running: AllInOne, tmp_path: Path) -> CommandLine:
-    return CommandLine(running.url, tmp_path)
+def cli(running: AllInOne, tmp_path: Path) -> Iterator[CommandLine]:
+    """The names of the streams that a test makes are free again after it: which other tests ran
+    on this server is nothing that a verdict may depend on."""
+    with httpx.Client(base_url=running.url) as client:
+        before = _names(client)
+        yield CommandLine(running.url, tmp_path)
+        for name in _names(client) - before:
+            client.delete(f"/v1/streams/{name}").raise_for_status()
+
+
+def _names(client: httpx.Client) -> set[str]:
+    listed = client.get("/v1/streams", params={"limit": 1000}).raise_for_status().json()
+    assert listed["next_page_token"] is None, "more streams than one page has"
+    return {item["name"] for item in listed["items"]}
