@@ -3,16 +3,20 @@
 import json
 from contextlib import suppress
 
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.reader.world import Sent, a_batch
 
+from bottomless import client
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.names import StreamId
+from bottomless.model.record import Content
 from bottomless_server.reader.core.framing import Events, Lines, one_line, parse_event_id
 from bottomless_server.reader.core.page import Rows, as_table
-from bottomless_server.reader.core.rendering import ValueEncoding
+from bottomless_server.reader.core.rendering import ValueEncoding, as_json
+from bottomless_server.runtime.json_nesting import NESTED_MAX
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 BREAKERS = '\n\r\u0085\u2028\u2029\x0b\x0c\x1c\x1d\x1e:,"{}[] event: x data: aé\u00e2'
@@ -45,6 +49,38 @@ def test_frames_hold_what_was_put_in(values: list[str]) -> None:
     assert len(event.splitlines()) == 4
     assert json.loads(data.removeprefix("data: ")) == {"records": records, **members}
     assert parse_event_id(event_id.removeprefix("id: ")) == (STREAM_ID, 5 + len(values))
+
+
+@pytest.mark.parametrize("bracket", [b"[]", b"{}"])
+@given(levels=st.integers(1, 1_100))
+@example(levels=254)
+@example(levels=255)
+@example(levels=1_022)
+@example(levels=1_024)
+def test_no_nesting_of_stored_json_keeps_a_reader_from_what_stands_beside_it(
+    bracket: bytes, levels: int
+) -> None:
+    """An earlier build stored by Arrow what is nested beyond the parsers of readers.
+
+    The client of Python stood at such a record for good. The test above could not see that:
+    it looked at text alone, with a parser that goes deeper than the client's.
+    """
+    opening, closing = (b"[", b"]") if bracket == b"[]" else (b'{"a":', b"}")
+    deep = opening * levels + b"0" + closing * levels
+    values = [b'{"before":1}', deep, b'["after"]']
+    table = as_table([Rows(5, 1_000, a_batch([Sent(v, content=Content.JSON) for v in values]))])
+    members = {"next_offset": 8}
+
+    page = as_json(members, table, ValueEncoding.AUTO)
+    lines = Lines().batch(table, ValueEncoding.AUTO, members).splitlines()
+    event = Events(STREAM_ID).batch(table, ValueEncoding.AUTO, members).splitlines()[2]
+
+    # These are the parser and the record of the client.
+    shown = [orjson.loads(page)["records"], [orjson.loads(line) for line in lines[:-1]]]
+    shown.append(orjson.loads(event.removeprefix(b"data: "))["records"])
+    for records in shown:
+        assert [client.Record(record).value for record in records] == values
+        assert ["json" in record for record in records] == [True, levels <= NESTED_MAX, True]
 
 
 def test_what_is_no_batch_has_no_id() -> None:

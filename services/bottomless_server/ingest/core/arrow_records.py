@@ -40,6 +40,7 @@ from bottomless_server.ingest.core.arrow_types import (
     without_hidden_views,
 )
 from bottomless_server.ingest.core.faults import batch_too_large, column_fault, record_too_large
+from bottomless_server.runtime.json_nesting import nested_too_deeply
 
 BATCH_COUNT_KEPT: Final = 64
 """More batches than this are put together: each frame costs some 200 bytes for ever."""
@@ -231,13 +232,9 @@ def _check_json(values: Any) -> None:
             read = orjson.loads(value)
         except orjson.JSONDecodeError as error:
             raise column_fault("value", "a value that is JSON does not read as such") from error
-        # It reads what is nested deeper than what it writes, and so do readers' own parsers: one
-        # such record, taken here, would keep them from the page that it stands in.
-        if value.count(b"[") + value.count(b"{") > _NESTED_MAX:
-            try:
-                orjson.dumps(read)
-            except orjson.JSONEncodeError as error:
-                raise column_fault("value", "a value is nested too deeply") from error
+        # Readers' own parsers stop at such a record, and with it at the page that it stands in.
+        if nested_too_deeply(value, read):
+            raise column_fault("value", "a value is nested too deeply")
         # It rounds an integer beyond 64 bits without a word, and so would other readers.
         if _MANY_DIGITS.search(value):
             try:
@@ -256,8 +253,6 @@ def _within_64_bits(digits: str) -> int:
     return 0
 
 
-_NESTED_MAX: Final = 254
-"""As deep as JSON may be nested where it comes as JSON."""
 _DIGITS_MAX: Final = 20
 _INTEGER_MIN: Final = -(2**63)
 _INTEGER_MAX: Final = 2**64 - 1

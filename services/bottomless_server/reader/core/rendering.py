@@ -1,8 +1,9 @@
 """Render records: an Arrow stream as it is, or JSON that shows what JSON writers sent.
 
 JSON is built from columns; the one loop over records makes their dicts. A stored JSON
-value is passed through byte for byte, after it was found to be one JSON text, so that no
-stored bytes can break the page that they are in.
+value is passed through byte for byte, after it was found to be one JSON text that is not
+nested beyond what parsers of readers take, so that no stored bytes can break the page that
+they are in.
 
 On the record's path: after page.py, before ../routes.py sends it.
 """
@@ -19,11 +20,15 @@ import pyarrow as pa
 from bottomless.model.limits import KIB, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.record import Content
+from bottomless_server.runtime.json_nesting import nested_too_deeply
 
 
 class ValueEncoding(StrEnum):
     AUTO = "auto"
-    """`json` for JSON, `value` for what is valid UTF-8, else `value_base64`."""
+    """`json` for JSON, `value` for what is valid UTF-8, else `value_base64`.
+
+    JSON that an earlier build stored although it is nested too deeply is shown as `value`.
+    """
     BASE64 = "base64"
     """Always `value_base64`."""
     TEXT = "text"
@@ -133,7 +138,7 @@ def _add_value(
 ) -> None:
     if encoding is ValueEncoding.BASE64:
         record["value_base64"] = b64encode(value).decode("ascii")
-    elif encoding is ValueEncoding.AUTO and content == Content.JSON and _is_json(value):
+    elif encoding is ValueEncoding.AUTO and content == Content.JSON and _shown_as_json(value):
         record["json"] = orjson.Fragment(value)
     else:
         _add_text(record, "value", value)
@@ -155,12 +160,12 @@ def _header_value(value: bytes | None) -> Any:
         return {"base64": b64encode(value).decode("ascii")}
 
 
-def _is_json(value: bytes) -> bool:
+def _shown_as_json(value: bytes) -> bool:
     try:
-        orjson.loads(value)
+        read = orjson.loads(value)
     except orjson.JSONDecodeError:
         return False
-    return True
+    return not nested_too_deeply(value, read)
 
 
 @lru_cache(maxsize=1024)
