@@ -21,9 +21,10 @@ import structlog
 from cachetools import LRUCache
 
 from bottomless.coordination.base import Changes, Due
-from bottomless.errors import NotFound, StoreError
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Corrupt, NotFound, StoreError
 from bottomless.formats.checks import crc32c
-from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
+from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot, encode_snapshot
 from bottomless.formats.keys import consumers_key
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId
@@ -108,9 +109,12 @@ class ConsumerSnapshots:
             tenant = record.tenant
             before = await self._offsets.pointer(stream_id)
             version = max(context.clock(), 0 if before is None else before.version + 1)
-            consumers = await self._offsets.all(stream_id)
+            found = await self._offsets.all_listed(stream_id)
+            consumers = tuple(found.stored.values())
+            kept = await self._kept(record, before, found.unreadable) if found.unreadable else ()
             after = SnapshotPointer(version, context.new_uid())
-            await self._put(ConsumersSnapshot(stream_id, tenant, version, consumers), after)
+            rows = tuple(sorted((*consumers, *kept), key=lambda stored: stored.consumer))
+            await self._put(ConsumersSnapshot(stream_id, tenant, version, rows), after)
             retired = None if before is None else self._retired(stream_id, tenant, before)
             if not await self._offsets.point(stream_id, before, after, retired):
                 # Another process wrote one; the stream stays in the queue for the next pass.
@@ -121,6 +125,32 @@ class ConsumerSnapshots:
                 return
             self._note(stream_id, consumers)
             await context.coordination.settle([due])
+
+    async def _kept(
+        self,
+        record: StreamRecord,
+        before: SnapshotPointer | None,
+        unreadable: Mapping[Reference, Corrupt],
+    ) -> list[StoredOffset]:
+        """What the snapshot before holds of consumers whose offsets this release cannot read (a
+        later one wrote them, or they are damaged). They end nothing for the stream's others."""
+        self._context.counts.unreadable_consumers += len(unreadable)
+        for consumer, error in unreadable.items():
+            log.error(
+                "a consumer's offset cannot be read, its snapshot keeps an older one",
+                stream_id=record.stream_id,
+                consumer=consumer,
+                error=str(error),
+            )
+        if before is None:
+            return []
+        key = consumers_key(record.stream_id, before.version, before.uid, record.tenant)
+        try:
+            snapshot = decode_snapshot(await self._context.drive.get(key))
+        except (ObjectMissing, Corrupt):
+            log.exception("a snapshot of consumers cannot be read", object_key=key)
+            return []
+        return [stored for stored in snapshot.consumers if stored.consumer in unreadable]
 
     async def _put(self, snapshot: ConsumersSnapshot, pointer: SnapshotPointer) -> None:
         data = encode_snapshot(snapshot)

@@ -8,12 +8,18 @@ object with a number that coordination never gave out tells of a change that it 
 Such a key becomes what its objects say, as in a rebuild: an object is put where none says so yet,
 then one EXEC writes the record, unless somebody changed it meanwhile. After a crash between the
 two the next look does the same again.
+
+A key whose record this release cannot read (a later one wrote it, or it is damaged) is left as it
+is, counted and told. It ends nothing for the keys after it: one of them may be revoked, and good
+until it is looked at.
 """
 
+from collections.abc import AsyncIterator
 from typing import Final
 
 import structlog
 
+from bottomless.errors import Corrupt
 from bottomless.formats.keys import API_KEYS_PREFIX, ApiKeyKey, parse_api_key_key
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless.stores.keys import ApiKeys, tidy
@@ -33,18 +39,29 @@ async def reconcile_keys(context: Context) -> int:
     Raises:
         Unavailable: not now.
     """
+    count = unreadable = 0
+    async for newest in _newest_objects(context):
+        try:
+            count += await reconcile_key(context, newest)
+        except Corrupt as error:
+            unreadable += 1
+            log.warning("an API key cannot be read", key_id=newest.key_id, error=str(error))
+    context.counts.unreadable_keys = unreadable
+    return count
+
+
+async def _newest_objects(context: Context) -> AsyncIterator[ApiKeyKey]:
+    """The object with the highest number of each key that the bucket knows."""
     newest: ApiKeyKey | None = None
-    count = 0
     async for facts in context.drive.list(API_KEYS_PREFIX):
         place = parse_api_key_key(facts.object_key)
         if place is None:
             continue
         if newest is not None and newest.key_id != place.key_id:
-            count += await reconcile_key(context, newest)
+            yield newest
         newest = place
     if newest is not None:
-        count += await reconcile_key(context, newest)
-    return count
+        yield newest
 
 
 async def reconcile_key(context: Context, known: ApiKeyKey, *, foreign: bool = False) -> bool:
@@ -52,6 +69,10 @@ async def reconcile_key(context: Context, known: ApiKeyKey, *, foreign: bool = F
 
     `known` was seen before this looks, so its number was given out before. `foreign` says that
     its bytes are not those that coordination would have put there.
+
+    Raises:
+        Corrupt: this release cannot read what coordination says of it.
+        Unavailable
     """
     records, key_id = ApiKeys(context.coordination, context.streams), known.key_id
     held = await records.look_at(key_id)

@@ -22,6 +22,10 @@ class ManifestCounts:
     failing_delete_ms: int = 0
     """How long the oldest of them fails; both as of the last pass."""
     collections: int = 0
+    unreadable_keys: int = 0
+    """As of the last time that all keys were held against the bucket."""
+    unreadable_consumers: int = 0
+    """Offsets that a snapshot was written without, each time."""
 
 
 def manifest_metrics(
@@ -70,6 +74,16 @@ def manifest_metrics(
         f"{name}_unreadable_streams",
         "Streams whose record in coordination is damaged, or of a later release.",
         unreadable_count,
+    )
+    yield gauged(
+        f"{name}_unreadable_keys",
+        "API keys whose record in coordination is damaged, or of a later release.",
+        counts.unreadable_keys,
+    )
+    yield counted(
+        f"{name}_unreadable_consumers",
+        "Offsets of consumers that could not be read when a snapshot was written.",
+        counts.unreadable_consumers,
     )
     yield gauged(
         f"{name}_clock_doubted",

@@ -104,14 +104,21 @@ class ConsumerOffsets:
         Raises:
             Corrupt: one of them cannot be read: whoever asks for all may leave none out.
         """
-        found: list[StoredOffset] = []
+        found = await self.all_listed(stream_id)
+        for error in found.unreadable.values():
+            raise error
+        return tuple(found.stored.values())
+
+    async def all_listed(self, stream_id: StreamId) -> Listed:
+        """The same, with those that cannot be read beside the others."""
+        found = Listed([], {}, {})
         after = ""
         while (page := await self.listed(stream_id, after)).names:
-            for error in page.unreadable.values():
-                raise error
-            found += page.stored.values()
+            found.names.extend(page.names)
+            found.stored.update(page.stored)
+            found.unreadable.update(page.unreadable)
             after = page.names[-1]
-        return tuple(found)
+        return found
 
     async def change(
         self,
