@@ -31,13 +31,14 @@ from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.dispatch import Dispatcher
 from bottomless_server.runtime.endless import endless
 from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.identity.opening import open_gate
 from bottomless_server.runtime.listeners import internal_url
 from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
-from bottomless_server.runtime.parts import CannotStart, open_coordination, open_drive
+from bottomless_server.runtime.parts import open_coordination, open_drive
 from bottomless_server.runtime.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.service import Service, run_process, serve
 from bottomless_server.runtime.settings import CommonSettings

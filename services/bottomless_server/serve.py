@@ -61,7 +61,7 @@ def command(
 def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from bottomless_server.runtime.parts import CannotStart  # noqa: PLC0415
+    from bottomless_server.runtime.cannot_start import CannotStart  # noqa: PLC0415
     from bottomless_server.runtime.settings import CommonSettings  # noqa: PLC0415
     from bottomless_server.settings_check import check_settings  # noqa: PLC0415
 

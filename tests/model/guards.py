@@ -19,6 +19,7 @@ from bottomless_server.manifest import (
     garbage,
     takeover,
 )
+from bottomless_server.manifest.committer import bounds_of
 from bottomless_server.manifest.core import clock_trust, planning, publication, takeovers
 from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.core.keeper import Keeper
@@ -100,7 +101,7 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
 
     async def take_over(context: Any, committer: Any, home: Any, epoch: int) -> None:
         fenced = guarded(committer.record, home, epoch, home_held=False)
-        keeper = Keeper(fenced, committer.keeper.root, context.settings.bounds(), context.new_uid)
+        keeper = Keeper(fenced, committer.keeper.root, bounds_of(context.settings), context.new_uid)
         publisher = Publisher(context)
         for action in keeper.handle(EditAsked(TakeOver()), 0):
             if isinstance(action, PutGroup | PutRoot):

@@ -41,11 +41,11 @@ from bottomless_server.ingest.staged_routes import add_staged_route
 from bottomless_server.ingest.streams import OwnedStreams
 from bottomless_server.ingest.surroundings import Surroundings
 from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.contract import describe
 from bottomless_server.runtime.descriptors import open_log_count_max
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 
 

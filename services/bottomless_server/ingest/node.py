@@ -11,7 +11,7 @@ from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.model.names import NodeId, parse_uid
 from bottomless_server.ingest.file_calls import FileCalls, read_file, replace_file
-from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.cannot_start import CannotStart
 
 _NODE_SIZE_MAX = 4096
 

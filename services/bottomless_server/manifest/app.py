@@ -38,8 +38,8 @@ from bottomless_server.manifest.routes import public_api
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.takeover import register_takeover
 from bottomless_server.manifest.verify import register_verify
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peers
 
 log = structlog.get_logger(__name__)

@@ -47,11 +47,12 @@ from bottomless_server.manifest.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.core.keeper import Keeper
+from bottomless_server.manifest.core.keeper import Bounds, Keeper
 from bottomless_server.manifest.fates import Fate, Fates
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.publisher import Publisher, Superseded, check_active, named
 from bottomless_server.manifest.resolver import load_root
+from bottomless_server.manifest.settings import ManifestSettings
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +82,7 @@ class Committer:
         """
         record, root = await load_root(context, await context.streams.load(stream_id))
         check_active(record)
-        bounds = context.settings.bounds()
+        bounds = bounds_of(context.settings)
         return cls(context, Keeper(record, root, bounds, context.new_uid))
 
     @property
@@ -308,3 +309,13 @@ class Committer:
     async def _names(self, fragment: FragmentInfo) -> bool:
         drive, root = self._context.drive, self.keeper.root
         return await names(drive, self.record.tenant, root, fragment.first_offset, fragment.uid)
+
+
+def bounds_of(settings: ManifestSettings) -> Bounds:
+    """What an operator has set of when to publish, and of how much to hold."""
+    return Bounds(
+        fanout=settings.manifest_fanout,
+        debounce_ms=settings.manifest_debounce_ms,
+        debounce_count=settings.manifest_debounce_count,
+        held_count_max=settings.manifest_held_count_max,
+    )

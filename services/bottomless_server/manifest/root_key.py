@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from bottomless.model.api_key import hash_secret
-from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.cannot_start import CannotStart
 
 log = structlog.get_logger(__name__)
 

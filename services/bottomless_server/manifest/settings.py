@@ -8,7 +8,6 @@ from pydantic import AfterValidator, Field
 from bottomless.model.config import RetentionConfig
 from bottomless.model.duration import stored_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
-from bottomless_server.manifest.core.keeper import Bounds
 from bottomless_server.runtime.settings import CommonSettings
 
 
@@ -80,12 +79,4 @@ class ManifestSettings(CommonSettings):
     def retention_default(self) -> RetentionConfig:
         return RetentionConfig(
             max_age=self.manifest_retention_max_age, max_bytes=self.manifest_retention_max_bytes
-        )
-
-    def bounds(self) -> Bounds:
-        return Bounds(
-            fanout=self.manifest_fanout,
-            debounce_ms=self.manifest_debounce_ms,
-            debounce_count=self.manifest_debounce_count,
-            held_count_max=self.manifest_held_count_max,
         )

@@ -7,7 +7,6 @@ from bottomless.model.config import RetentionConfig, StreamConfig, encode_config
 from bottomless.model.manifest import Node
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import RootPointer, StreamRecord
-from bottomless_server.manifest.core.verdict import effective
 
 
 def describe(
@@ -53,7 +52,7 @@ def describe_config(config: StreamConfig, default: RetentionConfig) -> dict[str,
     """A configuration with what follows from it; limits that nobody has set are null."""
     own = config.retention
     limited = own.max_age is not None or own.max_bytes is not None
-    retention = effective(own, default)
+    retention = own.with_default(default)
     members = encode_config(config)
     return {
         **members,

@@ -17,9 +17,9 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, Denied
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.foreign_pages import Hosts, without_foreign_pages
 from bottomless_server.runtime.health import PATHS
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.problems import request_id_of, send_problem
 from bottomless_server.runtime.settings import CommonSettings
 

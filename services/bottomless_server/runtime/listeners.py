@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.types import ASGIApp
 
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.connections import Connections, HttpBounds
 from bottomless_server.runtime.incoming import incoming
-from bottomless_server.runtime.parts import CannotStart
 
 SOCKET_PATH_SIZE_MAX: Final = 107
 """Bytes of a unix socket's address, without the NUL at its end."""

@@ -8,11 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.settings import CommonSettings
-
-
-class CannotStart(Exception):
-    """A service cannot start; the message is one sentence that says what to change."""
 
 
 def open_drive(url: str, settings: CommonSettings) -> Drive:

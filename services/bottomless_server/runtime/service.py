@@ -33,12 +33,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.coordination.base import Coordination
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless_server.runtime.allocator import bound_arenas
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.health import Health
 from bottomless_server.runtime.http import request_id_of, send_problem
 from bottomless_server.runtime.in_flight import InFlight
 from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp, internal_url
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.settings import CommonSettings
 from bottomless_server.runtime.without_pandas import forgo_pandas
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Scope
 
-from bottomless_server.runtime.parts import CannotStart
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.tracing import Trace
 
 if TYPE_CHECKING:

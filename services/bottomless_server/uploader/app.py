@@ -14,9 +14,9 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.http import create_api
 from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import CallPeer, CallPeers, ManifestCalls

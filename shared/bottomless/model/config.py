@@ -56,6 +56,13 @@ class RetentionConfig(_Closed):
         BeforeValidator(_size),
     ] = None
 
+    def with_default(self, default: "RetentionConfig") -> "RetentionConfig":
+        """A stream's own configuration, and the server's where that is silent."""
+        return RetentionConfig(
+            max_age=default.max_age if self.max_age is None else self.max_age,
+            max_bytes=default.max_bytes if self.max_bytes is None else self.max_bytes,
+        )
+
     @property
     def age_limit_seconds(self) -> int | None:
         """What `max_age` limits; None for no limit."""

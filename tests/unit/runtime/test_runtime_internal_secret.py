@@ -11,9 +11,9 @@ from support.asgi import client_of, on_socket, on_tcp, scope_of
 
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless_server.ingest.forwarding import Forwarding
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.front import Front
 from bottomless_server.runtime.internal_secret import asking, secret_to_send, secrets_of
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 from bottomless_server.runtime.settings import CommonSettings
 

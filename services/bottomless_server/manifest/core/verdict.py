@@ -21,17 +21,9 @@ class Limits(NamedTuple):
     max_bytes: int | None
 
 
-def effective(retention: RetentionConfig, default: RetentionConfig) -> RetentionConfig:
-    """A stream's own configuration, and the server's where that is silent."""
-    return RetentionConfig(
-        max_age=default.max_age if retention.max_age is None else retention.max_age,
-        max_bytes=default.max_bytes if retention.max_bytes is None else retention.max_bytes,
-    )
-
-
 def limits_of(retention: RetentionConfig, default: RetentionConfig) -> Limits:
     """What limits a stream."""
-    found = effective(retention, default)
+    found = retention.with_default(default)
     seconds = found.age_limit_seconds
     return Limits(None if seconds is None else seconds * 1000, found.bytes_limit)
 

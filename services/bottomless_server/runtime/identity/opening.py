@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
@@ -10,7 +11,6 @@ from bottomless_server.runtime.identity.jwks import Jwks, loader
 from bottomless_server.runtime.identity.keys import Keys
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
 from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import Peer
 from bottomless_server.runtime.settings import CommonSettings
 

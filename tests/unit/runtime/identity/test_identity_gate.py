@@ -15,6 +15,7 @@ from structlog.testing import LogCapture
 from support.asgi import client_of
 
 from bottomless.errors import Denied, NotFound, StoreError, Unavailable
+from bottomless_server.runtime.cannot_start import CannotStart
 from bottomless_server.runtime.http import wrap
 from bottomless_server.runtime.identity.audit import Audit, note_action, note_target
 from bottomless_server.runtime.identity.authenticator import Authenticator
@@ -25,7 +26,6 @@ from bottomless_server.runtime.identity.opening import open_gate
 from bottomless_server.runtime.identity.principal import Principal, principal_of
 from bottomless_server.runtime.identity.rules import find_rules
 from bottomless_server.runtime.identity.standing import Standing, standing_of
-from bottomless_server.runtime.parts import CannotStart
 from bottomless_server.runtime.peers import PeerAnswer
 from bottomless_server.runtime.settings import CommonSettings
 
