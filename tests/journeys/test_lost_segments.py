@@ -18,9 +18,10 @@ SLOW = {"fragment": {"target_bytes": 64 * 1024 * 1024, "max_age_ms": 86_400_000}
 COUNT = 60
 
 
-def append(client: httpx.Client, number: int) -> None:
+def append(client: httpx.Client, number: int) -> str:
+    """Append a record; returns its time."""
     body = {"records": [{"value": f"{number:03d}".rjust(8_000)}]}
-    client.post(f"{PATH}/records", json=body).raise_for_status()
+    return str(client.post(f"{PATH}/records", json=body).raise_for_status().json()["timestamp"])
 
 
 def page(client: httpx.Client, offset: int | str, **more: str) -> httpx.Response:
@@ -48,8 +49,7 @@ def test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted(
     with server:
         with server.client() as client:
             client.put(PATH, json=SLOW).raise_for_status()
-            for number in range(COUNT):
-                append(client, number)
+            times = [append(client, number) for number in range(COUNT)]
         server.kill()
         segments = sorted(server.ingest_dir.glob("streams/*/*.segment"))
         assert len(segments) > 3
@@ -61,7 +61,8 @@ def test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted(
 
         with server.client() as client:
             append(client, COUNT)
-            for offset in (0, begins - 1):
+            # An offset, or a time, of what is lost.
+            for offset in (0, begins - 1, f"timestamp:{times[1]}"):
                 lost_here = problem_of(page(client, offset), 502, "local-log-lost")
                 assert (lost_here["first_offset"], lost_here["readable_offset"]) == (0, begins)
                 assert lost_here["retryable"] is False
@@ -85,6 +86,9 @@ def test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted(
 
             across = until(readable, what="the stream readable")
             assert across["gaps"] == [made]
+            since = page(client, f"timestamp:{times[1]}").json()
+            assert (since["start_offset"], since["gaps"]) == (0, [made])
+            assert since["records"] == across["records"]
             told = problem_of(page(client, 1, on_out_of_range="error"), 410, "offset-trimmed")
             assert told["readable_offset"] == begins
             values = walk(client, begins)

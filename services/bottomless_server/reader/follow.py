@@ -31,6 +31,9 @@ TROUBLE_SECONDS: Final = 30.0
 """How long services behind us may be away before an answer ends for it."""
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 2.0
+_TOLD: Final = ("first_offset", "readable_offset", "fragment_id")
+"""What an end says of its error as the problem of a page does: what cannot be read, and from where
+on it can."""
 
 
 class _BlockedError(Exception):
@@ -301,7 +304,8 @@ def _end_of(error: StoreError, *, trouble_for: float) -> End | None:
         return End("offset-trimmed", {"first_offset": error.facts["first_offset"]})
     if error.retryable and trouble_for < TROUBLE_SECONDS:
         return None
-    return End("error", {"code": error.code, "retryable": error.retryable})
+    told = {name: error.facts[name] for name in _TOLD if name in error.facts}
+    return End("error", {"code": error.code, "retryable": error.retryable, **told})
 
 
 def _now() -> float:

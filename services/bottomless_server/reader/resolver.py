@@ -18,9 +18,9 @@ from bottomless.model.offset_spec import (
     Tail,
 )
 from bottomless_server.reader import tail as tails
-from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.reader.core.locator import Bounds, hole_of
 from bottomless_server.reader.fragments import Fragments
-from bottomless_server.reader.roots import Roots
+from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import StreamFacts
 
@@ -101,7 +101,12 @@ class Resolver:
         return bounds.committed_next
 
     async def _since(self, stream: StreamFacts, timestamp: int) -> int:
-        """First record whose chunk has this timestamp or a later one; the end if none has."""
+        """Where to begin so that no record whose chunk has this timestamp or a later one is passed
+        over without a word; the end if there is none.
+
+        That is the first such record, or the beginning of what is lost right before it: nobody
+        knows any more how late that was. A page that begins there names it.
+        """
         bounds, local = await self._tail.locate(stream, timestamp)
         if local is not None and local > bounds.local_first:
             # An earlier local chunk is too early, and so is all that object storage alone has.
@@ -111,10 +116,27 @@ class Resolver:
         tree = await self._roots.tree(stream, state)
         leaf = await self._roots.leaf_since(tree, timestamp)
         if leaf is None:
-            return bounds.committed_next if local is None else local
+            if local is None and bounds.last_chunk_offset is not None:
+                # What the log holds is too early, and so is all that was ever before it.
+                return bounds.committed_next
+            offset = bounds.committed_next if local is None else local
+            hole = hole_of(bounds, state.published_next)
+            return await self._before_gaps(tree, offset if hole is None else hole[0])
         if leaf["kind"] == EntryKind.GAP:
-            return int(leaf["first_offset"])
+            return await self._before_gaps(tree, int(leaf["first_offset"]))
         index = await self._fragments.index(stream, fragment_info(leaf))
         offset = index.place(index.since(timestamp)).first_offset
-        # A group may reach below the floor; what is there is no longer part of the stream.
-        return max(offset, state.first_offset)
+        if offset > leaf["first_offset"]:
+            # A group may reach below the floor; what is there is no longer part of the stream.
+            return max(offset, state.first_offset)
+        return await self._before_gaps(tree, offset)
+
+    async def _before_gaps(self, tree: Tree, offset: int) -> int:
+        """The first offset of the gaps that end at `offset`, else that itself; never below the floor."""
+        floor = tree.state.first_offset
+        while offset > floor:
+            leaf = await anext(self._roots.leaves(tree, offset - 1), None)
+            if leaf is None or leaf["kind"] != EntryKind.GAP:
+                return offset
+            offset = int(leaf["first_offset"])
+        return floor

@@ -25,6 +25,7 @@ _NDJSON: Final = "application/x-ndjson"
 _LINE_SIZE_MAX: Final = 64 * MIB
 """Far above what the largest record can become as JSON."""
 _ASKED_FOR: Final = frozenset({"max-records", "until-offset"})
+_NOT_OF_THE_ERROR: Final = frozenset({"end", "time", "up_to_date", "gaps"})
 _AGAIN: Final = frozenset({"rotate", "draining", "slow-consumer"})
 
 
@@ -161,8 +162,10 @@ def _end(control: Mapping[str, Any]) -> None:
             code=Code.OFFSET_TRIMMED,
             facts={**position, "first_offset": control.get("first_offset")},
         )
-    detail = {"detail": "the server ended the answer with an error"}
-    raise error_from_problem(503, {**detail, **{k: control.get(k) for k in ("code", "retryable")}})
+    # All else that it says are facts, as of a problem: such as where one can read on.
+    problem = {name: value for name, value in control.items() if name not in _NOT_OF_THE_ERROR}
+    problem["detail"] = "the server ended the answer with an error"
+    raise error_from_problem(503, problem)
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:

@@ -10,6 +10,8 @@ from unit.reader.open_answers import Client, Open, comes_true, served
 from unit.reader.protocol import STREAM_ID
 from unit.reader.world import Sent, World
 
+from bottomless import AsyncClient
+from bottomless.errors import Code, Corrupt
 from bottomless.model.record import Content
 
 
@@ -261,6 +263,27 @@ async def test_damage_ends_an_answer_with_its_code(world: World) -> None:
         end = await end_of(answer)
 
     assert (end["reason"], end["code"], end["retryable"]) == ("error", "data-corrupt", False)
+
+
+async def test_an_end_at_lost_records_says_where_to_read_on(world: World) -> None:
+    """The problem of a page said it; an answer that had begun ended with its code alone, and the
+    client raised an error without facts."""
+    world.fill(40)
+    await world.upload(1, free=True)
+    first, readable = world.lose_log(2)
+    async with served(world) as connected:
+        async with connected.events("offset=0") as answer:
+            assert (await answer.event()).offsets == list(range(first))
+            end = await end_of(answer)
+        async with AsyncClient(f"http://127.0.0.1:{connected.port}") as client:
+            with pytest.raises(Corrupt) as raised:
+                async for _ in client.follow("orders", 0, on_outage=lambda _: None):
+                    pass
+    told = {"first_offset": first, "readable_offset": readable, "next_offset": first}
+    code = {"code": "local-log-lost", "retryable": False}
+    assert end == {"reason": "error", **code, **told}
+    assert raised.value.code is Code.LOCAL_LOG_LOST
+    assert raised.value.facts == told
 
 
 async def test_a_client_that_takes_nothing_is_cut_off(quick: World) -> None:

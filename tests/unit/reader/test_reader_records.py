@@ -207,6 +207,53 @@ async def test_a_strict_start_within_a_gap_is_refused_and_at_its_begin_it_is_tol
     assert (alone.status_code, alone.json()["code"]) == (410, "offset-trimmed")
 
 
+@pytest.mark.parametrize("after", ["lost", "accepted", "accepted and stored", "lost twice"])
+@pytest.mark.parametrize("log", [0, 3])
+@pytest.mark.parametrize("stored", [0, 1, 3, 4, 9])
+async def test_a_time_never_leads_past_what_is_lost_without_a_word(
+    world: World, stored: int, log: int, after: str
+) -> None:
+    """Pages over lost records were asked for by offset alone: a time within them was answered
+    with what comes after them, as if nothing were missing."""
+    for number in range(stored + 3 + log):
+        # Two chunks each have one time, so that one may be lost and the other not.
+        world.append("a", "b", "c", timestamp=1_000 + number // 2)
+        if number < stored:
+            await world.upload(1, free=True)
+    holes = [world.lose_log(3)]
+    if after != "lost":
+        await world.accept_loss()
+    if after == "lost twice":
+        world.append("d", timestamp=2_000)
+        holes.append(world.lose_log(log + 1))
+    if after == "accepted and stored":
+        for _ in range(log):
+            await world.upload(1, free=True)
+    open_hole = holes[-1] if after in {"lost", "lost twice"} else None
+    lost = {offset for hole in holes for offset in range(*hole)}
+
+    for timestamp in range(999, 1_000 + (stored + 3 + log) // 2 + 1):
+        late_enough = [n for n, (time, _) in world.records.items() if time >= timestamp]
+        answer = await world.get(f"/records?offset=timestamp:{timestamp}")
+        start = min(late_enough, default=world.committed_next)
+        if answer.status_code == 502:
+            assert answer.json()["code"] == "local-log-lost"
+            assert open_hole is not None
+            assert answer.json()["readable_offset"] == open_hole[1]
+            assert start in lost or start - 1 in lost
+            continue
+        page = answer.json()
+        named = {n for gap in page.get("gaps", ()) for n in range(gap["first_offset"], gap["next_offset"])}
+        told = named | {record["offset"] for record in page["records"]}
+        # A page may end before an open hole: whoever goes on from there is told.
+        assert told >= {n for n in late_enough if n < page["next_offset"]}
+        assert page["next_offset"] in {world.committed_next, *(hole[0] for hole in holes)}
+        # Nothing that is there and too early comes along.
+        assert min((r["offset"] for r in page["records"]), default=start) >= start
+        if start not in lost and start - 1 not in lost:
+            assert page["start_offset"] == start
+
+
 async def test_a_manifest_that_hangs_is_waited_for_shortly_and_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -200,6 +200,22 @@ class World:
         self.local_first = self.committed_next
         self.chunks.clear()
 
+    def lose_log(self, chunk_count: int) -> tuple[int, int]:
+        """Lose the oldest chunks that no fragment holds; returns the hole."""
+        first = self.node.next_offset
+        kept = [chunk for chunk in self.chunks if chunk.first_offset >= first][chunk_count:]
+        self.chunks = kept
+        self.local_first = kept[0].first_offset if kept else self.committed_next
+        return first, self.local_first
+
+    async def accept_loss(self) -> None:
+        """What an operator does about such a hole: the manifest gets a gap up to the log."""
+        gap = np.zeros(1, dtype=ENTRY_DTYPE)
+        gap["first_offset"], gap["next_offset"] = self.node.next_offset, self.local_first
+        gap["first_timestamp"] = gap["last_timestamp"] = self.node.last_timestamp
+        gap["kind"], gap["reason"] = EntryKind.GAP, GapReason.LOCAL_LOG_LOST
+        await self.publish(append_entries(self.node, gap))
+
     async def trim(self, floor: int) -> None:
         entries = self.node.entries[self.node.entries["next_offset"] > floor]
         await self.publish(replace(self.node, first_offset=floor, entries=entries))
