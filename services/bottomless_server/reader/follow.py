@@ -304,8 +304,9 @@ def _end_of(error: StoreError, *, trouble_for: float) -> End | None:
         return End("offset-trimmed", {"first_offset": error.facts["first_offset"]})
     if error.retryable and trouble_for < TROUBLE_SECONDS:
         return None
-    told = {name: error.facts[name] for name in _TOLD if name in error.facts}
-    return End("error", {"code": error.code, "retryable": error.retryable, **told})
+    told: dict[str, Any] = {"code": error.code, "retryable": error.retryable}
+    told |= {name: error.facts[name] for name in _TOLD if name in error.facts}
+    return End("error", told)
 
 
 def _now() -> float:

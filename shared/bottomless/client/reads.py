@@ -136,7 +136,8 @@ class ReadCalls(Wire):
     ) -> AsyncIterator[ArrowPage]:
         """Page after page from an offset or an offset spec, each asked for when it is wanted.
 
-        Without an end they end where the stream ended when the first was read.
+        Without an end they end where the stream ended when it was asked for, before the first. A
+        page without records is among them where it jumped over a gap, which its `gaps` name.
 
         Raises:
             OffsetGone: retention or trim came by, before or on the way; nothing is left out
@@ -145,13 +146,17 @@ class ReadCalls(Wire):
         """
         query: dict[str, int | str] = dict(parameters)
         if until_offset is None:
-            until_offset = (await self.offsets(name)).next_offset
+            offsets = await self.offsets(name)
+            until_offset = offsets.next_offset
+            # The end is that of this stream, and would cut another one that takes the name now.
+            query.setdefault("expect_stream_id", offsets.stream_id)
         query["until_offset"] = until_offset
         while True:
             page = await self.read_arrow(name, offset, **query)
-            if page.table.num_rows:
+            if page.table.num_rows or page.gaps:
                 yield page
-            if page.next_offset in (offset, until_offset) or page.up_to_date:
+            # A gap at the end may reach beyond it.
+            if page.next_offset == offset or page.next_offset >= until_offset or page.up_to_date:
                 return
             # The first page may begin where there is something; the others where it ended.
             for start in ("consumer", "default"):

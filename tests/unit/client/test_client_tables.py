@@ -126,6 +126,39 @@ async def test_a_table_of_a_gap_alone_says_so() -> None:
     assert list(one.gaps) == [{"first_offset": 0, "next_offset": 5}]
 
 
+BOUNDS = answer(
+    value={
+        "stream_id": STREAM_ID,
+        "first_offset": 0,
+        "next_offset": 12,
+        "object_store_next_offset": 0,
+    }
+)
+
+
+@pytest.mark.parametrize("last", [page(7, 0, gap=5), page(7, 0, gap=9)])
+async def test_pages_of_a_gap_alone_are_among_them_and_say_so(last: bytes) -> None:
+    """`arrow_pages` left them out, so that nobody saw what was lost; only the tables of a consumer
+    were asked for a gap without records."""
+    pages = Pages(BOUNDS, page(0, 0, gap=5), page(5, 2), last)
+    async with raw_server(pages) as server, AsyncClient(server.url) as client:
+        found = [(one.table.num_rows, list(one.gaps)) async for one in client.arrow_pages("s", 0)]
+    assert [count for count, _ in found] == [0, 2, 0]
+    assert [gaps[0]["first_offset"] if gaps else None for _, gaps in found] == [0, None, 7]
+    assert not pages.answers, "and no question is asked too many"
+
+
+@pytest.mark.parametrize("asked_for", [None, "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12"])
+async def test_pages_are_of_the_stream_whose_end_was_asked_for(asked_for: str | None) -> None:
+    """Of a name that was made again in between the end of the old stream cut the new one."""
+    pages = Pages(BOUNDS, problem(409, "stream-replaced"))
+    more: dict[str, Any] = {} if asked_for is None else {"expect_stream_id": asked_for}
+    async with raw_server(pages) as server, AsyncClient(server.url) as client:
+        with pytest.raises(WrongOffset):
+            await anext(client.arrow_pages("s", "first", **more))
+    assert pages.asked[1]["expect_stream_id"] == (asked_for or STREAM_ID)
+
+
 @pytest.mark.parametrize(
     ("reply", "kind", "code"),
     [

@@ -243,7 +243,11 @@ async def test_a_time_never_leads_past_what_is_lost_without_a_word(
             assert start in lost or start - 1 in lost
             continue
         page = answer.json()
-        named = {n for gap in page.get("gaps", ()) for n in range(gap["first_offset"], gap["next_offset"])}
+        named = {
+            n
+            for gap in page.get("gaps", ())
+            for n in range(gap["first_offset"], gap["next_offset"])
+        }
         told = named | {record["offset"] for record in page["records"]}
         # A page may end before an open hole: whoever goes on from there is told.
         assert told >= {n for n in late_enough if n < page["next_offset"]}
