@@ -17,6 +17,7 @@ from bottomless_server.manifest import (
     failing_deletes,
     freeing,
     garbage,
+    root_search,
     takeover,
 )
 from bottomless_server.manifest.committer import bounds_of
@@ -112,6 +113,15 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("model.takeovers.take_over", take_over)
 
 
+def _without_what_an_older_root_gives_up(patch: pytest.MonkeyPatch) -> None:
+    """Any older root is better than one with a hole."""
+
+    async def takes(_: Any, __: Any, older: Any, ___: Any) -> bool:
+        return not older.missing
+
+    patch.setattr(root_search, "_takes_its_place", takes)
+
+
 def _without_putting_off(patch: pytest.MonkeyPatch) -> None:
     """What failed keeps its place at the front, and a page is what is due for the longest."""
 
@@ -129,6 +139,7 @@ GUARDS: Final[dict[str, Removal]] = {
     "the floor in the root": _without_floor,
     "the fence before a root of its epoch": _without_fence,
     "what a takeover adopts": _without_adoption,
+    "what an older root gives up": _without_what_an_older_root_gives_up,
     "reachability before a delete": _without_reachability,
     "what failed waits, and pages are fair": _without_putting_off,
     "leases before condemning": _without_leases,

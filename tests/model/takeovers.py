@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from support.manifest import NODE, OWNER, Fault, damage_a_neighbour
+from support.manifest import NODE, OWNER, STREAM, Fault, damage_a_neighbour
+from support.object_keys import fragment_key
 from support.rebuilding import put_registry, rebuild
 
 from bottomless.errors import StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord, gap_due
 from bottomless.stores.generation import check_generation
-from bottomless.stores.streams import node_key
+from bottomless.stores.streams import DELETES_KEY, node_key
 from bottomless_server.ingest.core.ownership import LocalView, claim
 from bottomless_server.manifest.freeing import free
 from bottomless_server.manifest.takeover import take_over
@@ -161,27 +162,49 @@ class ManifestBesideAList(Removing):
     @rule()
     def coordination_could_be_lost_now(self) -> None:
         """All that was published is there after a rebuild, and its home can claim the stream."""
+        self._imagine(None)
+        self.events["coordination was rebuilt"] += 1
+
+    @precondition(lambda self: self.seen)
+    @rule(pick=st.integers(0, 99))
+    def a_fragment_and_coordination_could_be_lost_now(self, pick: int) -> None:
+        """The bucket loses one published fragment; a rebuild gives up no other one."""
+        leaves = self.quietly(self.world.leaves())
+        if leaves:
+            self._imagine(leaves[pick % len(leaves)])
+            self.events["a fragment was lost before a rebuild"] += 1
+
+    def _imagine(self, gone: FragmentInfo | None) -> None:
+        """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
         world = self.world
         before = self.quietly(world.record())
         coordination, bucket = world.coordination.copy(), world.drive.copy()
         try:
-            self.quietly(self._lose_and_compare(before))
+            self.quietly(self._lose_and_compare(before, gone))
         finally:
             world.coordination.put_back(coordination)
             world.drive.put_back(bucket)
             world.streams.generation = 0
-        self.events["coordination was rebuilt"] += 1
 
-    async def _lose_and_compare(self, before: StreamRecord) -> None:
+    async def _lose_and_compare(self, before: StreamRecord, gone: FragmentInfo | None) -> None:
         world = self.world
+        if gone is not None:
+            await world.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
         world.coordination.lose()
         await rebuild(world)
         record, leaves = await world.record(), await world.entries()
         floor = max(self.floor, leaves[0].first_offset if leaves else record.published_next)
         known = [f for f in self.seen if isinstance(f, FragmentInfo) and f.first_offset >= floor]
         found = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
-        lost = [f for f in known if f not in found]
+        lost = [f for f in known if f not in found and f != gone]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
+        doomed = {
+            due.member.decode() for due in await world.coordination.due(DELETES_KEY, 2**52, 999)
+        }
+        named = {fragment_key(STREAM, f.first_offset, f.uid) for f in known}
+        assert not doomed & named, "published, and doomed by a rebuild"
+        if gone is not None:
+            return
         # What the home has beyond is on its disk only: it must be let in again.
         end = max([before.published_next, *(f.next_offset for f in self.put.values())])
         local = LocalView(end, False, before.epoch, before.version, before.published_next)

@@ -44,6 +44,7 @@ WAYS = {
     "a takeover did not happen",
     "a slow put landed",
     "coordination was rebuilt",
+    "a fragment was lost before a rebuild",
 }
 """A model that never comes there proves nothing."""
 EXAMPLE_COUNT = 50

@@ -6,9 +6,12 @@ from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.generation import check_generation
 from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
+from bottomless.stores.streams import DELETES_KEY
+from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.operations import Again, Operations
 from bottomless_server.manifest.rebuild import Rebuild
-from support.manifest import World
+from bottomless_server.manifest.sessions import begin, intend
+from support.manifest import NODE, STREAM, World, a_record
 from support.object_keys import registry_key
 
 
@@ -44,3 +47,37 @@ async def rebuild(world: World) -> dict[str, object]:
     )
     world.streams.generation = await check_generation(world.drive, world.coordination)
     return dict(outcome.result)
+
+
+async def publish(world: World, *first_offsets: int) -> None:
+    """Publish real fragments of ten records each."""
+    committer = await Committer.open(world.context, STREAM)
+    await begin(world.context, committer, "s1")
+    uids = await intend(world.context, committer, "s1", first_offsets)
+    infos = [
+        await world.put_fragment(uid, first, timestamp=1_000 + first)
+        for uid, first in zip(uids, first_offsets, strict=True)
+    ]
+    assert await committer.register("s1", infos) == ()
+    await committer.flush()
+
+
+async def a_world(*first_offsets: int, fanout: int = 2) -> World:
+    """A bucket with one stream at home on NODE, and what it has published."""
+    world = World(manifest_fanout=fanout)
+    world.streams.generation = await check_generation(world.drive, world.coordination)
+    record = a_record(home=NODE)
+    await world.streams.create(record)
+    await put_registry(world, record)
+    if first_offsets:
+        await publish(world, *first_offsets)
+    return world
+
+
+async def firsts(world: World) -> list[int]:
+    return [leaf.first_offset for leaf in await world.leaves()]
+
+
+async def doomed(world: World) -> set[str]:
+    dues = await world.coordination.due(DELETES_KEY, 2**52, 1_000)
+    return {due.member.decode() for due in dues}

@@ -66,8 +66,10 @@ _COUNTS: Final = (
     "deleted_streams",
     "adopted_fragments",
     "unreadable_streams",
+    "damaged_streams",
     "unknown",
 )
+_LISTS: Final = ("unreadable", "damaged", "unknown_prefixes")
 
 
 class _Prefix(NamedTuple):
@@ -218,6 +220,8 @@ class Rebuild:
         seen: dict[str, Any] = {"streams": 1, "adopted_fragments": salvaged.fragment_count}
         if not salvaged.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
+        if salvaged.damaged:
+            seen |= {"damaged_streams": 1, "damaged": [registry.name]}
         return seen
 
     async def _restore_active(self, record: StreamRecord, also: Changes) -> bool:
@@ -283,7 +287,7 @@ def _add(progress: dict[str, Any], seen: Mapping[str, Any]) -> None:
 
 def _shown(progress: Mapping[str, Any]) -> dict[str, Any]:
     counts = {name: progress.get(name, 0) for name in _COUNTS}
-    lists = {name: progress.get(name, []) for name in ("unreadable", "unknown_prefixes")}
+    lists = {name: progress.get(name, []) for name in _LISTS}
     return {**counts, **lists}
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from support.manifest import NODE, STREAM, Crash, World, a_record
 from support.object_keys import consumers_key, fragment_key, root_key
-from support.rebuilding import put, put_registry, rebuild
+from support.rebuilding import a_world, doomed, firsts, publish, put, put_registry, rebuild
 
 from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, Unavailable
@@ -18,7 +18,6 @@ from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_ep
 from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.generation import check_generation, is_regressed, raise_generation
 from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
-from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.condemning import grant
@@ -30,40 +29,6 @@ from bottomless_server.manifest.sessions import begin, intend
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 GENERATION_1 = unknown_epoch(1)
 ACTIVE = StreamState.ACTIVE
-
-
-async def publish(world: World, *first_offsets: int) -> None:
-    """Publish real fragments of ten records each."""
-    committer = await Committer.open(world.context, STREAM)
-    await begin(world.context, committer, "s1")
-    uids = await intend(world.context, committer, "s1", first_offsets)
-    infos = [
-        await world.put_fragment(uid, first, timestamp=1_000 + first)
-        for uid, first in zip(uids, first_offsets, strict=True)
-    ]
-    assert await committer.register("s1", infos) == ()
-    await committer.flush()
-
-
-async def a_world(*first_offsets: int) -> World:
-    """A bucket with one stream at home on NODE, and what it has published."""
-    world = World()
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    record = a_record(home=NODE)
-    await world.streams.create(record)
-    await put_registry(world, record)
-    if first_offsets:
-        await publish(world, *first_offsets)
-    return world
-
-
-async def firsts(world: World) -> list[int]:
-    return [leaf.first_offset for leaf in await world.leaves()]
-
-
-async def doomed(world: World) -> set[str]:
-    dues = await world.coordination.due(DELETES_KEY, 2**52, 1_000)
-    return {due.member.decode() for due in dues}
 
 
 async def test_a_stream_comes_back_with_all_that_was_published() -> None:

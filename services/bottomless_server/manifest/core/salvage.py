@@ -6,8 +6,12 @@ Coordination is lost, so nobody says which root was published. What is believed,
   generation, so an older one is a time before that, or was put by a process of that time.
 - Of those the highest version, since that grows with every publish under any epoch; among
   equals the highest epoch, and of that the longest, if it verifies and everything that it names
-  directly is there: an attempt that lost may have put a root whose fragments were given up
-  afterwards.
+  directly is there.
+- If something is missing, either an attempt that lost has put this root, and its fragments were
+  given up and deleted; or what was published is damaged. An older root is believed only where
+  nothing is lost by it: where the newer one names nothing after its end that is there, or the
+  fragments in the bucket prove all of that. Otherwise the newer one stays as it is, with its
+  hole: an older one would give up all published fragments after it.
 - Of roots of one version, of which some end in the gap of a takeover, what the others hold is
   kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
   the gap before the takeover was decided: where a home is known, it is not believed.
@@ -92,6 +96,46 @@ class Candidate(NamedTuple):
         return bool(np.any(self.gap["last_epoch"] == self.key.epoch))
 
 
+class Seen(NamedTuple):
+    """A root that was read, and what of all that it names directly is there."""
+
+    found: Candidate
+    there: frozenset[Uid]
+
+    @property
+    def missing(self) -> frozenset[Uid]:
+        root = self.found.root
+        named = (named_directly(root, kind) for kind in (EntryKind.FRAGMENT, EntryKind.GROUP))
+        return frozenset[Uid]().union(*named) - self.there
+
+    def is_there_after(self, offset: int, *, home_known: bool) -> bool:
+        """Whether it holds something after an offset that is there; a gap is, if it is believed."""
+        for entry in self.found.root.entries:
+            if int(entry["next_offset"]) <= offset:
+                continue
+            if entry["kind"] == EntryKind.GAP:
+                if self.found.fenced or not home_known or entry["reason"] != GapReason.TAKEOVER:
+                    return True
+            elif uid_from_bytes(entry["uid"].tobytes()) in self.there:
+                return True
+        return False
+
+    def is_proved_by(self, root: Node, run: Sequence[FragmentInfo]) -> bool:
+        """Whether an older root and the fragments that go on from its end hold all of it."""
+        entries = self.found.root.entries
+        after = entries[entries["next_offset"] > root.next_offset]
+        wanted = {
+            uid_from_bytes(entry["uid"].tobytes())
+            for entry in after
+            if entry["kind"] == EntryKind.FRAGMENT
+        }
+        end = run[-1].next_offset if run else root.next_offset
+        no_gap = not np.any(after["kind"] == EntryKind.GAP)
+        return (
+            bool(no_gap) and end >= self.found.root.next_offset and wanted <= {f.uid for f in run}
+        )
+
+
 def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
     """What to believe of roots that were planned for one and the same record, all of them whole."""
     best = max(whole, key=_rank)
@@ -102,6 +146,20 @@ def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
     if best.fenced:
         return Candidate(kept.key, _closed(kept.root, best.gap))
     return kept if home_known else best
+
+
+def in_order(found: Sequence[Seen], *, home_known: bool) -> list[Seen]:
+    """Roots of one version, of which at most two count: the best with a hole, and the best whole.
+
+    The one with a hole comes first, as if it were newer: the other one has to hold all of it.
+    """
+    broken = sorted((one for one in found if one.missing), key=lambda one: _rank(one.found))
+    whole = [one.found for one in found if not one.missing]
+    if not whole:
+        return broken[-1:]
+    best = best_of(whole, home_known=home_known)
+    there = frozenset[Uid]().union(*(one.there for one in found if one.found.key == best.key))
+    return [*broken[-1:], Seen(best, there)]
 
 
 def _rank(one: Candidate) -> tuple[int, int]:

@@ -1,0 +1,118 @@
+"""A rebuild of streams of which something is missing: what is there stays, and nothing is doomed.
+
+The tests of rebuilds and the model beside it lost coordination, and never an object with it, but
+for the newest fragment alone. So an older root that lingers could take the place of the newest
+one for the sake of one lost fragment, and all that was published after it was deleted.
+"""
+
+import pytest
+from support.manifest import STREAM, World
+from support.object_keys import fragment_key, group_key
+from support.rebuilding import a_world, doomed, firsts, publish, put, rebuild
+
+from bottomless.model.manifest import EntryKind, no_entries
+from bottomless.model.names import uid_from_bytes
+from bottomless_server.manifest import root_search
+from bottomless_server.manifest.core.salvage import Seen
+from bottomless_server.manifest.resolver import load_root, root_object_key
+
+FIRSTS = [0, 10, 20, 30, 40, 50]
+
+
+async def a_damaged_world(gone: int) -> World:
+    """Published one by one, so that the roots of before linger; then one fragment is lost."""
+    world = await a_world(fanout=100)
+    for first in FIRSTS:
+        await publish(world, first)
+    (leaf,) = [leaf for leaf in await world.leaves() if leaf.first_offset == gone]
+    await world.drive.delete([fragment_key(STREAM, gone, leaf.uid)])
+    world.coordination.lose()
+    return world
+
+
+@pytest.mark.parametrize("gone", FIRSTS[:-1])
+async def test_of_a_stream_that_lost_a_fragment_all_others_stay(gone: int) -> None:
+    world = await a_damaged_world(gone)
+
+    result = await rebuild(world)
+
+    assert (result["damaged_streams"], result["damaged"]) == (1, ["orders"])
+    assert await firsts(world) == FIRSTS
+    assert (await world.record()).published_next == 60
+    assert await doomed(world) == set()
+
+
+async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def takes(_: object, __: object, older: Seen, ___: object) -> bool:
+        return not older.missing
+
+    monkeypatch.setattr(root_search, "_takes_its_place", takes)
+    world = await a_damaged_world(20)
+
+    await rebuild(world)
+
+    assert await firsts(world) == [0, 10]
+
+
+async def test_where_all_that_a_root_adds_is_gone_it_was_given_up() -> None:
+    """As an attempt to publish leaves it that lost: its fragments were given up, and are deleted."""
+    world = await a_damaged_world(50)
+
+    result = await rebuild(world)
+
+    assert result["damaged_streams"] == 0
+    assert await firsts(world) == FIRSTS[:-1]
+
+
+async def test_an_attempt_that_lost_hides_no_damage_before_it() -> None:
+    world = await a_world(fanout=100)
+    for first in FIRSTS:
+        await publish(world, first)
+    lost = [leaf for leaf in await world.leaves() if leaf.first_offset in (20, 50)]
+    await world.drive.delete([fragment_key(STREAM, leaf.first_offset, leaf.uid) for leaf in lost])
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["damaged_streams"] == 1
+    assert await firsts(world) == FIRSTS[:-1]
+
+
+async def test_a_lost_group_is_proved_by_an_older_root_and_the_fragments_after_it() -> None:
+    world = await a_world()
+    groups, published = no_entries(), list[int]()
+    while not len(groups):
+        published.append(10 * len(published))
+        await publish(world, published[-1])
+        _, root = await load_root(world.context, await world.record())
+        groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
+    group = groups[0]
+    uid = uid_from_bytes(group["uid"].tobytes())
+    await world.drive.delete([group_key(STREAM, 0, uid, 1)])
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["damaged_streams"] == 0
+    assert await firsts(world) == published
+
+
+async def test_where_the_newest_root_cannot_be_read_nothing_is_doomed() -> None:
+    """It may have named what lies after a hole."""
+    world = await a_world(fanout=100)
+    for first in FIRSTS[:3]:
+        await publish(world, first)
+    await publish(world, 30, 40)
+    newest = await world.record()
+    (gone,) = [leaf for leaf in await world.leaves() if leaf.first_offset == 30]
+    await world.drive.delete([root_object_key(newest), fragment_key(STREAM, 30, gone.uid)])
+    await put(world, root_object_key(newest), b"damaged")
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["damaged_streams"] == 1
+    assert await firsts(world) == FIRSTS[:3]
+    assert await doomed(world) == set()
