@@ -64,7 +64,7 @@ def register_gc(operations: Operations, page_count: int = PAGE_COUNT) -> None:
     async def run(context: Context, operation: Operation) -> Again | Done:
         return await collect_step(context, operation, page_count)
 
-    operations.register(GC, run)
+    operations.register(GC, run, long=True)
 
 
 async def collect_step(context: Context, operation: Operation, page_count: int) -> Again | Done:

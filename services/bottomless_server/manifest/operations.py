@@ -7,6 +7,9 @@ are registered in app.py; a step may be done twice, so it has to be idempotent.
 One process works on an operation at a time, under a lease in coordination that is renewed
 while the step runs. After a crash the lease runs out, and whoever looks next, this process
 after its start or another one, goes on with the step that was under way.
+
+Where others wait for a place, an operation makes way after each step (`core/turns.py`): it is
+written down as due after them, its lease is given back, and whoever comes to it goes on.
 """
 
 import asyncio
@@ -32,22 +35,22 @@ from bottomless.stores.operations import (
     operation_lease_key,
 )
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.turns import Turns
 from bottomless_server.manifest.failing_deletes import queue_later
 from bottomless_server.manifest.held_lease import held_lease
+from bottomless_server.manifest.operation_room import OperationRoom
 from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 
-_WORKING_COUNT_MAX: Final = 8
-"""Operations under way at once in this process; more wait in the queue."""
-_LOOK_COUNT: Final = 64
-"""Operations looked at in one pass: some of them others work on."""
+_LOOK_COUNT: Final = 1_024
+"""Operations looked at in one pass: some of them others work on, or are long and find no place."""
+_LEFT_COUNT_MAX: Final = 64
+"""Of what this release cannot carry out: so many are read at every pass."""
 _UNKNOWN_MS: Final = 60_000
 """After so long what this release cannot carry out is looked at again, where much of it waits."""
 _RETRY_SECONDS_MIN: Final = 1.0
 _RETRY_SECONDS_MAX: Final = 60.0
-_FOREVER: Final = 2**52
-"""Later than anything is queued for."""
 
 
 class Again(NamedTuple):
@@ -78,23 +81,32 @@ class Operations:
         self._context = context
         self._store = OperationStore(context.coordination)
         self._kinds: dict[str, _Kind] = {}
-        self._working: dict[str, asyncio.Task[None]] = {}
+        self._room = OperationRoom(context, self._store)
+        self._turns = Turns()
+        self._working: dict[str, asyncio.Task[bool]] = {}
         self._failures: dict[str, int] = {}
         """Steps that failed in a row, by operation under retry."""
         self._news = asyncio.Event()
+        self._whole_look_at = 0
+        """By `Context.elapsed`."""
         self.only: str | None = None
         """The one kind that may go on while coordination is not to be believed."""
         # Of this run and not of the node: an earlier run of it may still be working.
         self._holder = context.new_uid().encode("ascii")
 
-    def register(self, kind: str, runner: Runner, *, endless: bool = False) -> None:
+    def register(
+        self, kind: str, runner: Runner, *, endless: bool = False, long: bool = False
+    ) -> None:
         """Say who carries out operations of a kind.
 
         A step that meets `Unavailable` is tried again for ever, with backoff. Any other error
         makes the operation fail; one that is `endless` is tried again whatever it met, because
-        giving up would leave it half done.
+        giving up would leave it half done. One that is `long` may take hours, and leaves places
+        to others.
         """
         assert kind not in self._kinds
+        if long:
+            self._turns.long_kinds.add(kind)
         self._kinds[kind] = _Kind(runner, endless)
 
     def new(
@@ -151,22 +163,7 @@ class Operations:
         Raises:
             Overloaded: they are not finished.
         """
-        coordination, settings = self._context.coordination, self._context.settings
-        count = await coordination.member_count(OPERATIONS_KEY)
-        if count < settings.manifest_operation_count_max:
-            return
-        oldest = await coordination.due(OPERATIONS_KEY, _FOREVER, _LOOK_COUNT)
-        finished = [due for due in oldest if await self._is_finished(due)]
-        if not finished:
-            raise Overloaded("too many operations are not finished", retry_after_seconds=60)
-        for due in finished:
-            await self._store.forget(due)
-
-    async def _is_finished(self, due: Due) -> bool:
-        try:
-            return (await self._load(due)).finished
-        except Corrupt:
-            return False
+        await self._room.make()
 
     async def find(self, operation_id: str) -> Operation:
         """Raises:
@@ -197,72 +194,98 @@ class Operations:
 
     async def _pass_once(self) -> float:
         self._news.clear()
+        interval_ms = self._context.settings.manifest_operation_interval_ms
+        elapsed = self._context.elapsed()
+        whole = elapsed >= self._whole_look_at
+        if whole:
+            self._whole_look_at = elapsed + interval_ms
         try:
-            await self.make_pass()
+            await self.make_pass(whole=whole)
         except StoreError as error:
             log.warning("operations cannot be looked at", error=str(error))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                self._context.settings.manifest_operation_interval_ms / 1000
-            ):
+            async with asyncio.timeout(interval_ms / 1000):
                 await self._news.wait()
         return 0
 
-    async def make_pass(self) -> None:
-        """Begin to work on what is due now and nobody works on."""
-        context = self._context
+    async def make_pass(self, *, whole: bool = True) -> None:
+        """Begin to work on what is due now and nobody works on.
+
+        One that is not `whole` leaves those out that were found with another process before.
+        """
+        context, turns = self._context, self._turns
         dues = await context.coordination.due(OPERATIONS_KEY, context.clock(), _LOOK_COUNT)
+        turns.begin(whole=whole)
         left: list[Due] = []
         for due in dues:
             operation_id = due.member.decode("ascii")
-            if operation_id in self._working:
+            kind = turns.known_kind(operation_id)
+            if turns.is_taken(operation_id) or not self._may_go_on(kind):
                 continue
-            if len(self._working) >= _WORKING_COUNT_MAX:
+            if not turns.has_place():
+                turns.waits(dues[-1].due_at)
                 break
-            try:
-                operation = await self._load(due)
-            except NotFound:
-                await context.coordination.settle([due])
-                continue
-            except Corrupt as error:
-                log.warning("an operation cannot be read", operation=operation_id, error=str(error))
+            if kind is not None and not turns.has_place_for(kind):
+                turns.waits(due.due_at)
+            elif not await self._look_at(due):
                 left.append(due)
-                continue
-            if self.only is not None and operation.kind != self.only:
-                continue
-            if operation.finished:
-                await self._store.forget(due)
-            elif operation.kind in self._kinds:
-                self._begin(operation)
-            else:
-                log.error("an operation of a kind that is not known", kind=operation.kind)
-                left.append(due)
-        if len(dues) == _LOOK_COUNT:
+        if len(left) >= _LEFT_COUNT_MAX:
             # A later release may know them. They keep their time, but not the places of all others.
             later = context.clock() + _UNKNOWN_MS
             await queue_later(context.coordination, [due._replace(due_at=later) for due in left])
+
+    def _may_go_on(self, kind: str | None) -> bool:
+        return kind is None or self.only is None or kind == self.only
+
+    async def _look_at(self, due: Due) -> bool:
+        """Begin with one that is due, or forget it; False if this release cannot carry it out."""
+        operation_id = due.member.decode("ascii")
+        try:
+            operation = await self._store.find(operation_id)
+        except NotFound:
+            await self._context.coordination.settle([due])
+            return True
+        except Corrupt as error:
+            log.warning("an operation cannot be read", operation=operation_id, error=str(error))
+            return False
+        if not self._may_go_on(operation.kind):
+            self._turns.remember(operation_id, operation.kind)
+        elif operation.finished:
+            await self._store.forget(due)
+        elif operation.kind not in self._kinds:
+            log.error("an operation of a kind that is not known", kind=operation.kind)
+            return False
+        elif self._turns.has_place_for(operation.kind):
+            self._begin(operation)
+        else:
+            self._turns.remember(operation_id, operation.kind)
+            self._turns.waits(due.due_at)
+        return True
 
     async def settled(self) -> None:
         """Wait until nothing is under way in this process; for tests and for the stop."""
         while self._working:
             await asyncio.gather(*self._working.values(), return_exceptions=True)
 
-    async def _load(self, due: Due) -> Operation:
-        return await self._store.find(due.member.decode("ascii"))
-
     def _begin(self, operation: Operation) -> None:
         task = asyncio.create_task(self._work(operation), name=operation.operation_id)
         self._working[operation.operation_id] = task
+        self._turns.take(operation.operation_id, operation.kind)
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def ended(task: asyncio.Task[bool]) -> None:
             del self._working[operation.operation_id]
+            moved = not task.cancelled() and task.result()
+            self._turns.give_back(operation.operation_id, moved=moved)
             # Somebody may have waited for this one's place.
             self._news.set()
 
         task.add_done_callback(ended)
 
-    async def _work(self, operation: Operation) -> None:
-        """Do steps until the operation is finished, put aside, or somebody else's."""
+    async def _work(self, operation: Operation) -> bool:
+        """Do steps until the operation is finished, put aside, makes way, or is somebody else's.
+
+        False if nothing can be done with it at once.
+        """
         try:
             async with held_lease(
                 self._context.coordination,
@@ -271,21 +294,26 @@ class Operations:
                 self._context.settings.manifest_operation_lease_ms,
             ) as held:
                 if not held:
-                    return
+                    return False
                 # Read under the lease: whoever held it before may have gone on.
                 value = await self._context.coordination.get(operation_key(operation.operation_id))
                 current: Operation | None = None if value is None else decode_operation(value)
                 while current is not None and not current.finished:
+                    if not self._may_go_on(current.kind):
+                        break
                     current = await self._step(current)
+                return True
         except NotFound:
             log.info("an operation was moved by somebody else", operation=operation.operation_id)
         except StoreError as error:
             log.warning("an operation was not moved", kind=operation.kind, error=str(error))
         except Exception:
             log.exception("an operation met a bug", kind=operation.kind)
+        return False
 
     async def _step(self, operation: Operation) -> Operation | None:
-        """Do one step and write down what came of it; the operation if the next is due now."""
+        """Do one step and write down what came of it; the operation if the next one may follow
+        at once, on the same place."""
         kind = self._kinds[operation.kind]
         try:
             outcome = await kind.runner(self._context, operation)
@@ -301,15 +329,18 @@ class Operations:
         if isinstance(outcome, Done):
             await self._finish(operation, OperationState.SUCCEEDED, outcome.result, None)
             return None
+        # Not by the clock, which may be wrong for a moment: the queue never brings a time forward.
+        others = self._turns.make_way_until
+        due_at = outcome.due_at if others is None else max(outcome.due_at, others + 1)
         moved = await self._store.move(
             operation,
-            outcome.due_at,
+            due_at,
             now,
             state=OperationState.RUNNING,
             progress=dict(outcome.progress),
             error=None,
         )
-        return moved if outcome.due_at <= now else None
+        return moved if others is None and due_at <= now else None
 
     async def _failed(self, operation: Operation, kind: _Kind, error: StoreError) -> None:
         if kind.endless or isinstance(error, Unavailable | Overloaded):

@@ -71,7 +71,7 @@ def register_verify(operations: Operations) -> None:
     async def run(context: Context, operation: Operation) -> Again | Done:
         return await _Step(context, operation).run()
 
-    operations.register(VERIFY, run)
+    operations.register(VERIFY, run, long=True)
 
 
 class _Step:

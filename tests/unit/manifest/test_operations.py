@@ -1,13 +1,14 @@
 """Operations: steps that are written down, one process at a time, retried, resumed, forgotten."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from support.manifest import World
 
-from bottomless.coordination.base import Changes, Due
+from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
 from bottomless.stores.operations import (
     OPERATIONS_KEY,
@@ -198,7 +199,7 @@ async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(house: Ho
 
 
 async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not fact():
             await asyncio.sleep(0)
 
@@ -219,7 +220,7 @@ async def test_who_loses_the_lease_stops(house: House) -> None:
 
     house.meets = [wait]
     await process.make_pass()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await stopped.wait()
     await process.settled()
     assert (await process.find(begun.operation_id)).state is OperationState.PENDING
@@ -248,13 +249,13 @@ async def test_what_another_process_has_finished_since_the_look_at_the_queue_is_
     """Found with two manifests under chaos, seed 2: a collection that had succeeded was unknown."""
     one, other = house.process(), house.process()
     begun = await one.begin("count", tenant="default", arguments={"to": 1})
-    load = other._load
+    find = other._store.find
 
-    async def load_late(due: Due) -> Operation:
+    async def find_late(operation_id: str) -> Operation:
         await work(one)
-        return await load(due)
+        return await find(operation_id)
 
-    monkeypatch.setattr(other, "_load", load_late)
+    monkeypatch.setattr(other._store, "find", find_late)
     await work(other)
 
     assert (await one.find(begun.operation_id)).state is OperationState.SUCCEEDED
@@ -274,6 +275,152 @@ async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> N
         await process.begin("count", tenant="default", arguments={"to": 1})
     for kept in (second, third):
         assert not (await process.find(kept.operation_id)).finished
+
+
+async def test_unfinished_ones_do_not_hide_finished_ones_that_may_go() -> None:
+    """Only the 64 that are due first were looked at. Unfinished ones are due before finished
+    ones, so 64 that waited refused every other one, for days."""
+    house = House(manifest_operation_count_max=201)
+    process = house.process()
+    done = await process.begin("count", tenant="default", arguments={"to": 1})
+    await work(process)
+    for _ in range(200):
+        await process.begin("count", tenant="default", arguments={"to": 1})
+
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
+
+    with pytest.raises(NotFound):
+        await process.find(done.operation_id)
+    assert (await process.find(begun.operation_id)).state is OperationState.PENDING
+    with pytest.raises(Overloaded):
+        await process.begin("count", tenant="default", arguments={"to": 1})
+    house.world.clock.now += 1_000
+    await work(process)
+    await process.begin("count", tenant="default", arguments={"to": 1})
+
+
+@asynccontextmanager
+async def running(operations: Operations) -> AsyncIterator[None]:
+    task = asyncio.create_task(operations.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_operations_without_an_end_keep_no_other_one_waiting(house: House) -> None:
+    """Operations were tested one or two at a time: eight that went on at once, step by step, had
+    all places for as long as they lasted."""
+    process = house.process()
+    endless = [
+        await process.begin("count", tenant="acme", arguments={"to": 2**40}) for _ in range(100)
+    ]
+    async with running(process):
+        await until(lambda: len(house.seen) > 50)
+        one = await process.begin("count", tenant="default", arguments={"to": 3})
+        async with asyncio.timeout(60):
+            while not (await process.find(one.operation_id)).finished:
+                await asyncio.sleep(0)
+            # Nor do they starve each other.
+            for operation in endless:
+                while not (await process.find(operation.operation_id)).progress:
+                    await asyncio.sleep(0)
+
+
+async def test_one_that_is_alone_keeps_its_place_from_step_to_step(house: House) -> None:
+    process = house.process()
+    for _ in range(8):
+        await process.begin("count", tenant="acme", arguments={"to": 20})
+    await work(process)
+    assert len(house.seen) == 8 * 20
+
+
+async def test_steps_of_long_operations_keep_no_short_one_waiting(house: House) -> None:
+    process = house.process()
+    leave = asyncio.Event()
+
+    async def long(_: Context, __: Operation) -> Done:
+        await leave.wait()
+        return Done({})
+
+    process.register("long", long, long=True)
+    many = [await process.begin("long", tenant="acme") for _ in range(200)]
+    await process.make_pass()
+    one = await process.begin("count", tenant="default", arguments={"to": 1})
+    await process.make_pass()
+    async with asyncio.timeout(60):
+        while not (await process.find(one.operation_id)).finished:
+            await asyncio.sleep(0)
+    leave.set()
+    async with running(process), asyncio.timeout(60):
+        for operation in many:
+            while not (await process.find(operation.operation_id)).finished:
+                await asyncio.sleep(0)
+
+
+async def test_where_only_one_kind_may_go_on_the_others_end_with_their_step(house: House) -> None:
+    process = house.process()
+
+    async def mend(_: Context, __: Operation) -> Done:
+        return Done({})
+
+    process.register("mend", mend, endless=True)
+    for _ in range(20):
+        await process.begin("count", tenant="acme", arguments={"to": 2**40})
+    async with running(process):
+        await until(lambda: len(house.seen) > 50)
+        process.only = "mend"
+        one = await process.begin("mend", tenant="default")
+        async with asyncio.timeout(60):
+            while not (await process.find(one.operation_id)).finished:
+                await asyncio.sleep(0)
+        await until(lambda: not process._working)
+        done = len(house.seen)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(house.seen) == done
+        process.only = None
+        process.wake()
+        await until(lambda: len(house.seen) > done)
+
+
+async def test_what_another_process_works_on_is_asked_for_once_in_an_interval(
+    house: House,
+) -> None:
+    """Who found it leased looked at the queue again at once, and found it again: without a pause,
+    for as long as the other process had it."""
+    one, other = house.process(), house.process()
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        entered.set()
+        await leave.wait()
+
+    house.meets = [wait]
+    begun = await one.begin("count", tenant="default", arguments={"to": 1})
+    await one.make_pass()
+    await entered.wait()
+    asked = 0
+    hold = house.world.coordination.hold
+
+    async def counted(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await hold(*arguments)
+
+    house.world.coordination.hold = counted  # type: ignore[method-assign, assignment]
+    async with running(other):
+        await until(lambda: asked > 0)
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert asked == 1
+        house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): None}))
+        house.world.clock.now += 1_000
+        other.wake()
+        await until(lambda: asked == 2)
+    leave.set()
+    await one.settled()
 
 
 async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: House) -> None:
