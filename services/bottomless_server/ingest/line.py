@@ -147,7 +147,7 @@ def _name_of(promise: Promise) -> str | bytes | None:
     identity = promise.identity
     if identity is None:
         return None
-    return identity.key_hash if isinstance(identity, WithKey) else identity.producer_id
+    return identity.key_hash if isinstance(identity, WithKey) else identity.line_id
 
 
 def _key_of(promise: Promise) -> bytes | None:

@@ -16,7 +16,7 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.ingest.appender import Appender, StateChange
+from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.commit_parts import is_of_parts
 from bottomless_server.ingest.core.producer_changes import (
     forget,
@@ -79,9 +79,11 @@ class ProducerRoutes:
         producer_id = parse_reference(p)
         if await read_body(request.scope, request.receive, KIB):
             raise InvalidRequest("there is no body here", code=Code.VALIDATION_FAILED)
-        appender = await self._change(
-            request, s, lambda tracking, now: raise_epoch(tracking, producer_id, now)
-        )
+        appender = await self._find(request, s)
+        self._appends.require_disk()
+        # After a crash between the two the epoch is raised, and nobody was told the last number.
+        await appender.change(lambda tracking, now: raise_epoch(tracking, producer_id, now))
+        await self._appends.settle_commits(appender, producer_id)
         return _answer(appender, producer_id)
 
     async def forget(self, s: str, p: str, request: Request) -> Response:
@@ -94,12 +96,6 @@ class ProducerRoutes:
         await self._appends.drop_damaged_plan(appender.stream_id, producer_id)
         await appender.change(lambda tracking, now: forget(tracking, producer_id, now))
         return Response(status_code=204, headers={"stream-id": appender.stream_id})
-
-    async def _change(self, request: Request, s: str, change: StateChange) -> Appender:
-        appender = await self._find(request, s)
-        self._appends.require_disk()
-        await appender.change(change)
-        return appender
 
     async def _find(self, request: Request, s: str) -> Appender:
         return await self._appends.find(full_name_of(request.scope, s))

@@ -132,6 +132,7 @@ class Appends:
         self.counts = AppendCounts()
         self.drop_damaged_plan = staged.drop_damaged_plan
         self._commits = StagedCommits(staged, clocks, settings.group_bytes_max, self.room.hold)
+        self.settle_commits = self._commits.settle
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._draining = False

@@ -30,10 +30,10 @@ never a repeat. To forget the producer ends that, and stores all of it anew.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -83,7 +83,7 @@ class StagedCommits:
         self._group_size_max = group_size_max
         self._room = room
         self._turns: dict[tuple[StreamId, str], _Turn] = {}
-        self._running: set[asyncio.Task[Appended]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def commit(
         self, appender: Appender, promise: Promise, staged_ids: Sequence[str]
@@ -98,17 +98,47 @@ class StagedCommits:
             raise bad_header("txn-number", "it goes with staged batches, and is missing")
         if len(self._running) >= _TURN_COUNT_MAX:
             raise Unavailable("too many commits", code=Code.OVERLOADED, retry_after_seconds=1)
-        # Goes on when the client leaves: its parts must not mix with those of a repeat.
-        work = asyncio.create_task(
+        return await self._to_the_end(
             self._in_turn(
                 appender,
                 asked.producer_id,
                 lambda: self._decided(appender, asked, promise, staged_ids),
             )
         )
-        self._running.add(work)
-        work.add_done_callback(self._ended)
-        return await asyncio.shield(work)
+
+    async def settle(self, appender: Appender, producer_id: str) -> None:
+        """Return when no commit of a producer is open; asked after its epoch was raised, since from
+        then on none can be begun under an older one.
+
+        Whose last number is asked for then goes on after it. A commit that is open would become
+        whole later, under a number that its next writer takes for free.
+
+        Raises:
+            StoreError: one is open and cannot be finished now, or its rest is lost; the epoch is
+                raised, so the outcome is unknown.
+        """
+        try:
+            if self._is_open(appender, producer_id):
+                await self._to_the_end(
+                    self._in_turn(
+                        appender, producer_id, lambda: self._settle_alone(appender, producer_id)
+                    )
+                )
+        except StoreError as error:
+            error.outcome = Outcome.UNKNOWN
+            raise
+
+    def _is_open(self, appender: Appender, producer_id: str) -> bool:
+        if open_commit(appender.tracking, producer_id) is not None:
+            return True
+        plan = self._batches.plan(appender.stream_id, producer_id)
+        return plan is not None and progress(plan, appender.tracking).start > 0
+
+    async def _settle_alone(self, appender: Appender, producer_id: str) -> None:
+        await self._finish_alone(appender, producer_id)
+        begun = open_commit(appender.tracking, producer_id)
+        if begun is not None:
+            raise rest_not_found(begun.part_count)
 
     async def stop(self) -> None:
         """Return when no commit is under way."""
@@ -144,7 +174,14 @@ class StagedCommits:
             asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
             await self._finish_plan(appender, asked, Promise(asked), plan)
 
-    def _ended(self, work: asyncio.Task[Appended]) -> None:
+    async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Goes on when the client leaves: parts of a commit must not mix with those of a repeat."""
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, work: asyncio.Task[Any]) -> None:
         self._running.discard(work)
         if not work.cancelled():
             # Looked at here, since nobody may be waiting for it any more.
@@ -274,11 +311,8 @@ class StagedCommits:
             part = [by_id[staged_id] for staged_id in plan.parts[number]]
             try:
                 answer = await self._append(appender, numbered, part)
-                if number and answer.replayed:
-                    raise WrongOffset(
-                        "another commit has taken the number of a part",
-                        code=Code.PRODUCER_SEQUENCE_OVERLAP,
-                    )
+                if answer.replayed:
+                    return _stored_meanwhile(number, answer, batches)
             except StoreError as error:
                 if number:
                     # Of the whole commit something is stored, whatever became of this part.
@@ -302,6 +336,19 @@ class StagedCommits:
         async with self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS):
             frames = await self._batches.read(appender.stream_id, part)
             return await appender.append(_append_of(frames, promise))
+
+
+def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBatch]) -> Appended:
+    """Of a commit whose number was stored in one piece while its first part waited for room.
+
+    Raises:
+        WrongOffset: parts of it are stored as well.
+    """
+    if number:
+        raise WrongOffset(
+            "another commit has taken the number of a part", code=Code.PRODUCER_SEQUENCE_OVERLAP
+        )
+    return answer._replace(duplicates=sum(batch.record_count for batch in batches))
 
 
 def _append_of(frames: tuple[Frame, ...], promise: Promise) -> Append:

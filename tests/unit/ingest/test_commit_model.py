@@ -5,17 +5,22 @@ The checks before were blind in three ways. Handovers had no staged commit; kill
 the same node, where the plan lay; and numbers were always far apart, as Spark's are, so that
 no commit met a part of another.
 
+They were blind in a fourth way: nothing happened while a part waited. So between any two parts
+the producer's epoch is raised, or its number is stored in one piece, or it writes in another mode.
+
 The model knows what a writer knows: it repeats the number of what it was not told the outcome
-of, and takes the next number only then. In the end each record is stored exactly once.
+of, and takes the next number only then. Who raised the epoch goes on after the last number that
+the answer says, and what was under way is stored if that number is its own, and never else. In
+the end each record is stored exactly once.
 """
 
 import asyncio
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +31,18 @@ from hypothesis import strategies as st
 
 from bottomless.model.limits import KIB
 from bottomless_server.ingest import staged as staged_module
-from unit.ingest.house import ROUTE, STREAM, House
+from bottomless_server.ingest import staged_commits
+from bottomless_server.ingest.core.commit_parts import identity_of
+from bottomless_server.ingest.core.promises import FromProducer
+from bottomless_server.ingest.core.staged import Plan
+from bottomless_server.ingest.staged_commits import StagedCommits
+from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually
 from unit.ingest.test_staged import commit, stage, staged_of
 
 SETTINGS: dict[str, Any] = {"ingest_group_bytes_max": 4 * KIB}
 PADDING = "x" * 3 * KIB
 """Two records of it do not go into one part."""
+PRODUCERS = f"/v1/streams/{NAME}/producers"
 _TRIES = 8
 
 
@@ -44,6 +55,9 @@ class Writer:
     """Records of a commit whose outcome is not known, under `number`."""
     told: dict[int, list[str]] = field(default_factory=dict)
     """What was answered 200, by number."""
+    epoch: int = 0
+    is_fencing: bool = False
+    """Its epoch was raised, perhaps, and nobody knows the last number yet."""
 
 
 class World:
@@ -53,6 +67,10 @@ class World:
         self.houses = [house]
         self.directories = {name: directory / name for name in "ab"}
         self.writers = [Writer("one"), Writer("two")]
+        self.gone: dict[str, Writer] = {}
+        """Those that write in another mode by now."""
+        self.others: list[str] = []
+        """What they stored in it."""
         self.seen: dict[int, str] = {}
 
     async def look(self) -> None:
@@ -67,15 +85,99 @@ class World:
             assert self.seen.setdefault(row["offset"], value) == value
 
     async def commit(self, which: int, parts: int, cut: int | None) -> None:
-        writer = self.writers[which]
-        if not writer.pending:
-            writer.pending = [f"{writer.name}:{writer.number}:{n}:" for n in range(parts)]
+        writer = await self.unfenced(which)
+        self.begin(writer, parts)
         with broken_after(self.house, cut):
             await self.attempt(writer, backwards=False)
 
+    def begin(self, writer: Writer, parts: int) -> None:
+        if not writer.pending:
+            at = f"{writer.name}:{writer.epoch}.{writer.number}"
+            writer.pending = [f"{at}:{n}:" for n in range(parts)]
+
+    async def unfenced(self, which: int) -> Writer:
+        writer = self.writers[which]
+        for _ in range(_TRIES):
+            if not writer.is_fencing:
+                return writer
+            await self.fence(which)
+        raise AssertionError(f"{writer.name} was never fenced")
+
+    async def fence(self, which: int, cut: int | None = None) -> None:
+        """A new instance of a writer raises the epoch and takes over where the answer says."""
+        writer = self.writers[which]
+        writer.is_fencing = True
+        with broken_after(self.house, cut):
+            answer = await self.house.client.post(f"{PRODUCERS}/{writer.name}/epoch")
+        if answer.status_code != 200:
+            assert answer.json()["code"] in {"storage-failed", "staged-not-found"}, answer.text
+            assert answer.json()["outcome"] == "unknown"
+            return
+        self.take_over(writer, answer)
+
+    def take_over(self, writer: Writer, answer: httpx.Response) -> None:
+        assert answer.status_code == 200, answer.text
+        writer.epoch, last = answer.json()["epoch"], answer.json()["last_seq"]
+        writer.is_fencing = False
+        if last is not None and last >= writer.number:
+            assert last == writer.number
+            writer.told[last] = writer.pending
+            writer.number += 1
+        writer.pending = []
+
+    async def fenced_between(self, which: int, parts: int, waits: int) -> None:
+        """The epoch is raised while a part of the old writer's commit waits."""
+        writer = await self.unfenced(which)
+        before = writer.epoch
+        self.begin(writer, parts)
+        async with waiting_before(self.house, waits) as waited:
+            old = asyncio.create_task(self.send(writer.name, writer.number, writer.pending, before))
+            if await waited(old):
+                url = f"{PRODUCERS}/{writer.name}"
+                fence = asyncio.create_task(self.house.client.post(f"{url}/epoch"))
+                await eventually(lambda: fence.done() or self.epoch_of(writer) > before)
+        answered = await old
+        if waited.count <= waits:
+            # It had no such part: an old writer that was not disturbed.
+            writer.told[writer.number] = writer.pending
+            writer.pending, writer.number = [], writer.number + 1
+            assert answered.status_code == 200, answered.text
+            return
+        self.take_over(writer, await fence)
+        assert answered.status_code == 200 or answered.json()["code"] == "producer-fenced"
+
+    def epoch_of(self, writer: Writer) -> int:
+        known = self.house.appender.tracking.producers.get(writer.name)
+        return 0 if known is None else known.epoch
+
+    async def beside(self, which: int, parts: int, waits: int, header: str) -> None:
+        """Another request of the writer is answered while a part of its commit waits."""
+        writer = await self.unfenced(which)
+        self.begin(writer, parts)
+        value = f"{writer.name}:{writer.epoch}.{writer.number}:beside:"
+        number = 0 if header == "producer-seq" else writer.number
+        async with waiting_before(self.house, waits) as waited:
+            sent = self.send(writer.name, writer.number, writer.pending, writer.epoch)
+            staged = asyncio.create_task(sent)
+            plain = await self.one(writer, value, header, number) if await waited(staged) else None
+        answer = await staged
+        if plain is not None and plain.status_code == 200 and plain.json()["count"]:
+            if header == "producer-seq":
+                # From now on it writes in another mode, and nothing of its commit is stored.
+                assert answer.json()["code"] == "producer-mode-conflict", answer.text
+                self.others += [value]
+                self.writers[which] = Writer(f"{writer.name}.")
+                self.gone[writer.name] = writer
+                return
+            assert answer.json()["count"] == 0, answer.text
+            writer.pending = [value]
+        assert answer.status_code == 200, answer.text
+        writer.told[writer.number] = writer.pending
+        writer.pending, writer.number = [], writer.number + 1
+
     async def finish(self, which: int) -> None:
         """Ask until it is answered, with the same records in other pieces."""
-        writer = self.writers[which]
+        writer = await self.unfenced(which)
         for _ in range(_TRIES):
             if not writer.pending:
                 return
@@ -84,36 +186,40 @@ class World:
 
     async def attempt(self, writer: Writer, *, backwards: bool) -> None:
         records = writer.pending[::-1] if backwards else writer.pending
-        answer = await self.send(writer.name, writer.number, records)
+        answer = await self.send(writer.name, writer.number, records, writer.epoch)
         if answer.status_code == 200:
             writer.told[writer.number] = writer.pending
             writer.pending, writer.number = [], writer.number + 1
             return
         assert answer.json()["code"] in {"storage-failed", "staged-not-found"}, answer.text
 
-    async def send(self, name: str, number: int, records: list[str]) -> httpx.Response:
+    async def send(self, name: str, number: int, records: list[str], epoch: int) -> httpx.Response:
         ids = [await stage(self.house, record + PADDING) for record in records]
-        return await commit(self.house, *ids, number=number, producer=name)
+        told = {"producer_epoch": str(epoch)}
+        return await commit(self.house, *ids, number=number, producer=name, **told)
+
+    async def one(self, writer: Writer, value: str, header: str, number: int) -> httpx.Response:
+        """A record that is no staged commit."""
+        named = {"producer-id": writer.name, "producer-epoch": str(writer.epoch)}
+        return await self.house.client.post(
+            ROUTE, json={"records": [{"value": value}]}, headers={**named, header: str(number)}
+        )
 
     async def repeat(self, which: int, back: int) -> None:
-        writer = self.writers[which]
+        writer = await self.unfenced(which)
         if writer.pending or back > len(writer.told):
             return
         number = writer.number - back
-        answer = await self.send(writer.name, number, writer.told[number][::-1])
+        answer = await self.send(writer.name, number, writer.told[number][::-1], writer.epoch)
         assert answer.status_code == 200, answer.text
         assert answer.json()["count"] == 0
         assert answer.headers["idempotent-replayed"] == "true"
 
     async def plain(self, which: int) -> None:
         """An append that is no commit of staged batches takes the same numbers."""
-        writer = self.writers[which]
-        value = f"{writer.name}:{writer.number}:0:"
-        answer = await self.house.client.post(
-            ROUTE,
-            json={"records": [{"value": value}]},
-            headers={"producer-id": writer.name, "txn-number": str(writer.number)},
-        )
+        writer = await self.unfenced(which)
+        value = f"{writer.name}:{writer.epoch}.{writer.number}:0:"
+        answer = await self.one(writer, value, "txn-number", writer.number)
         if writer.pending:
             # It may be begun, and then nothing else has its number, or be finished by now.
             if answer.status_code == 200:
@@ -156,13 +262,14 @@ class World:
         self.houses.append(self.house)
 
     async def check(self) -> None:
-        for which, writer in enumerate(self.writers):
+        for which in range(len(self.writers)):
             await self.finish(which)
-            assert writer.number == len(writer.told)
+            assert sorted(self.writers[which].told) == list(range(self.writers[which].number))
         await self.look()
         assert sorted(self.seen) == list(range(len(self.seen)))
-        told = [records for writer in self.writers for records in writer.told.values()]
-        promised = [record for records in told for record in records]
+        writers = [*self.writers, *self.gone.values()]
+        told = [records for writer in writers for records in writer.told.values()]
+        promised = [record for records in told for record in records] + self.others
         assert sorted(self.seen.values()) == sorted(promised)
 
 
@@ -185,6 +292,38 @@ def broken_after(house: House, parts: int | None) -> Iterator[None]:
         yield
 
 
+class Waited:
+    """Whether some part of a commit has come to the place where it waits."""
+
+    def __init__(self, waits: int) -> None:
+        self.count = 0
+        self._waits = waits
+
+    async def __call__(self, commit: "asyncio.Task[Any]") -> bool:
+        await eventually(lambda: self.count > self._waits or commit.done())
+        return self.count > self._waits
+
+
+@asynccontextmanager
+async def waiting_before(house: House, parts: int) -> AsyncIterator[Waited]:
+    """The part after so many others is not read before the end of this; what comes later is."""
+    batches, waited, go = staged_of(house), Waited(parts), asyncio.Event()
+    read = batches.read
+
+    async def waiting(*arguments: Any) -> Any:
+        waited.count += 1
+        if waited.count == parts + 1:
+            await go.wait()
+        return await read(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "read", waiting)
+        try:
+            yield waited
+        finally:
+            go.set()
+
+
 which = st.integers(0, 1)
 steps = st.lists(
     st.one_of(
@@ -193,6 +332,15 @@ steps = st.lists(
         st.tuples(st.just("finish"), which),
         st.tuples(st.just("repeat"), which, st.integers(1, 3)),
         st.tuples(st.just("plain"), which),
+        st.tuples(st.just("fence"), which, st.sampled_from([None, None, 0, 1])),
+        st.tuples(st.just("fenced_between"), which, st.integers(1, 4), st.integers(0, 3)),
+        st.tuples(
+            st.just("beside"),
+            which,
+            st.integers(1, 4),
+            st.integers(0, 3),
+            st.sampled_from(["txn-number", "txn-number", "producer-seq"]),
+        ),
         st.tuples(st.just("crash")),
         st.tuples(st.just("handover"), st.booleans()),
     ),
@@ -202,6 +350,11 @@ steps = st.lists(
 Played = list[tuple[Any, ...]]
 CUT_OFF: Played = [("commit", 0, 3, 1), ("handover", False)]
 CUT_OFF_FOR_LONGER: Played = [("commit", 0, 3, 1), ("handover", True), ("finish", 0)]
+FENCED: Played = [("fenced_between", 0, 3, 0), ("commit", 0, 1, None)]
+FENCED_LATER: Played = [("fenced_between", 0, 3, 1), ("commit", 0, 1, None)]
+FENCED_WHILE_CUT_OFF: Played = [("commit", 0, 3, 1), ("fence", 0, 0), ("commit", 0, 2, None)]
+IN_ONE_PIECE: Played = [("beside", 0, 3, 0, "txn-number")]
+IN_ANOTHER_MODE: Played = [("beside", 0, 3, 0, "producer-seq")]
 CONSECUTIVE: Played = [("commit", 0, 3, None), ("commit", 0, 1, None)]
 
 
@@ -226,6 +379,11 @@ async def play(directory: Path, played: Played) -> None:
 @example(CUT_OFF)
 @example(CUT_OFF_FOR_LONGER)
 @example(CONSECUTIVE)
+@example(FENCED)
+@example(FENCED_LATER)
+@example(FENCED_WHILE_CUT_OFF)
+@example(IN_ONE_PIECE)
+@example(IN_ANOTHER_MODE)
 @given(steps)
 def test_every_record_of_a_commit_is_stored_once_whatever_happens_between_its_parts(
     played: Played,
@@ -234,3 +392,32 @@ def test_every_record_of_a_commit_is_stored_once_whatever_happens_between_its_pa
         # Here the steps say when a commit goes on, and no clock.
         patch.setattr(staged_module, "SWEEP_SECONDS", 1e6)
         asyncio.run(play(Path(directory), played))
+
+
+def decided_by_itself(plan: Plan, number: int, asked: FromProducer) -> FromProducer:
+    return replace(identity_of(plan, number, asked), part_of=None)
+
+
+async def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("played", [FENCED, IN_ANOTHER_MODE])
+async def test_without_a_look_at_the_whole_commit_a_part_is_stored_that_the_last_will_not_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: Played
+) -> None:
+    """Must fail: the guard is taken out, and a part is decided by its own name alone."""
+    monkeypatch.setattr(staged_module, "SWEEP_SECONDS", 1e6)
+    monkeypatch.setattr(staged_commits, "identity_of", decided_by_itself)
+    with pytest.raises(AssertionError):
+        await play(tmp_path, played)
+
+
+async def test_without_finishing_it_first_a_fence_names_a_number_that_is_taken_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Must fail: the guard is taken out, and the fence is answered while a commit is open."""
+    monkeypatch.setattr(staged_module, "SWEEP_SECONDS", 1e6)
+    monkeypatch.setattr(StagedCommits, "settle", nothing)
+    with pytest.raises(AssertionError):
+        await play(tmp_path, FENCED_WHILE_CUT_OFF)

@@ -375,6 +375,61 @@ async def test_no_plain_append_gets_in_between_the_parts_of_a_commit(
     assert refused.json()["expected_seq"] == 7
 
 
+async def raise_epoch(house: House) -> httpx.Response:
+    return await house.client.post(f"/v1/streams/{NAME}/producers/job/epoch")
+
+
+async def test_a_fence_finishes_what_is_begun_before_it_names_the_last_number(house: House) -> None:
+    """The checks before were blind: they raised epochs of producers that had no commit open."""
+    ids = await cut_off(house, 1)
+    raised = (await raise_epoch(house)).json()
+
+    assert (raised["epoch"], raised["last_seq"], raised["mode"]) == (1, 7, "txn")
+    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
+    assert files(house) == []
+    assert problem(await commit(house, *ids)) == (409, "producer-fenced")
+    later = await commit(house, await stage(house, "new"), number=8, producer_epoch="1")
+    assert later.json()["count"] == 1
+
+
+async def test_no_last_number_is_named_where_the_rest_of_a_commit_is_lost(house: House) -> None:
+    await cut_off(house, 1)
+    staged_of(house)._streams[STREAM].plans.clear()
+    refused = await raise_epoch(house)
+
+    assert problem(refused) == (404, "staged-not-found")
+    assert (refused.json()["outcome"], refused.json()["stored_parts"]) == ("unknown", 1)
+    path = f"/v1/streams/{NAME}/producers/job"
+    assert (await house.client.get(path)).json()["epoch"] == 1
+    assert (await house.client.delete(path)).status_code == 204
+    assert (await raise_epoch(house)).json()["last_seq"] is None
+
+
+async def test_a_commit_whose_number_is_stored_in_one_piece_meanwhile_is_a_repeat(
+    house: House,
+) -> None:
+    """A client whose first try timed out sends less the second time."""
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    read = staged_of(house).read
+
+    async def beside(*arguments: Any) -> Any:
+        patch.undo()
+        one = {"producer-id": "job", "txn-number": "7"}
+        stored = await house.append_raw(b'{"records": [{"value": "plain"}]}', **one)
+        assert stored.status_code == 200
+        return await read(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_of(house), "read", beside)
+        answer = await commit(house, *ids)
+
+    assert answer.headers["idempotent-replayed"] == "true"
+    assert (answer.json()["first_offset"], answer.json()["next_offset"]) == (0, 1)
+    assert (answer.json()["count"], answer.json()["duplicates"]) == (0, 3)
+    assert await house.values() == [b"plain"]
+    assert files(house) == []
+
+
 async def test_forgetting_its_producer_ends_a_commit_that_was_cut_off(house: House) -> None:
     await cut_off(house, 1)
     path = f"/v1/streams/{NAME}/producers/job"

@@ -91,7 +91,7 @@ def identity_of(plan: Plan, number: int, asked: FromProducer) -> FromProducer:
     if number == len(plan.parts) - 1:
         return replace(asked, parts_before=number)
     name = name_of_parts(plan.producer_id)
-    return FromProducer(name, plan.number, AppendMode.TRANSACTION, number)
+    return FromProducer(name, plan.number, AppendMode.TRANSACTION, number, part_of=asked)
 
 
 def _progress_by_numbers(plan: Plan, tracking: Tracking) -> Progress:

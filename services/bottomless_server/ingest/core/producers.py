@@ -24,7 +24,6 @@ from bottomless.errors import (
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.core.commit_parts import (
     OpenCommit,
-    is_of_parts,
     open_commit,
 )
 from bottomless_server.ingest.core.intake import Append
@@ -131,14 +130,14 @@ def _decide_key(tracking: Tracking, append: Append, asked: WithKey, now: int) ->
 def _decide_producer(
     tracking: Tracking, append: Append, asked: FromProducer, next_offset: int
 ) -> New | Appended:
+    if asked.part_of is not None:
+        return _decide_part(tracking, append, asked.number, asked.part_of, next_offset)
     known = tracking.producers.get(asked.producer_id)
     if known is not None:
         _check_known(known, asked)
-    if is_of_parts(asked.producer_id):
-        return _decide_part(known, asked)
     if asked.mode is AppendMode.TRANSACTION:
         return _decide_transaction(tracking, known, append, asked, next_offset)
-    if known is not None and known.mode is AppendMode.PLAIN:
+    if known is None or known.mode is AppendMode.PLAIN:
         # It has no number yet, but a commit of several parts may be on its way to one.
         _check_not_open(open_commit(tracking, asked.producer_id), asked.number)
     if asked.mode is AppendMode.STRICT:
@@ -219,33 +218,50 @@ def _decide_transaction(
     asked: FromProducer,
     next_offset: int,
 ) -> New | Appended:
-    last = None if known is None else known.last_sequence
-    if known is None or last is None or asked.number > last:
-        begun = open_commit(tracking, asked.producer_id)
-        if asked.parts_before:
-            _check_last_part(begun, asked)
-        else:
-            _check_not_open(begun, asked.number)
-        return New()
+    if known is not None and _is_past(known, asked.number):
+        return _decide_past(known, append, asked.number, next_offset)
+    begun = open_commit(tracking, asked.producer_id)
+    if asked.parts_before:
+        _check_last_part(begun, asked)
+    else:
+        _check_not_open(begun, asked.number)
+    return New()
+
+
+def _is_past(known: Producer, number: int) -> bool:
+    return known.last_sequence is not None and number <= known.last_sequence
+
+
+def _decide_past(known: Producer, append: Append, number: int, next_offset: int) -> Appended:
+    """Of a number that is not above the last one of its producer."""
     for found in known.appends:
-        if found.sequence == asked.number:
+        if found.sequence == number:
             return _repeat_of(found, append)
-    if known.appends and asked.number > known.appends[0].sequence:
+    if known.appends and number > known.appends[0].sequence:
         # What was stored since is remembered, and this is not among it.
         raise _conflict(
             Code.PRODUCER_SEQUENCE_OVERLAP,
             "this number was passed over, and nothing is stored under it",
-            last_seq=last,
+            last_seq=known.last_sequence,
         )
     return _too_old(append, next_offset)
 
 
-def _decide_part(known: Producer | None, asked: FromProducer) -> New:
-    """Of the parts of a commit each follows the one before it."""
-    stored = 0
-    if known is not None and known.epoch == asked.epoch and known.last_sequence is not None:
-        stored = known.last_sequence + 1
-    if asked.number != stored:
+def _decide_part(
+    tracking: Tracking, append: Append, number: int, whole: FromProducer, next_offset: int
+) -> New | Appended:
+    """Of the parts before the last: each follows the one before it, and none is stored that the
+    last one would not follow. What its producer is may have changed while it waited for room: a
+    fence, another mode, or the same number in one piece."""
+    known = tracking.producers.get(whole.producer_id)
+    if known is not None:
+        _check_known(known, whole)
+        if _is_past(known, whole.number):
+            return _decide_past(known, append, whole.number, next_offset)
+    begun = open_commit(tracking, whole.producer_id)
+    if begun is not None and begun.number != whole.number:
+        raise unfinished(begun.number, whole.number)
+    if number != (0 if begun is None else begun.part_count):
         raise _other_part()
     return New()
 

@@ -38,6 +38,13 @@ class FromProducer:
     """An unknown producer may begin with any number."""
     parts_before: int = 0
     """TRANSACTION: how many parts of the same commit must be stored already (commit_parts.py)."""
+    part_of: "FromProducer | None" = None
+    """What this is a part of, as it was asked: the part is decided as all of it would be."""
+
+    @property
+    def line_id(self) -> str:
+        """Whose appends wait for each other: those of a producer, and parts of its commits."""
+        return self.producer_id if self.part_of is None else self.part_of.producer_id
 
 
 @dataclass(frozen=True, slots=True)
