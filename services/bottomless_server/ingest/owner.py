@@ -70,7 +70,9 @@ class Claim:
         term = self._owner.lease.term
         if not self._fenced and term != self._term:
             record = await self._owner.load(self.stream_id)
-            self._fenced = record.epoch != self.epoch
+            if record.epoch != self.epoch:
+                # Never the other way: a reservation may have heard more while this was read.
+                self._fenced = True
         if self._fenced:
             raise Fenced("the stream is owned by a newer epoch")
         self._term = term

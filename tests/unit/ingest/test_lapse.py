@@ -16,6 +16,7 @@ import pytest
 
 from bottomless.coordination.base import CoordinationUnknown, Hold
 from bottomless.errors import Fenced
+from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.streams import node_key
 from bottomless_server.ingest import lease as lease_module
@@ -34,18 +35,19 @@ async def take_over(house: House) -> None:
     assert home is not None
     assert await house.coordination.get(node_key(home)) is None
 
-    def taken(record: StreamRecord) -> StreamRecord:
-        return replace(
-            record,
-            epoch=record.epoch + 1,
-            version=record.version + 1,
-            home=None,
-            owner_url=None,
-            dirty=False,
-            published_next=record.reserved_next,
-        )
-
     await house.streams.update(STREAM, taken)
+
+
+def taken(record: StreamRecord) -> StreamRecord:
+    return replace(
+        record,
+        epoch=record.epoch + 1,
+        version=record.version + 1,
+        home=None,
+        owner_url=None,
+        dirty=False,
+        published_next=record.reserved_next,
+    )
 
 
 async def succeeded(house: House, tmp_path: Path) -> House:
@@ -273,6 +275,31 @@ async def test_without_that_fence_it_acknowledges_what_will_be_lost(
     answer = await house.append("after the fence")
 
     assert (answer.status_code, answer.json()["first_offset"]) == (200, before)
+
+
+async def test_a_fence_that_was_heard_is_not_taken_back_by_an_older_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checks before were blind: nothing was heard while a confirmation was on its way."""
+    await house.append("a")
+    claim = house.appender.claim
+    house.time.sleep(13_000, unseen=True)
+    await house.lease.renew()
+    assert not claim.held, "it is to be confirmed"
+    load = claim._owner.load
+
+    async def heard_meanwhile(stream_id: StreamId) -> StreamRecord:
+        before = await load(stream_id)
+        # Only where Valkey's clock steps the lease is gone within one question.
+        await house.streams.update(STREAM, taken)
+        with pytest.raises(Fenced):
+            await claim.reserve(claim.reserved_next + 1)
+        return before
+
+    monkeypatch.setattr(claim._owner, "load", heard_meanwhile)
+    with pytest.raises(Fenced):
+        await claim.confirm()
+    assert not claim.held
 
 
 async def test_one_unexpected_exception_does_not_end_the_renewal_of_the_lease(
