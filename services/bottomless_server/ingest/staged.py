@@ -217,6 +217,12 @@ class StagedBatches:
             bool(held.damaged_plans) or any(map(is_begun, held.plans.values()))
         )
 
+    def record_count(self, stream_id: StreamId, staged_ids: Sequence[str]) -> int:
+        """Records of those batches that are here."""
+        held = self._streams.get(stream_id) or _OfStream()
+        found = (held.batches.get(staged_id) for staged_id in staged_ids)
+        return sum(batch.record_count for batch in found if batch is not None)
+
     async def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
         """Write a plan in place of the producer's earlier one; its batches are pinned and stay.
 

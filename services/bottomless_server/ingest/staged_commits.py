@@ -46,8 +46,8 @@ from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core.commit_parts import (
     identity_of,
     open_commit,
+    parts_before,
     progress,
-    stored_parts,
 )
 from bottomless_server.ingest.core.intake import Append
 from bottomless_server.ingest.core.producer_changes import note
@@ -221,7 +221,7 @@ class StagedCommits:
             if plan.epoch is None:
                 # Its parts have numbers of the producer, which say nothing of what is whole.
                 raise unfinished(plan.number, asked.number)
-        repeated = self._repeated(appender, asked, promise)
+        repeated = self._repeated(appender, asked, promise, staged_ids)
         if repeated is not None:
             over = plan if plan is not None and plan.number == asked.number else None
             ids = staged_ids if over is None else [*over.staged_ids, *staged_ids]
@@ -245,9 +245,10 @@ class StagedCommits:
         return answer
 
     def _repeated(
-        self, appender: Appender, asked: FromProducer, promise: Promise
+        self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
     ) -> Appended | None:
-        """What the original of a repeat was answered, None if this is none.
+        """What the original of a repeat was answered, None if this is none. Where not all of its
+        parts are remembered its first offset is not, and the duplicates are what this one names.
 
         Raises:
             StoreError: the producer may not append this; or another owns the stream.
@@ -261,19 +262,22 @@ class StagedCommits:
         known = tracking.producers.get(asked.producer_id)
         appends = () if known is None else known.appends
         last = next((one for one in appends if one.sequence == asked.number), None)
-        stored = stored_parts(tracking, asked.producer_id, asked.number)
         verdict = known_of(
             tracking,
             Append(0, 0, 0, promise=promise),
             appender.log.next_offset,
             self._clocks.wall(),
         )
-        if not isinstance(verdict, Appended) or last is None:
-            return verdict if isinstance(verdict, Appended) else None
-        whole = not stored or stored[0].sequence == 0
+        if not isinstance(verdict, Appended):
+            return None
+        before = None if last is None else parts_before(tracking, asked.producer_id, last)
+        if last is None or before is None:
+            named = self._batches.record_count(appender.stream_id, staged_ids)
+            end = appender.log.next_offset
+            return Appended(None, end, None, 0, named, replayed=True)
+        stored = (*before, last)
         return verdict._replace(
-            first_offset=(*stored, last)[0].first_offset if whole else None,
-            duplicates=sum(one.record_count for one in (*stored, last)),
+            first_offset=stored[0].first_offset, duplicates=sum(one.record_count for one in stored)
         )
 
     async def _finish_plan(

@@ -314,6 +314,17 @@ def test_a_transaction_number_that_was_passed_over_is_refused_as_long_as_that_is
     assert stream.send(transaction(5)).first_offset is None
 
 
+def test_a_transaction_number_below_the_first_is_refused_as_long_as_all_are_known() -> None:
+    """Nothing can be stored under it; the checks before looked at numbers in between only."""
+    stream = Stream()
+    for number in (4, 5, 6, 7):
+        stream.send(transaction(number))
+    code, facts = stream.refused(transaction(3))
+    assert (code, facts["last_seq"]) == (Code.PRODUCER_SEQUENCE_OVERLAP, 7)
+    stream.send(transaction(8))
+    assert stream.send(transaction(3)).replayed, "an earlier one may be forgotten by now"
+
+
 def test_a_key_gets_the_same_answer_for_the_same_body() -> None:
     stream = Stream()
     first = stream.send(keyed(b"k"))

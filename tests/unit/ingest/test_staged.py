@@ -348,6 +348,41 @@ async def test_what_is_too_large_for_one_append_takes_one_number_as_any_other(
     assert (other.json()["first_offset"], other.json()["count"]) == (3, 1)
 
 
+async def large(house: House, number: int, parts: int) -> httpx.Response:
+    ids = [await stage(house, f"{part}{LARGE}") for part in range(parts)]
+    return await commit(house, *ids, number=number)
+
+
+def placed(answer: httpx.Response) -> tuple[int | None, ...]:
+    body = answer.json()
+    assert body["count"] == 0, "it is a repeat"
+    return tuple(body[name] for name in ("first_offset", "next_offset", "duplicates"))
+
+
+async def test_a_repeat_names_its_first_record_or_says_that_this_is_forgotten(house: House) -> None:
+    """The checks before were blind: no later commit was large enough to push out the parts, and
+    then the last part was taken for all of it."""
+    await large(house, 7, 3)
+    assert placed(await large(house, 7, 3)) == (0, 3, 3)
+    await large(house, 8, 9)
+
+    assert placed(await large(house, 8, 9)) == (None, 12, 9)
+    assert placed(await large(house, 7, 3)) == (None, 12, 3)
+    await commit(house, await stage(house, "a", "b"), number=9)
+    assert placed(await commit(house, await stage(house, "a", "b"), number=9)) == (12, 14, 2)
+    after = await house.after_crash().start()
+    assert placed(await large(after, 8, 9)) == (None, 14, 9)
+    await after.aclose()
+
+
+async def test_a_number_below_the_first_that_was_ever_stored_is_no_repeat(house: House) -> None:
+    """The checks before were blind: they passed over numbers above the first."""
+    assert (await large(house, 10, 2)).status_code == 200
+    refused = await large(house, 5, 2)
+    assert problem(refused) == (409, "producer-sequence-overlap")
+    assert (refused.json()["last_seq"], refused.json()["outcome"]) == (10, "none")
+
+
 async def test_who_lists_producers_sees_no_names_of_parts(house: House) -> None:
     ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
     await commit(house, *ids, number=7)

@@ -73,6 +73,20 @@ def stored_parts(tracking: Tracking, producer_id: str, number: int) -> tuple[Rem
     return tuple(one for one in appends if one.epoch == number)
 
 
+def parts_before(
+    tracking: Tracking, producer_id: str, last: Remembered
+) -> tuple[Remembered, ...] | None:
+    """The parts of a whole commit before its last; None where not all of them are remembered."""
+    stored = stored_parts(tracking, producer_id, last.sequence)
+    if stored:
+        return stored if stored[0].sequence == 0 else None
+    parts = tracking.producers.get(name_of_parts(producer_id))
+    # It was in one piece, unless parts of later commits are all that is remembered.
+    if parts is None or tracking.bounds.has_all(parts.appends):
+        return ()
+    return () if parts.appends[0].first_offset < last.first_offset else None
+
+
 def progress(plan: Plan, tracking: Tracking) -> Progress:
     """How far a plan was followed, by what the log says."""
     if plan.epoch is None:

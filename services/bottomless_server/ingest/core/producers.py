@@ -219,7 +219,7 @@ def _decide_transaction(
     next_offset: int,
 ) -> New | Appended:
     if known is not None and _is_past(known, asked.number):
-        return _decide_past(known, append, asked.number, next_offset)
+        return _decide_past(tracking, known, append, asked.number, next_offset)
     begun = open_commit(tracking, asked.producer_id)
     if asked.parts_before:
         _check_last_part(begun, asked)
@@ -232,13 +232,16 @@ def _is_past(known: Producer, number: int) -> bool:
     return known.last_sequence is not None and number <= known.last_sequence
 
 
-def _decide_past(known: Producer, append: Append, number: int, next_offset: int) -> Appended:
+def _decide_past(
+    tracking: Tracking, known: Producer, append: Append, number: int, next_offset: int
+) -> Appended:
     """Of a number that is not above the last one of its producer."""
     for found in known.appends:
         if found.sequence == number:
             return _repeat_of(found, append)
-    if known.appends and number > known.appends[0].sequence:
-        # What was stored since is remembered, and this is not among it.
+    has_all = tracking.bounds.has_all(known.appends)
+    if known.appends and (has_all or number > known.appends[0].sequence):
+        # What was stored since is remembered, or all that ever was, and this is not among it.
         raise _conflict(
             Code.PRODUCER_SEQUENCE_OVERLAP,
             "this number was passed over, and nothing is stored under it",
@@ -257,7 +260,7 @@ def _decide_part(
     if known is not None:
         _check_known(known, whole)
         if _is_past(known, whole.number):
-            return _decide_past(known, append, whole.number, next_offset)
+            return _decide_past(tracking, known, append, whole.number, next_offset)
     begun = open_commit(tracking, whole.producer_id)
     if begun is not None and begun.number != whole.number:
         raise unfinished(begun.number, whole.number)

@@ -29,6 +29,8 @@ KEY_SIZE: Final = 512
 _PRODUCER_SIZE: Final = 1_200
 """The same of a producer, with an id as long as may be and without its appends."""
 _APPEND_SIZE: Final = 256
+APPEND_COUNT_MIN: Final = 5
+"""The lowest that `append_count_max` may be set to (settings.py), and so ever was."""
 
 
 class TrackingBounds(NamedTuple):
@@ -38,6 +40,11 @@ class TrackingBounds(NamedTuple):
     key_count_max: int
     keep_ms: int
     """How long a key is bound to its request, and a producer safe from being forgotten."""
+
+    def has_all(self, appends: Sequence["Remembered"]) -> bool:
+        """Whether these are all that a producer made since it is known, under any setting that its
+        node may have had before."""
+        return len(appends) < min(self.append_count_max, APPEND_COUNT_MIN)
 
     @property
     def producer_size(self) -> int:
