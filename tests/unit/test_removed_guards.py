@@ -135,6 +135,10 @@ def _without_generation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(NodeLease, "_is_regressed", lambda *_: False)
 
 
+def _without_asking_the_bucket_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership, "is_noted", lambda record, home, _: home == record.home)
+
+
 def _without_reservation(patch: pytest.MonkeyPatch) -> None:
     async def reserved(*_: Any) -> None:
         return None
@@ -163,6 +167,10 @@ INGEST: Final[dict[str, tuple[Removal, Callable[[House], Awaitable[None]]]]] = {
     "the generation": (
         _without_generation,
         test_ownership.test_nothing_is_accepted_while_coordination_has_lost_its_generation,
+    ),
+    "what the bucket knows of a home": (
+        _without_asking_the_bucket_again,
+        test_ownership.test_a_start_between_the_claim_and_the_bucket_acknowledges_nothing_either,
     ),
     "the reservation of offsets": (
         _without_reservation,

@@ -173,8 +173,6 @@ class Owner:
         self.node_id = node_id
         self._owner_url = owner_url
         self._note_home = note_home
-        self._unnoted: set[StreamId] = set()
-        """Claimed from another home, or from none, and the bucket may not say so yet."""
 
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The stream's record.
@@ -220,9 +218,11 @@ class Owner:
         """Claim a stream with the next epoch.
 
         After a lost reply the claim may have happened: the next one takes a higher epoch.
-        Where the stream had another home, or none, this returns only when the bucket says that
-        it is here: if coordination is lost, a rebuild learns from there who holds the tail. A
-        crash before that leaves it to the manifest's next touch of the stream.
+        This returns only when the bucket says that the stream is here: if coordination is lost,
+        a rebuild learns from there who holds the tail. Nothing is written under an epoch before
+        that, so a disk that has seen the last epoch of its own stream proves that the bucket
+        says so already, and nobody is asked. After a crash between the claim and the bucket the
+        disk has not seen that epoch, and the next claim asks again.
 
         Raises:
             NotFound: there is no such stream, or it is being deleted.
@@ -237,11 +237,8 @@ class Owner:
                 record = await self._claim(stream_id, home, local)
             except _HomeChanged:
                 continue
-            if home != self.node_id:
-                self._unnoted.add(stream_id)
-            if stream_id in self._unnoted:
+            if not ownership.is_noted(record, home, local):
                 await self._note_home(stream_id)
-                self._unnoted.discard(stream_id)
             return record, Claim(self, record, term)
         raise ownership.not_owner()
 

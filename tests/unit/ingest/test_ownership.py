@@ -16,6 +16,7 @@ from bottomless_server.ingest.core.ownership import (
     RESERVE_COUNT,
     LocalView,
     claim,
+    is_noted,
     is_outdated,
     leave_clean,
     reserve,
@@ -177,6 +178,37 @@ async def test_the_bucket_says_where_a_stream_is_before_anything_is_acknowledged
     assert (await house.append("a")).json()["first_offset"] == 0
     await house.append("b")
     assert house.manifest.homes == [STREAM]
+
+
+async def test_a_start_between_the_claim_and_the_bucket_acknowledges_nothing_either(
+    house: House,
+) -> None:
+    """That the bucket had not been told was known in memory alone. No test started a node anew
+    between the two, so an acknowledged tail could be set aside after the loss of coordination."""
+    house.manifest.knows_homes = False
+    assert (await house.append("a")).status_code == 503
+    assert (await house.record()).home is not None
+    again = await house.after_crash().start()
+    again.manifest.knows_homes = False
+
+    try:
+        for _ in range(2):
+            assert (await again.append("a")).status_code == 503
+        assert not (await again.record()).dirty
+        again.manifest.knows_homes = True
+        assert (await again.append("a")).status_code == 200
+        assert again.manifest.homes == [STREAM]
+    finally:
+        await again.aclose()
+
+
+def test_a_disk_that_saw_the_last_epoch_of_its_own_stream_proves_what_the_bucket_says() -> None:
+    claimed = replace(USED, epoch=5)
+
+    assert is_noted(claimed, MINE, FULL)
+    assert not is_noted(claimed, MINE, replace(FULL, epoch=3))
+    assert not is_noted(claimed, OTHER, FULL)
+    assert not is_noted(claimed, None, FULL)
 
 
 async def test_who_comes_back_to_its_own_streams_asks_nobody(house: House) -> None:

@@ -67,6 +67,14 @@ def claim(
     )
 
 
+def is_noted(claimed: StreamRecord, home_before: NodeId | None, local: LocalView) -> bool:
+    """Whether the bucket says already that a stream is here which this node has just claimed.
+
+    The epoch before was this node's own, and something was written under it.
+    """
+    return home_before == claimed.home and local.epoch == claimed.epoch - 1
+
+
 def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
     """The next offset under this node's ownership: its log's, or the published one.
 
