@@ -18,6 +18,7 @@ from bottomless_server.ingest import lease
 from bottomless_server.ingest.core.admission import Admission, Ticket
 from bottomless_server.ingest.core.belief import Belief, Moment
 from bottomless_server.ingest.core.tracking import Tracking
+from bottomless_server.ingest.core.unopened import Unopened
 from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
 from bottomless_server.manifest import deleter
@@ -170,6 +171,9 @@ GUARDS: Final[dict[str, Guard]] = {
         ],
         [1, 2],
         course=commits_beside_a_flood,
+    ),
+    "another try to open what lies there": Guard(
+        [Replaced(Unopened, "due", lambda *_: [])], [1, 2], "crashes"
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

@@ -18,7 +18,7 @@ import structlog
 from bottomless_server.ingest.core import ownership
 from bottomless_server.manifest.app import ManifestService
 from simulation import neighbour
-from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer
+from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer, Writer
 from simulation.clockwork import BEGIN_MS, Clockwork, running
 from simulation.expected import Broken, Expected
 from simulation.followers import Follower
@@ -33,6 +33,7 @@ from simulation.programs import (
     reader_program,
     uploader_program,
 )
+from simulation.rest import leave_tails
 from simulation.staged_writer import StagedWriter
 from simulation.story import Story
 from simulation.trouble import Trouble
@@ -111,6 +112,8 @@ class Simulation:
         condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
+        await leave_tails(self.trouble, self._last_writers())
+        await self._see_all_uploaded()
         await self._read_all()
         await self._look_past_the_neighbour()
         await self._see_all_deleted(condemned)
@@ -134,6 +137,13 @@ class Simulation:
             ]
             works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
         return works
+
+    def _last_writers(self) -> list[Writer]:
+        return [
+            Writer(self.town, stream, f"{stream.name}-last", self.chance(f"{stream.name} last"))
+            for stream in self.streams
+            if not stream.deleted
+        ]
 
     async def _create(self, name: str, chance: random.Random) -> None:
         config: dict[str, Any] = {
@@ -185,7 +195,9 @@ class Simulation:
         _, waiting = await asyncio.wait(clients, timeout=self.quiet_seconds)
         if waiting:
             raise Broken(f"{len(waiting)} clients never finished after the troubles")
+        await self._see_all_uploaded()
 
+    async def _see_all_uploaded(self) -> None:
         def uploaded() -> bool:
             return all(
                 stream.deleted

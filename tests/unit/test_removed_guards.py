@@ -22,7 +22,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
 from bottomless.stores import nodes
-from bottomless_server.ingest import recovery, streams, walk
+from bottomless_server.ingest import opening, recovery, walk
 from bottomless_server.ingest.core import ownership
 from bottomless_server.ingest.lease import NodeLease
 from bottomless_server.ingest.owner import Claim
@@ -123,12 +123,12 @@ def test_without_a_guard_of_recovery_its_test_fails(
 
 
 def _without_memory_of_coordination(patch: pytest.MonkeyPatch) -> None:
-    view = streams._local_view
+    view = opening._local_view
 
     def forgetful(found: recovery.Recovered) -> ownership.LocalView:
         return replace(view(found), epoch=0, version=0, published_next=0)
 
-    patch.setattr(streams, "_local_view", forgetful)
+    patch.setattr(opening, "_local_view", forgetful)
 
 
 def _without_generation(patch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def _without_reservation(patch: pytest.MonkeyPatch) -> None:
 def _without_cut_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
     recover = recovery.recover
     patch.setattr(
-        streams,
+        opening,
         "recover",
         lambda files, where, id_, elapsed, *_: recover(files, where, id_, elapsed),
     )

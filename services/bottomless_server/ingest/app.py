@@ -170,6 +170,8 @@ class IngestService:
         nodes may own the streams. Tails are served on meanwhile."""
         await self._appends.drain()
         if self._tails is not None:
+            await self._tails.streams.open_all()
+            await self._appends.finish_commits()
             await await_upload(self._tails.streams, self._feed, self._has_begun)
 
     async def stop(self) -> None:
@@ -196,12 +198,13 @@ class IngestService:
         return {
             "coordination": "lease held" if self._tails.lease.is_live() else "lease ran out",
             "open_streams": sum(1 for _ in self._tails.streams.opened()),
+            "unopened_streams": len(self._tails.streams.unopened()),
             "local_bytes": self._disk.held,
         }
 
     def metrics(self) -> Iterable[Metric]:
         yield from self._appends.counts.metrics()
-        streams = () if self._tails is None else self._tails.streams.opened()
+        streams = None if self._tails is None else self._tails.streams
         yield from ingest_gauges(
             queue_size=self._appends.queue_size,
             local_size=self._disk.held,
@@ -210,7 +213,8 @@ class IngestService:
             staged_count=self._staged.count,
             tracking_size=self._tracking_room.held,
             tracking_size_max=self._tracking_room.size_max,
-            stream_count=sum(1 for _ in streams),
+            stream_count=0 if streams is None else sum(1 for _ in streams.opened()),
+            unopened_count=0 if streams is None else len(streams.unopened()),
         )
         if isinstance(self._files, TimedFileCalls):
             yield from self._files.syncs.collect()

@@ -84,6 +84,7 @@ def ingest_gauges(
     tracking_size: int,
     tracking_size_max: int,
     stream_count: int,
+    unopened_count: int,
 ) -> Iterable[Metric]:
     name = "bottomless_ingest"
     yield gauged(
@@ -112,3 +113,8 @@ def ingest_gauges(
         tracking_size_max,
     )
     yield gauged(f"{name}_open_streams", "Streams that this node owns and has open.", stream_count)
+    yield gauged(
+        f"{name}_unopened_streams",
+        "Streams that lie on this node's disk and could not be opened so far.",
+        unopened_count,
+    )

@@ -1,14 +1,13 @@
 """The streams that this node owns: opened at the start or at first touch, each once.
 
-Opening a stream: recover its directory, claim it with the next epoch, note the claim in
-the checkpoint, take appends. After a crash between any two of these the next opening does
-them all again, with a higher epoch.
+What lies on this disk and is not open is tried again until it is (core/unopened.py): its records
+may be on this disk alone, and nobody need ever touch it. opening.py says what an opening does, and
+what is there after a crash between any two of its steps.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,39 +15,25 @@ from typing import Any, Final, TypeVar
 import structlog
 from cachetools import TTLCache
 
-from bottomless.errors import (
-    Code,
-    Corrupt,
-    Fenced,
-    NotFound,
-    Outcome,
-    StoreError,
-    Unavailable,
-)
+from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
 from bottomless.model.names import StreamId
-from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core.ownership import (
-    LocalView,
-    OwnedElsewhere,
-    is_outdated,
-    not_owner,
-)
-from bottomless_server.ingest.core.tracking import Tracking
+from bottomless_server.ingest.core.ownership import OwnedElsewhere, not_owner
+from bottomless_server.ingest.core.unopened import Unopened
 from bottomless_server.ingest.file_calls import FileCalls
-from bottomless_server.ingest.layout import aside_dir, stream_dir, streams_dir
-from bottomless_server.ingest.leftovers import give_up, local_ids
-from bottomless_server.ingest.owner import Claim, Owner
-from bottomless_server.ingest.producer_log import read_tracking, take_left
-from bottomless_server.ingest.recovery import Recovered, recover
-from bottomless_server.ingest.segments import LogBroken, RollBounds, SegmentLog
+from bottomless_server.ingest.layout import aside_dir, streams_dir
+from bottomless_server.ingest.leftovers import local_ids
+from bottomless_server.ingest.opening import FoundHere, Opener
+from bottomless_server.ingest.owner import Owner
+from bottomless_server.ingest.segments import LogBroken, RollBounds
 from bottomless_server.ingest.surroundings import Surroundings, restated
 from bottomless_server.runtime.endless import endless
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
-_CLAIM_AGAIN_COUNT: Final = 60
+_NAMED_COUNT_MAX: Final = 10
+"""Streams that one line of the log names."""
 _ELSEWHERE_COUNT_MAX: Final = 100_000
 _ELSEWHERE_SECONDS: Final = 1.0
 """For so long it is remembered that another node owns a stream: less costs coordination a
@@ -74,12 +59,15 @@ class OwnedStreams:
         self._data_dir = data_dir
         self._owner = owner
         self._around = around
-        self._roll = roll
+        self._opener = Opener(files, data_dir, owner, around, roll, changed)
         self._changed = changed
         self._closed = closed
         self._open: dict[StreamId, Appender] = {}
         self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
         self._damaged: dict[StreamId, Corrupt] = {}
+        self._unopened = Unopened()
+        self._opening_room = asyncio.Semaphore(1)
+        """So many are opened at once, but for those that somebody touches."""
         self._elsewhere: TTLCache[StreamId, str] = TTLCache(
             _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, around.clocks.monotonic
         )
@@ -89,33 +77,19 @@ class OwnedStreams:
         """Of coordination when these streams were claimed."""
         self._confirmed_term = 0
         """Of the lease under which all claims were last confirmed."""
-        self._to_claim: dict[StreamId, int] = {}
-        """Streams to be claimed again, and how often that is still tried."""
         self._ticking: list[asyncio.Task[None]] = []
 
     async def start(self, open_count: int) -> None:
-        """Open every stream that has a directory here, some at once.
-
-        One that cannot be opened now is tried again when it is touched.
-        """
+        """Open every stream that has a directory here, some at once; others are tried again."""
         await self._in_thread(self._make_dirs)
-        room = asyncio.Semaphore(open_count)
-
-        async def open_one(stream_id: StreamId) -> None:
-            async with room:
-                try:
-                    await self.get(stream_id)
-                except NotFound:
-                    pass  # leftovers.py says what becomes of it.
-                except StoreError as error:
-                    log.warning("a stream is not open", stream_id=stream_id, error=str(error))
-
-        await asyncio.gather(*(open_one(stream_id) for stream_id in self._local_ids()))
+        self._opening_room = asyncio.Semaphore(open_count)
+        await self._open_all(await self._in_thread(self._local_ids))
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
         self._ticking = [
             asyncio.create_task(endless("ingest-files", self._tick), name="ingest-files"),
-            asyncio.create_task(endless("ingest-claims", self._claim_due), name="ingest-claims"),
+            asyncio.create_task(endless("ingest-claims", self._confirm_due), name="ingest-claims"),
+            asyncio.create_task(endless("ingest-opening", self._open_due), name="ingest-opening"),
         ]
 
     async def stop(self) -> None:
@@ -135,6 +109,14 @@ class OwnedStreams:
     def opened(self) -> Iterator[Appender]:
         """Those that are open and take appends."""
         return (appender for appender in self._open.values() if appender.stopped is None)
+
+    def unopened(self) -> list[StreamId]:
+        """Those that lie here, and could not be opened so far."""
+        return [*self._unopened, *self._damaged]
+
+    async def open_all(self) -> None:
+        """Try once more to open what lies here and is not open."""
+        await self._open_all(list(self._unopened))
 
     def find(self, stream_id: StreamId) -> Appender | None:
         """The appender of a stream that is open, without opening it."""
@@ -170,13 +152,14 @@ class OwnedStreams:
                 self._elsewhere.pop(stream_id, None)
 
     async def close(self, stream_id: StreamId) -> None:
-        """Stop a stream for its deletion or its handover; returns when nothing runs any more."""
+        """Stop a stream for its deletion; returns when nothing runs any more."""
         with suppress(KeyError, StoreError):
             await self._opening[stream_id]
         appender = self._open.get(stream_id)
         if appender is not None:
             await appender.close(not_owner(), leave=True)
             await self._let_go(appender)
+        self._unopened.drop(stream_id)
 
     async def _opened(self, stream_id: StreamId) -> Appender:
         if self._stopping:
@@ -193,31 +176,21 @@ class OwnedStreams:
         return await asyncio.shield(opening)
 
     async def _open_stream(self, stream_id: StreamId) -> Appender:
-        before = self._open.pop(stream_id, None)
-        cut_at = None
-        if before is not None:
-            await before.close(not_owner(), leave=False)
-            self._forget_state(before)
-            cut_at = before.log.synced_place()
-        directory = stream_dir(self._data_dir, stream_id)
-        elapsed = self._around.clocks.elapsed()
+        found = await self._recover(stream_id)
         try:
-            found = await self._in_thread(
-                recover, self._files, directory, stream_id, elapsed, cut_at
-            )
-            tracking = await self._in_thread(
-                read_tracking, self._files, directory, found.segments, self._around.tracking
-            )
-        except Corrupt as error:
-            log.exception("a local log is damaged", stream_id=stream_id)
-            self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
-            raise restated(self._damaged[stream_id]) from error
-        except OSError as error:
-            raise _storage_failed() from error
-        if found.cut_size:
-            log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
-        appender = await self._claim(stream_id, directory, found, tracking)
+            found = await self._opener.without_outdated(stream_id, found)
+            appender = await self._opener.claim(stream_id, found)
+        except StoreError as error:
+            if isinstance(error, OwnedElsewhere):
+                self._elsewhere[stream_id] = error.owner_url
+            if found.is_nothing or isinstance(error, NotFound | OwnedElsewhere):
+                # Not to be opened here; what becomes of files without a stream says leftovers.py.
+                self._unopened.drop(stream_id)
+            else:
+                self._unopened.add(stream_id, self._around.clocks.elapsed())
+            raise
         self._open[stream_id] = appender
+        self._unopened.drop(stream_id)
         with suppress(Unavailable):
             # Where the clock is not believed, what lies here is as old as it was when it was.
             self._around.read_clock()
@@ -226,68 +199,29 @@ class OwnedStreams:
             self._changed(appender)
         return appender
 
-    async def _claim(
-        self, stream_id: StreamId, directory: Path, found: Recovered, tracking: Tracking
-    ) -> Appender:
-        local, segments = _local_view(found), found.segments
+    async def _recover(self, stream_id: StreamId) -> FoundHere:
+        # It stays in the table until another one is open: only it knows up to where its file was
+        # synced.
+        before, cut_at = self._open.get(stream_id), None
+        if before is not None:
+            await before.close(not_owner(), leave=False)
+            self._forget_state(before)
+            cut_at = before.log.synced_place()
         try:
-            if segments or found.checkpoint is not None:
-                record = await self._owner.load(stream_id)
-                if is_outdated(record, self._owner.node_id, local):
-                    await self._in_thread(self._give_up, stream_id, record.epoch, local.published)
-                    local, segments = replace(local, next_offset=0, empty=True), []
-                    tracking = Tracking(self._around.tracking)
-            try:
-                record, claim = await self._owner.claim(stream_id, local)
-            except OwnedElsewhere as owner:
-                self._elsewhere[stream_id] = owner.owner_url
-                raise
-            # One may lie here without a chunk, and then says nothing of producers.
-            if not any(len(segment.index) for segment in segments):
-                await self._take_left(record, claim, tracking)
-            await self._in_thread(self._make_dir, directory)
-            appender = Appender(
-                self._around,
-                claim,
-                SegmentLog(
-                    self._files,
-                    directory,
-                    stream_id,
-                    self._roll,
-                    segments=segments,
-                    next_offset=claim.first_offset,
-                    last_timestamp=max(found.last_timestamp, record.last_timestamp),
-                ),
-                record,
-                tracking,
-                self._changed,
-            )
-            await appender.start()
-        except OSError as error:
-            raise _storage_failed() from error
-        return appender
+            return await self._opener.recover(stream_id, cut_at)
+        except Corrupt as error:
+            log.exception("a local log is damaged", stream_id=stream_id)
+            self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
+            self._unopened.drop(stream_id)
+            raise restated(self._damaged[stream_id]) from error
+        except StoreError:
+            self._unopened.add(stream_id, self._around.clocks.elapsed())
+            raise
 
     def _make_dirs(self) -> None:
         for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
             self._files.make_dir(path)
         self._files.fsync_dir(self._data_dir)
-
-    def _make_dir(self, directory: Path) -> None:
-        self._files.make_dir(directory)
-        self._files.fsync_dir(directory.parent)
-
-    def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
-        give_up(self._files, self._data_dir, stream_id, epoch, published=published)
-
-    async def _take_left(self, record: StreamRecord, claim: Claim, tracking: Tracking) -> None:
-        """Take up what the last owner knew of producers, where nothing lies here that says it."""
-        left = await self._owner.left_producers(record)
-        try:
-            if left is not None and not take_left(tracking, left, claim.first_offset):
-                log.warning("producers are not known any more", stream_id=record.stream_id)
-        except Corrupt as error:
-            log.exception("what was left of producers is damaged", stream_id=record.stream_id)
-            raise Unavailable("what is known of producers is damaged", retryable=False) from error
 
     def _local_ids(self) -> list[StreamId]:
         return local_ids(self._files, self._data_dir)
@@ -303,6 +237,7 @@ class OwnedStreams:
         if appender is not None:
             self._forget_state(appender)
         self._damaged.pop(stream_id, None)
+        self._unopened.drop(stream_id)
 
     async def _let_go(self, appender: Appender) -> None:
         """Forget one that has stopped, with all that it knows.
@@ -311,7 +246,10 @@ class OwnedStreams:
         the stream again cuts there.
         """
         self._closed(appender)
+        if self._open.get(appender.stream_id) is not appender:
+            return
         if isinstance(appender.stopped, LogBroken):
+            self._unopened.add(appender.stream_id, self._around.clocks.elapsed())
             return
         await appender.close(not_owner(), leave=False)
         if self._open.get(appender.stream_id) is appender:
@@ -332,11 +270,43 @@ class OwnedStreams:
         self._rest_oldest()
         return 0
 
-    async def _claim_due(self) -> float:
+    async def _confirm_due(self) -> float:
         await asyncio.sleep(TICK_SECONDS)
-        await self._claim_again()
         await self._confirm_again()
         return 0
+
+    async def _open_due(self) -> float:
+        """Open what lies here and is not open, as soon as this node may own anything."""
+        await asyncio.sleep(TICK_SECONDS)
+        await self._note_rebuild()
+        lease = self._owner.lease
+        if lease.is_live() and not lease.regressed:
+            await self._open_all(self._unopened.due(self._around.clocks.elapsed()))
+        return 0
+
+    async def _open_all(self, stream_ids: Iterable[StreamId]) -> None:
+        tries = await asyncio.gather(
+            *(self._try_to_open(stream_id) for stream_id in stream_ids), return_exceptions=True
+        )
+        failed = [error for error in tries if isinstance(error, BaseException)]
+        for error in failed:
+            if not isinstance(error, StoreError):
+                raise error
+        if failed:
+            named = self.unopened()[:_NAMED_COUNT_MAX]
+            log.warning(
+                "streams are not open", count=len(failed), streams=named, error=str(failed[0])
+            )
+
+    async def _try_to_open(self, stream_id: StreamId) -> None:
+        """Raises:
+        StoreError: it is tried again, or is damaged.
+        """
+        self._unopened.begin_try(stream_id, self._around.clocks.elapsed())
+        async with self._opening_room:
+            with suppress(NotFound, OwnedElsewhere):
+                await self.get(stream_id)
+        self._unopened.drop(stream_id)
 
     def _rest_oldest(self) -> None:
         """Keep the number of open files bounded: of ten thousand streams few are written at once."""
@@ -345,29 +315,16 @@ class OwnedStreams:
         for appender in nsmallest(max(over, 0), holding, key=lambda one: one.used_at):
             appender.rest()
 
-    async def _claim_again(self) -> None:
-        """Claim what lies here after coordination was rebuilt: nobody may ever touch it again.
-
-        It is tried some times, since the manifest takes up its work a moment later.
-        """
+    async def _note_rebuild(self) -> None:
+        """After coordination was rebuilt all that lies here is to be claimed again."""
         lease = self._owner.lease
-        if lease.generation != self._generation and not lease.regressed:
-            if self._generation is not None:
-                local = await self._in_thread(self._local_ids)
-                self._to_claim = dict.fromkeys(local, _CLAIM_AGAIN_COUNT)
-            self._generation = lease.generation
-        for stream_id, left in list(self._to_claim.items()):
-            try:
-                await self.get(stream_id)
-            except Unavailable:
-                self._to_claim[stream_id] = left - 1
-            except StoreError as error:
-                log.warning("a stream is not open", stream_id=stream_id, error=str(error))
-                self._to_claim[stream_id] = 0
-            else:
-                self._to_claim[stream_id] = 0
-            if self._to_claim[stream_id] == 0:
-                del self._to_claim[stream_id]
+        if lease.generation == self._generation or lease.regressed:
+            return
+        generation = lease.generation
+        if self._generation is not None:
+            for stream_id in await self._in_thread(self._local_ids):
+                self._unopened.add(stream_id, self._around.clocks.elapsed())
+        self._generation = generation
 
     async def _confirm_again(self) -> None:
         """After a lapse of the lease, find out of every stream whether it is still owned here:
@@ -391,18 +348,3 @@ class OwnedStreams:
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._around.executor, call, *arguments)
-
-
-def _local_view(found: Recovered) -> LocalView:
-    point = found.checkpoint
-    return LocalView(
-        next_offset=found.next_offset,
-        empty=not found.segments,
-        epoch=found.epoch,
-        version=0 if point is None else point.version,
-        published_next=0 if point is None else point.published_next,
-    )
-
-
-def _storage_failed() -> LogBroken:
-    return LogBroken("the local disk does not work", outcome=Outcome.NONE)
