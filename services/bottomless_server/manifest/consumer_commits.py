@@ -4,6 +4,7 @@ After a crash the commit is stored or it is not; the consumer that heard nothing
 """
 
 from bottomless.coordination.base import CoordinationUnknown
+from bottomless.errors import NotFound
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.consumers import ConsumerOffsets, room_for
@@ -24,6 +25,8 @@ class ConsumerCommits:
         Raises:
             Overloaded: `quota-exceeded`: the consumer is new, and there are too many.
             Conflict, WrongOffset: as the commit says.
+            NotFound: there is no such stream any more.
+            Unavailable: `coordination-regressed`: nor any other.
         """
         stream_id, consumer, now = record.stream_id, asked.consumer, self._context.clock()
         changed = [True]
@@ -38,10 +41,15 @@ class ConsumerCommits:
         sentence = "there are as many consumers as a stream may have"
         async with self._context.quotas.entering(room, sentence, is_in=known is not None):
             try:
-                stored = await self._offsets.change(stream_id, consumer, decide, now, room)
-            except CoordinationUnknown:
-                # The same again is the same: either it finds what the first attempt stored.
-                stored = await self._offsets.change(stream_id, consumer, decide, now, room)
-                changed[:] = [True]
+                try:
+                    stored = await self._offsets.change(stream_id, consumer, decide, now, room)
+                except CoordinationUnknown:
+                    # The same again is the same: either it finds what the first attempt stored.
+                    stored = await self._offsets.change(stream_id, consumer, decide, now, room)
+                    changed[:] = [True]
+            except NotFound:
+                # A stream that was found a moment ago was not deleted, if all streams are gone.
+                await self._context.streams.check_generation()
+                raise
         assert stored is not None
         return stored, changed[0]

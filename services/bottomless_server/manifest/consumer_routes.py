@@ -87,6 +87,8 @@ class _Routes:
         after = await self._paging.start_of(query.get("page_token"), scope)
         limit = query.get("limit", PAGE_COUNT_DEFAULT)
         found = await self._offsets.listed(record.stream_id, after, limit + 1)
+        if not found.names or len(found.stored) + len(found.unreadable) < len(found.names):
+            await self._context.streams.check_generation()
         page = found.names[:limit]
         ends = await self._ends(record)
         items = [
@@ -139,7 +141,11 @@ class _Routes:
                 raise offset_not_found()
             require_match(if_match, offset_etag(stored))
 
-        await self._offsets.change(record.stream_id, consumer, forget, self._context.clock())
+        try:
+            await self._offsets.change(record.stream_id, consumer, forget, self._context.clock())
+        except NotFound:
+            await self._context.streams.check_generation()
+            raise
         return Response(status_code=204, headers={"stream-id": record.stream_id})
 
     async def _get(self, request: Request, missing: NotFound) -> Response:
@@ -149,6 +155,9 @@ class _Routes:
         negotiate(header(request.scope, b"accept"), [JSON])
         stored = await self._offsets.find(record.stream_id, consumer)
         if stored is None:
+            # Who hears that nothing is stored begins anew: not where all of it was lost since
+            # the stream was found.
+            await self._context.streams.check_generation()
             raise missing
         body = await self._describe(record, stored, *await self._ends(record))
         return json_response(body, 200, _headers(record, stored))

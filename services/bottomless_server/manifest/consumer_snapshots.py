@@ -22,7 +22,7 @@ from cachetools import LRUCache
 
 from bottomless.coordination.base import Changes, Due
 from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Corrupt, NotFound, StoreError
+from bottomless.errors import Code, Corrupt, NotFound, StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot, encode_snapshot
 from bottomless.formats.keys import consumers_key
@@ -106,10 +106,11 @@ class ConsumerSnapshots:
             if record is None or record.state is not StreamState.ACTIVE:
                 await context.coordination.settle([due])
                 return
-            tenant = record.tenant
+            tenant, generation = record.tenant, context.streams.generation
             before = await self._offsets.pointer(stream_id)
             version = max(context.clock(), 0 if before is None else before.version + 1)
             found = await self._offsets.all_listed(stream_id)
+            await self._check_not_lost(generation)
             consumers = tuple(found.stored.values())
             kept = await self._kept(record, before, found.unreadable) if found.unreadable else ()
             after = SnapshotPointer(version, context.new_uid())
@@ -125,6 +126,19 @@ class ConsumerSnapshots:
                 return
             self._note(stream_id, consumers)
             await context.coordination.settle([due])
+
+    async def _check_not_lost(self, generation: int | None) -> None:
+        """Before a snapshot of what was read is put: a rebuild would believe that nothing was
+        stored, where it was read from a store that was emptied, or is not rebuilt yet.
+
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
+        await self._context.streams.check_generation()
+        if self._context.streams.generation != generation:
+            raise Unavailable(
+                "coordination was rebuilt meanwhile", code=Code.COORDINATION_REGRESSED
+            )
 
     async def _kept(
         self,

@@ -89,6 +89,9 @@ class _Routes:
         named = [one for one in found if one.name.startswith(prefix)]
         page = named[:limit]
         loaded = await streams.load_many([one.stream_id for one in page])
+        if len(loaded.records) + len(loaded.unreadable) < len(page):
+            # Nothing is where the generation is not.
+            await streams.check_generation()
         # One that was deleted between the two reads is not among them any more.
         default = self._context.settings.retention_default()
         items = [

@@ -267,6 +267,7 @@ class Streams:
 
         Raises:
             NotFound: there is no such stream.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
         key = stream_key(stream_id)
         decided: list[StreamRecord] = []
@@ -290,7 +291,12 @@ class Streams:
             ]
             return Changes(buried, (), members) | also
 
-        await self._coordination.transact([key, name_key(name)], change)
+        try:
+            await self._coordination.transact([key, name_key(name)], change)
+        except NotFound:
+            # Nothing is where the generation is not.
+            await self.check_generation()
+            raise
         return decided[0]
 
     async def forget(self, record: StreamRecord) -> None:
