@@ -126,8 +126,46 @@ def test_what_one_stream_forgets_is_not_judged_by_the_timestamps_of_another() ->
     with_key(ahead, 3, 100 * KEEP_MS)
     assert not room.fits(1), "a timestamp that is ahead makes nothing older"
     at(room, KEEP_MS)
-    assert room.fits(1), "nor does it keep anything"
+    assert room.fits(KEY_SIZE + 1), "nor does it keep anything"
     assert (len(here.keys), len(ahead.keys)) == (0, 1)
+
+
+def test_a_new_key_at_the_bound_costs_the_same_however_many_streams_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checks before were blind: they had two streams, and looked at no cost."""
+    looks = 0
+    due_at = Tracking.key_due_at
+
+    def counted(tracking: Tracking) -> int | None:
+        nonlocal looks
+        looks += 1
+        return due_at(tracking)
+
+    monkeypatch.setattr(Tracking, "key_due_at", counted)
+
+    def looks_for_a_key(stream_count: int) -> float:
+        room = TrackingRoom(stream_count * 2 * KEY_SIZE)
+        streams = [in_room(room) for _ in range(stream_count)]
+        step = KEEP_MS / (2 * stream_count)
+        for number in range(2 * stream_count):
+            at(room, int(number * step))
+            with_key(streams[number % stream_count], number, int(number * step))
+        before, let_in = looks, 0
+        for number in range(2 * stream_count, 3 * stream_count):
+            at(room, int((number + 1) * step))
+            tracking = streams[number % stream_count]
+            tracking.begin()
+            if tracking.keep_room(KEY_SIZE):
+                let_in += 1
+                with_key(tracking, number, int(number * step))
+            tracking.end()
+        assert let_in >= stream_count - 1, "keys grow old as fast as new ones come"
+        assert room.held <= room.size_max
+        return (looks - before) / stream_count
+
+    few, many = looks_for_a_key(20), looks_for_a_key(400)
+    assert many < 2 * few < 40
 
 
 @pytest.mark.parametrize("kind", ["keys", "producers"])

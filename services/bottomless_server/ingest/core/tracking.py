@@ -19,7 +19,6 @@ On the record's path: beside it; asked by core/producers.py.
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
@@ -58,7 +57,7 @@ class SharedRoom(Protocol):
     elapsed: int
     """The time of this node, in ms of a clock that never goes back."""
 
-    def count(self, size: int, /) -> None: ...
+    def count(self, tracking: "Tracking", size: int, /) -> None: ...
 
     def fits(self, size: int, /) -> bool: ...
 
@@ -170,34 +169,38 @@ class Tracking:
             heard = taken_at(producer.timestamp)
             self.producers[producer_id] = replace(producer, taken_at=heard)
 
-    def forget_keys(self, elapsed: int) -> None:
-        """Forget keys whose time is over, by the time of this node."""
-        while self.keys and self._is_over(next(iter(self.keys.values())).taken_at, elapsed):
-            self.keys.popitem(last=False)
+    def key_due_at(self) -> int | None:
+        """When the oldest key may be forgotten, by the time of this node; None without keys."""
+        oldest = next(iter(self.keys.values()), None)
+        return None if oldest is None else oldest.taken_at + self.bounds.keep_ms
+
+    def producer_due_at(self) -> int | None:
+        """The same of the producer that was silent longest."""
+        oldest = next(iter(self.producers.values()), None)
+        return None if oldest is None else oldest.taken_at + self.bounds.keep_ms
+
+    def forget_key(self, elapsed: int) -> bool:
+        """Forget the oldest key, if its time is over, by the time of this node."""
+        due_at = self.key_due_at()
+        if due_at is None or due_at > elapsed:
+            return False
+        self.keys.popitem(last=False)
         self._tell_size()
+        return True
 
-    def silent_producers(self, elapsed: int) -> Iterator[tuple[int, str]]:
-        """Those that may be forgotten, by the time of this node, with the time of their last word;
-        the one silent longest first."""
-        for producer_id, producer in self.producers.items():
-            if not self._is_over(producer.taken_at, elapsed):
-                return
-            yield producer.taken_at, producer_id
-
-    def forget_producer(self, producer_id: str) -> None:
-        del self.producers[producer_id]
+    def forget_producer(self, elapsed: int) -> bool:
+        """Forget the producer that was silent longest, if that was long enough."""
+        due_at = self.producer_due_at()
+        if due_at is None or due_at > elapsed:
+            return False
+        self.producers.popitem(last=False)
         self._tell_size()
-
-    def due_at(self) -> int | None:
-        """When something of this may be forgotten at the earliest, by the time of this node."""
-        times = [use.taken_at for use in islice(self.keys.values(), 1)]
-        times += [producer.taken_at for producer in islice(self.producers.values(), 1)]
-        return min(times) + self.bounds.keep_ms if times else None
+        return True
 
     def _tell_size(self) -> None:
         size = self.size
         if self.room is not None:
-            self.room.count(size - self._told_size)
+            self.room.count(self, size - self._told_size)
         self._told_size = size
 
     def key(self, key_hash: bytes, now: int) -> KeyUse | None:
