@@ -13,10 +13,10 @@ from pydantic import Field, field_validator
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.identity.settings import IdentitySettings
 from bottomless_server.runtime.loopback import is_loopback
+from bottomless_server.runtime.origins import is_as_browsers_send_it
 
 _PEER: Final = re.compile(r"http://[^/\s]+/?|unix:///?\S+")
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?")
-_ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+/?")
 
 
 class CommonSettings(IdentitySettings):
@@ -96,8 +96,8 @@ class CommonSettings(IdentitySettings):
     `*.name` for all below it. Addresses, `localhost` and names without a dot are always good;
     with identity any name is, as long as none is set."""
     cors_origins: str | None = None
-    """Origins whose pages may call the public listener, `https://host[:port]`, with commas
-    between them; no page may if it is not set."""
+    """Origins whose pages may call the public listener, `https://host[:port]` in lower case and
+    without the scheme's own port, with commas between them; no page may if it is not set."""
     docs: bool | None = None
     """Serve `/docs`, the contract for people; on loopback alone if it is not said."""
     metrics_listen: str | None = None
@@ -146,7 +146,7 @@ class CommonSettings(IdentitySettings):
     @property
     def allowed_origins(self) -> tuple[str, ...]:
         words = (self.cors_origins or "").split(",")
-        return tuple(word.strip().rstrip("/") for word in words if word.strip())
+        return tuple(word.strip().removesuffix("/") for word in words if word.strip())
 
     @field_validator("manifest_url", "ingest_url", "reader_url")
     @classmethod
@@ -167,6 +167,9 @@ class CommonSettings(IdentitySettings):
     @classmethod
     def _check_origins(cls, value: str | None) -> str | None:
         for word in (value or "").split(","):
-            if word.strip() and not _ORIGIN.fullmatch(word.strip()):
-                raise ValueError("an origin looks like https://host or http://host:port")
+            if (origin := word.strip().removesuffix("/")) and not is_as_browsers_send_it(origin):
+                raise ValueError(
+                    "an origin looks like https://host or http://host:port, as browsers send it: "
+                    "in lower case, and without :80 of http and :443 of https"
+                )
         return value

@@ -5,7 +5,11 @@ got through. So here no value is thought of for one setting: every setting that 
 every number that is none, and every pair that has an order is turned round.
 """
 
+import json
+import os
 import re
+import shutil
+import subprocess
 import typing
 from pathlib import Path
 from types import UnionType
@@ -47,8 +51,6 @@ def numeric() -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def nothing_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     for name in [name for name in os.environ if name.startswith("BOTTOMLESS_")]:
         monkeypatch.delenv(name)
 
@@ -232,3 +234,64 @@ def test_a_unit_that_does_not_fit_is_refused(
     with pytest.raises(ValidationError) as caught:
         SETTINGS["ingest"]()
     assert {error["loc"] for error in caught.value.errors()} == {(name,)}
+
+
+SENT: Final = (
+    "https://app.example.org",
+    "http://app.example.org:8080",
+    "https://app.example.net:80",
+    "http://localhost:3000",
+    "http://127.0.0.1:3000",
+    "http://[::1]:3000",
+    "http://[2001:db8::7]",
+    "https://xn--bcher-kva.example",
+    "https://a_b.example.org.",
+    "http://0x7f.example",
+)
+NEVER_SENT: Final = (
+    "https://App.Example.org",
+    "HTTPS://app.example.org",
+    "https://app.example.net:443",
+    "http://app.example.net:80",
+    "http://app.example.net:08080",
+    "http://app.example.net:65536",
+    "http://127.1",
+    "http://0x7f.0.0.1",
+    "http://256.1.1.1",
+    "http://1.2.3.4.",
+    "http://[0:0::1]",
+    "http://[2001:DB8::7]",
+    "http://[::1",
+    "http://app.example.net:",
+    "http://",
+)
+
+
+@pytest.mark.parametrize("origin", NEVER_SENT)
+def test_an_origin_that_no_browser_sends_is_refused(
+    origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an origin was taken and matched nothing, so that the operator's own page was refused.
+    The checks above turn numbers and pairs round, and this is neither."""
+    monkeypatch.setenv("BOTTOMLESS_CORS_ORIGINS", f"{SENT[0]}, {origin}")
+    with pytest.raises(ValidationError, match="in lower case"):
+        check_settings(["reader"], dict(os.environ))
+
+
+def test_origins_as_browsers_send_them_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTTOMLESS_CORS_ORIGINS", ", ".join(f"{origin}/" for origin in SENT))
+    assert SETTINGS["reader"]().allowed_origins == SENT
+
+
+def test_what_is_said_of_origins_is_what_the_parser_of_browsers_says() -> None:
+    """Node's is the same as theirs (the URL standard of WHATWG)."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    asked = json.dumps([*SENT, *NEVER_SENT])
+    program = (
+        "const same = text => { try { return new URL(text).origin === text } catch { return false } };"
+        f"console.log(JSON.stringify({asked}.map(same)))"
+    )
+    told = subprocess.run([node, "-e", program], capture_output=True, check=True)
+    assert json.loads(told.stdout) == [True] * len(SENT) + [False] * len(NEVER_SENT)
