@@ -290,6 +290,24 @@ def test_control_characters_in_a_path(
         assert answer.status in (400, 404), repr(text)
 
 
+@every_operation
+def test_no_slash_of_a_path_may_be_encoded(
+    server: AllInOne, known: Known, operation: Documented
+) -> None:
+    """D1: what was meant for one stream was done with another, by another operation."""
+    good = sample(operation, known)
+    places = [place for place, letter in enumerate(good.path) if letter == "/"]
+    for place in places[2:]:
+        for slash in ("%2F", "%2f"):
+            path = f"{good.path[:place]}{slash}{good.path[place + 1 :]}"
+            refused(
+                send(server.url, good.method, path, good.headers_with(), good.body),
+                400,
+                "bad-name",
+                good,
+            )
+
+
 def sample_part(good: Sample, operation: Documented, part: str) -> str:
     """What stands in a sample's path for a part of its template."""
     place = operation.path.split("/").index(f"{{{part}}}")

@@ -148,6 +148,19 @@ def test_every_request_goes_where_the_all_in_one_sends_it(echoes: httpx.Client, 
                 assert problem_of(answer, Code.METHOD_NOT_ALLOWED)["outcome"] == "none"
 
 
+@pytest.mark.parametrize("path", ["orders%2Frecords", "orders%2foffsets", "a%2Fb/records"])
+def test_an_encoded_slash_reaches_a_service_that_refuses_it(
+    echoes: httpx.Client, path: str
+) -> None:
+    """By any method, so that nobody is told that the path is served by another one."""
+    for method in METHODS:
+        answer = ask(echoes, method, f"/v1/streams/{path}")
+        assert answer.headers["asked"] in UPSTREAMS, method
+        assert answer.headers["target"] == f"/v1/streams/{path}"
+    query = ask(echoes, "PUT", "/v1/streams/orders/records?x=%2F")
+    assert query.status_code == 405
+
+
 def test_a_head_that_a_service_would_refuse_reaches_it(echoes: httpx.Client) -> None:
     path = "/v1/streams/orders/records?" + "x" * (URL_SIZE_MAX + KIB)
     assert ask(echoes, "GET", path).headers["target"] == path

@@ -85,6 +85,16 @@ def everything(client: httpx.Client) -> list[tuple[int, str]]:
             return found
 
 
+def check_encoded_slashes(house: FourProcesses) -> None:
+    """Every service says the same of them, asked by itself or through nginx."""
+    for url in (house.url, *(process.url for process in house.services.values())):
+        for path in (f"{STREAM}%2Frecords", f"{STREAM}%2foffsets", "/v1/streams/a%2Fb/records"):
+            for method in ("GET", "PUT", "POST", "DELETE"):
+                answer = httpx.request(method, url + path, timeout=30)
+                assert answer.status_code == httpx.codes.BAD_REQUEST, (method, url, path)
+                assert answer.json()["code"] == "bad-name"
+
+
 @pytest.fixture
 def house(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
     with four_processes(tmp_path, SETTINGS, seaweed) as running:
@@ -94,6 +104,7 @@ def house(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
 def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProcesses) -> None:
     with house.client() as client:
         client.put(STREAM, json=CONFIG).raise_for_status()
+        check_encoded_slashes(house)
         with Producer(house) as producer:
             producer.goes_on()
             uploads_go_on(client, producer)

@@ -87,6 +87,8 @@ __all__ = [
 log = structlog.get_logger(__name__)
 
 _READS: Final = ("GET", "HEAD")
+_PUBLIC: Final = "/v1/"
+"""Below it stand all paths that hold names of users."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -142,9 +144,8 @@ def wrap(app: ASGIApp) -> ASGIApp:
                 complete = not message.get("more_body", False)
             await send(message)
 
-        if len(scope["raw_path"]) + len(scope["query_string"]) >= URL_SIZE_MAX:
-            too_long = InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG)
-            await send_problem(send_added, too_long, request_id_of(scope))
+        if (refused := _wrong_target(scope)) is not None:
+            await send_problem(send_added, refused, request_id_of(scope))
             return
         try:
             await app(scope, receive, send_added)
@@ -157,6 +158,26 @@ def wrap(app: ASGIApp) -> ASGIApp:
                 await _answer_bug(Request(scope), error)(scope, receive, send_added)
 
     return shell
+
+
+def _wrong_target(scope: Scope) -> InvalidRequest | None:
+    """What is wrong with the URL whatever is served; judged before anybody looks for a route."""
+    if len(scope["raw_path"]) + len(scope["query_string"]) >= URL_SIZE_MAX:
+        return InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG)
+    if _holds_slash(scope):
+        return InvalidRequest(
+            "a name or an id in a path may not hold a slash, and %2F is one", code=Code.BAD_NAME
+        )
+    return None
+
+
+def _holds_slash(scope: Scope) -> bool:
+    """Whether some slash of the path is encoded, as of a name that has one.
+
+    Routes are found by the decoded path, in which it looks like one between parts: what was
+    meant for a stream `orders/offsets` would be done with the stream `orders`.
+    """
+    return scope["path"].startswith(_PUBLIC) and b"%2f" in scope["raw_path"].lower()
 
 
 def _answer(request: Request, error: StoreError) -> Response:

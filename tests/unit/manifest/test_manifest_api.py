@@ -169,7 +169,7 @@ async def test_s8_s15_what_the_schema_does_not_know_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("..", 404), ("a b", 400), ("amq.x", 400), ("-x", 400), ("a" * 129, 400), ("a%2fb", 404)],
+    [("..", 404), ("a b", 400), ("amq.x", 400), ("-x", 400), ("a" * 129, 400), ("a%2fb", 400)],
 )
 async def test_a_bad_name_creates_nothing(service: Service, name: str, status: int) -> None:
     answer = await service.public.put(f"/v1/streams/{name}")

@@ -206,6 +206,14 @@ async def test_a_tag_does_not_outlive_its_records(world: World) -> None:
     assert strict.status_code == 410
 
 
+@pytest.mark.parametrize("path", ["%2Frecords", "/records%2f0", "%2Foffsets%2Fresolve?spec=0"])
+async def test_an_encoded_slash_is_none_between_two_parts_of_a_path(
+    hundred: World, path: str
+) -> None:
+    answer = await hundred.http.get(f"/v1/streams/orders{path}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-name")
+
+
 # Specs
 
 

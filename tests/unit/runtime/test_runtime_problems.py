@@ -24,6 +24,7 @@ from bottomless.errors import (
     Overloaded,
     Unavailable,
 )
+from bottomless_server.runtime import http
 from bottomless_server.runtime.http import (
     PROBLEM_TYPE,
     STATUS,
@@ -190,6 +191,43 @@ async def test_unknown_paths_and_trailing_slashes_are_404(path: str) -> None:
         answer = await client.get(path)
     assert answer.status_code == 404
     assert problem_of(answer)["code"] == "not-found"
+
+
+SLASHES = ["orders%2Foffsets", "orders%2foffsets", "%2Forders", "orders%2F", "a%2Fb", "a%252F%2Fb"]
+
+
+def a_stream_api() -> FastAPI:
+    api = create_api("test")
+
+    @api.api_route("/v1/streams/{name}", methods=["GET", "DELETE"])
+    @api.api_route("/v1/streams/{name}/offsets", methods=["GET", "DELETE"])
+    async def reached(name: str, request: Request) -> Any:
+        return json_response({"path": request.url.path, "name": name})
+
+    return api
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+@pytest.mark.parametrize("name", SLASHES)
+async def test_a_name_with_an_encoded_slash_reaches_no_operation(name: str, method: str) -> None:
+    """A stream's name was taken for a name and the operation after it, or was 404 as if the path
+    were wrong. The checks before this one looked at 4xx alone, and at names that lead nowhere."""
+    async with client_of(wrap(a_stream_api())) as client:
+        answer = await client.request(method, f"/v1/streams/{name}")
+        asked = await client.request(method, "/v1/streams/orders?name=a%2Fb")
+    problem = problem_of(answer)
+    assert (answer.status_code, problem["code"], problem["outcome"]) == (400, "bad-name", "none")
+    assert "may not hold a slash" in problem["detail"]
+    assert asked.status_code == 200, "a slash in a query is one of a value"
+
+
+async def test_without_the_check_a_name_with_a_slash_reaches_another_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "_holds_slash", lambda _: False)
+    async with client_of(wrap(a_stream_api())) as client:
+        answer = await client.delete("/v1/streams/orders%2Foffsets")
+    assert answer.json() == {"path": "/v1/streams/orders/offsets", "name": "orders"}
 
 
 async def test_what_the_framework_refuses_is_a_problem_without_the_input() -> None:
