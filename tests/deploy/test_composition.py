@@ -180,9 +180,9 @@ def test_what_must_outlive_a_container_lies_on_a_volume() -> None:
         for name, found in composition()["services"].items()
     }
     assert {name: mounts for name, mounts in kept.items() if mounts} == {
-        name: [f"{name}:/data"] for name in ("ingest", "valkey", "s3")
+        name: [f"{name}:/data"] for name in ("manifest", "ingest", "valkey", "s3")
     }
-    assert set(composition()["volumes"]) == {"ingest", "valkey", "s3"}
+    assert set(composition()["volumes"]) == {"manifest", "ingest", "valkey", "s3"}
 
 
 def test_what_a_user_has_to_change_is_a_variable_and_the_docs_name_it() -> None:

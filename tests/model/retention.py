@@ -115,29 +115,38 @@ class Removing(Publishing):
         which=st.integers(0, 1),
         ahead_ms=st.sampled_from([2 * 60_000, 10 * 60_000, HOUR, 10 * DAY, 366 * DAY]),
         one_machine=st.booleans(),
+        own_store=st.booleans(),
+        minutes=st.sampled_from([0, 0, 15]),
     )
     def the_wall_clock_is_ahead_for_a_moment(
-        self, which: int, ahead_ms: int, one_machine: bool
+        self, which: int, ahead_ms: int, one_machine: bool, own_store: bool, minutes: int
     ) -> None:
         """It is set ahead, retention and the deleter run, and it is set right again.
 
-        On one machine store and coordination are set with it: a directory has no other clock.
+        On one machine store and coordination are set with it: a directory has no other clock, and
+        a store of one's own on that machine tells the same wrong time, for as long as it is wrong.
         """
         fragments = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
         if not fragments:
             return
         oldest_ms = self.world.clock.true_now - fragments[0].last_timestamp
-        config = parse_config({"retention": {"max_age": f"{oldest_ms // 1000 + 60}s"}})
+        too_old = oldest_ms // 1000 + 60 * (12 + minutes)
+        config = parse_config({"retention": {"max_age": f"{too_old}s"}})
         self.quietly(
             self.world.streams.update(STREAM, lambda record: replace(record, config=config))
         )
-        # How the clock stood before is known from an earlier look.
+        # How the clock stood before is known from earlier looks.
+        self.quietly(self.world.context.time.look())
+        self.world.clock.now += 11 * 60_000
         self.quietly(self.world.context.time.look())
         self.world.clock.skew_ms = ahead_ms
         self.world.one_machine = one_machine
-        verdict = self.attempt(which, evaluate(self.world.context, self.committers[which]))
-        # A gap at the front has no time, and goes.
-        assert verdict is None or not verdict.by_age.gone.fragment_count, "it was not too old"
+        self.world.drive.has_own_clock = own_store or not one_machine
+        for _ in range(minutes + 1):
+            verdict = self.attempt(which, evaluate(self.world.context, self.committers[which]))
+            # A gap at the front has no time, and goes.
+            assert verdict is None or not verdict.by_age.gone.fragment_count, "it was not too old"
+            self.world.clock.now += 60_000 if minutes else 0
         self.hours_pass(0)
         self.world.clock.skew_ms, self.world.one_machine = 0, False
         self.note(self.committers[which])

@@ -32,6 +32,7 @@ from bottomless.stores.objects import put_object
 from bottomless.stores.streams import Streams, delete_later, stream_key
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core.clock_trust import ClockTrust
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
@@ -356,6 +357,12 @@ class GapRange(NamedTuple):
     next_offset: int
 
 
+def from_the_first_start(context: Context) -> Context:
+    """Let its process be one that started before there was any stream, and believes its clock."""
+    context.time._trust = ClockTrust("boot", None)
+    return context
+
+
 class World:
     """Stores, clock and context of one test."""
 
@@ -384,6 +391,7 @@ class World:
             elapsed=self.clock.true,
             new_uid=Uids(),
         )
+        from_the_first_start(self.context)
 
     @property
     def one_machine(self) -> bool:

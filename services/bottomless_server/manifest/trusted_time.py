@@ -2,8 +2,9 @@
 
 Other clocks are asked now and then and not for every stream: once a minute, and whenever our own
 was set since they were asked. What is known of our own clock is written down beside the lock of
-this service's directory: after a crash before that the next process knows what was known earlier,
-or nothing, and believes what it finds, as the very first one does.
+this service's directory: after a crash before that the next process knows what was known earlier.
+A process that finds nothing written down believes its clock at once only where there is no stream
+yet: else its directory was not kept, and its clock has to stand first.
 """
 
 import time
@@ -17,6 +18,7 @@ import structlog
 from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.stores.streams import STREAMS_KEY
 from bottomless_server.manifest.core.clock_trust import ClockTrust, Doubt, Known, Others
 
 log = structlog.get_logger(__name__)
@@ -25,6 +27,8 @@ _ASK_MS: Final = 60_000
 _SET_MS: Final = 1_000
 _FILE_NAME: Final = "clock.json"
 _VERSION: Final = 1
+_NOTHING: Final = Known("", 0, settled=False)
+"""Not the first process, so what it believed is to be found out anew."""
 
 
 class Moment(NamedTuple):
@@ -60,21 +64,28 @@ class TrustedTime:
         Raises:
             DriveUnavailable, DriveRefused, CoordinationUnavailable: one cannot be asked now.
         """
-        trust = self._opened()
-        others = await self._asked()
+        try:
+            trust = await self._opened()
+            others = await self._asked()
+        except StoreError:
+            self._note(Doubt.UNKNOWN, None)
+            raise
         wall, elapsed = self._clock(), self._elapsed()
         doubt = trust.look(wall, elapsed, others)
         self._write(trust.known)
+        self._note(doubt, others)
+        return Moment(trust.earliest(wall, elapsed, others), doubt)
+
+    def _note(self, doubt: Doubt | None, others: Others | None) -> None:
         if doubt is not self.doubt:
             level = log.info if doubt is None else log.critical
             level(
                 "clocks agree again" if doubt is None else "nothing is deleted for its age",
                 why=None if doubt is None else doubt.value,
-                store_ahead_ms=others.store,
-                coordination_ahead_ms=others.coordination,
+                store_ahead_ms=None if others is None else others.store,
+                coordination_ahead_ms=None if others is None else others.coordination,
             )
         self.doubt = doubt
-        return Moment(trust.earliest(wall, elapsed, others), doubt)
 
     async def require(self) -> int:
         """The time by which a lease or a grace is over.
@@ -110,6 +121,13 @@ class TrustedTime:
             return wall
         return self._trust.latest(wall, self._elapsed(), self._others)
 
+    def passed(self) -> int:
+        """The time from which counts what must not last longer than somebody asked for, like the
+        last hour of a secret: our clock without the steps ahead that are not believed; ms since 1970.
+        """
+        wall = self._clock()
+        return wall if self._trust is None else self._trust.passed(wall, self._elapsed())
+
     async def _asked(self) -> Others:
         wall, elapsed = self._clock(), self._elapsed()
         line = wall - elapsed
@@ -123,10 +141,13 @@ class TrustedTime:
             self._asked_at, self._asked_line = elapsed, line
         return self._others
 
-    def _opened(self) -> ClockTrust:
+    async def _opened(self) -> ClockTrust:
         if self._trust is None:
-            self._written = self._read()
-            self._trust = ClockTrust(_boot_id(), self._written)
+            known = self._read()
+            if known is None and await self._coordination.members(STREAMS_KEY, b"", 1):
+                known = _NOTHING
+            self._written = known
+            self._trust = ClockTrust(_boot_id(), known)
         return self._trust
 
     def _read(self) -> Known | None:
@@ -137,9 +158,8 @@ class TrustedTime:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            # Not the first process, so what it believed is to be found out anew.
             log.warning("what is known of the clock cannot be read", error=str(error))
-            return Known("", 0, settled=False)
+            return _NOTHING
 
     def _write(self, known: Known | None) -> None:
         if self._path is None or known is None or _says_the_same(known, self._written):

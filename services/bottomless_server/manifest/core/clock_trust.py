@@ -6,15 +6,17 @@ on while it sleeps. The difference of the two, here the *line*, changes only whe
 
     known before        the line of the same start of the machine, which an earlier process wrote down
     the first process   believed, as there is nothing yet that could be deleted too early
-    another start       believed once it stood for `SETTLE_MS`: NTP corrects a clock after a start;
-                        at once where the store has a clock of its own, and it agrees
+    any other start     believed once it stood for `SETTLE_MS`: NTP corrects a clock after a start
     a step ahead        not believed until it is taken back, or stood for `SETTLE_MS` where the
-                        store's clock agrees, and for `STAND_MS` where nothing else tells the time
+                        store's clock confirms it, and for `STAND_MS` where nothing does
     a step back         harmless, since what is deleted later was kept too long; it becomes the line
                         when it stood for `SETTLE_MS`, so that the same step ahead is one again
 
-A sleep of the machine moves both alike and changes nothing. Whatever is believed, the clocks of
-the object store and of coordination must agree too: one that does not is a doubt by itself.
+The clocks of the object store and of coordination have lines too, since they may stand on our
+machine: the store's confirms a step of ours if it agrees now and did not make the same step at the same time.
+
+A sleep of the machine moves all of them alike and changes nothing. Whatever is believed, the clocks
+of the object store and of coordination must agree too: one that does not is a doubt by itself.
 """
 
 from dataclasses import dataclass
@@ -25,8 +27,9 @@ SKEW_MS_MAX: Final = 5 * 60_000
 """Beyond this nobody knows how old anything is, and nothing goes for its age."""
 SETTLE_MS: Final = 10 * 60_000
 STAND_MS: Final = 24 * 3_600_000
-_SAME_MS: Final = 1_000
-"""Two clocks that are read one after the other differ by the time between."""
+_SAME_MS: Final = SKEW_MS_MAX // 10
+"""A line that moves by less stands: clocks are read one after the other, some to the second, and
+some are set a little every few minutes."""
 
 
 class Doubt(StrEnum):
@@ -57,65 +60,137 @@ class Others:
     coordination: int
 
 
+class _Line:
+    """One clock against the time that passed: what is believed of it, and what is seen."""
+
+    def __init__(self, believed: int | None) -> None:
+        self.believed = believed
+        self._day = believed
+        """What was believed when this day began: small steps do not add up to a large one."""
+        self._day_began = 0
+        self._seen: int | None = None
+        self._seen_since = 0
+
+    def look(self, line: int, elapsed: int) -> int:
+        """For how long the clock has stood as it does now."""
+        if self._seen is None:
+            self._day_began = elapsed
+        if self._seen is None or abs(line - self._seen) > _SAME_MS:
+            self._seen, self._seen_since = line, elapsed
+        return elapsed - self._seen_since
+
+    def is_ahead(self, line: int) -> bool:
+        if self.believed is None or self._day is None:
+            return True
+        return line - min(self.believed, self._day) > SKEW_MS_MAX
+
+    def believe(self, line: int, elapsed: int) -> None:
+        if self.is_ahead(line) or elapsed - self._day_began >= STAND_MS:
+            self._day, self._day_began = line, elapsed
+        self.believed = line
+
+    def bounded(self, wall: int, elapsed: int) -> int:
+        """What the clock says, unless that is far ahead of what is believed of it."""
+        if self.believed is None:
+            return wall
+        return min(wall, self.believed + elapsed + SKEW_MS_MAX)
+
+
 class ClockTrust:
     """Times are in ms; `elapsed` counts from any moment, and goes on while the machine sleeps."""
 
     def __init__(self, boot_id: str, known: Known | None) -> None:
+        """`known` is None in the first process of all."""
         self._boot_id = boot_id
-        same = known is not None and known.boot_id == boot_id
+        # Where a start of the machine has no name, nobody knows whether this is the same one.
+        same = known is not None and known.boot_id == boot_id and boot_id != ""
         self._first = known is None
-        self._line = known.line if known is not None and same else None
+        self._ours = _Line(known.line if known is not None and same else None)
+        self._store, self._coordination = _Line(None), _Line(None)
+        self._apart: int | None = None
+        """The store's line when it was last seen to differ from ours: then it is another clock."""
         self._settled = known is not None and same and known.settled
         """Whether a line stood since the start of the machine; what changes then is no correction
         of its start."""
-        self._seen: int | None = None
-        """The line as it is, believed or not."""
-        self._seen_since = 0
 
     @property
     def known(self) -> Known | None:
         """What is to be written down."""
-        return None if self._line is None else Known(self._boot_id, self._line, self._settled)
+        line = self._ours.believed
+        return None if line is None else Known(self._boot_id, line, self._settled)
 
     def look(self, wall: int, elapsed: int, others: Others) -> Doubt | None:
         """Compare the clocks as they are now."""
         line = wall - elapsed
-        if self._seen is None or abs(line - self._seen) > _SAME_MS:
-            self._seen, self._seen_since = line, elapsed
-        stood = elapsed - self._seen_since
-        doubt = self._look(line, stood, others)
+        if self._ours.believed is None and self._first:
+            self._ours.believe(line, elapsed)
+        self._hear(self._store, line, elapsed, others.store)
+        self._hear(self._coordination, line, elapsed, others.coordination)
+        doubt = self._look(line, elapsed, others)
         if others.store is not None and abs(others.store) > SKEW_MS_MAX:
+            self._apart = line + others.store
             return Doubt.STORE
         if abs(others.coordination) > SKEW_MS_MAX:
             return Doubt.COORDINATION
+        if doubt is None:
+            self._apart = None
         return doubt
 
-    def _look(self, line: int, stood: int, others: Others) -> Doubt | None:
-        confirmed = others.store is not None and abs(others.store) <= SKEW_MS_MAX
-        if self._line is None and (self._first or confirmed):
-            self._line = line
-        ahead = self._line is None or line - self._line > SKEW_MS_MAX
-        if not ahead:
+    def _look(self, line: int, elapsed: int, others: Others) -> Doubt | None:
+        ours = self._ours
+        stood = ours.look(line, elapsed)
+        if not ours.is_ahead(line):
             if stood >= SETTLE_MS:
-                self._line, self._settled = line, True
+                ours.believe(line, elapsed)
+                self._settled = True
             return None
-        if stood >= (SETTLE_MS if confirmed or not self._settled else STAND_MS):
-            self._line, self._settled = line, True
+        soon = not self._settled or self._confirmed(line, others)
+        if stood >= (SETTLE_MS if soon else STAND_MS):
+            ours.believe(line, elapsed)
+            self._settled = True
             return None
-        return Doubt.NEW_START if self._line is None else Doubt.AHEAD
+        return Doubt.NEW_START if ours.believed is None else Doubt.AHEAD
+
+    def _hear(self, other: _Line, ours: int, elapsed: int, ahead: int | None) -> None:
+        """Note what another clock says, `ahead` of ours."""
+        if ahead is None:
+            return
+        line = ours + ahead
+        stood = other.look(line, elapsed)
+        if other.believed is None:
+            # What is heard first while ours is ahead, and agrees, may be the same clock.
+            if not self._ours.is_ahead(ours) or abs(ahead) > SKEW_MS_MAX:
+                other.believe(line, elapsed)
+        elif stood >= (STAND_MS if other.is_ahead(line) else SETTLE_MS):
+            other.believe(line, elapsed)
+
+    def _confirmed(self, line: int, others: Others) -> bool:
+        """Whether the store's clock agrees, and is another one: it did not make our step, or made
+        it at another time."""
+        if others.store is None or abs(others.store) > SKEW_MS_MAX:
+            return False
+        its = line + others.store
+        alone = self._apart is not None and abs(its - self._apart) <= SKEW_MS_MAX
+        return alone or not self._store.is_ahead(its)
 
     def latest(self, wall: int, elapsed: int, others: Others | None) -> int:
-        """The time by which a grace or a lease begins that another clock may end."""
-        times = [wall]
+        """The time by which a grace or a lease begins that another clock may end. What a clock says
+        far ahead of what is believed of it is left out, or the grace would last for years."""
+        times = [self._ours.bounded(wall, elapsed)]
         if others is not None:
-            times += [wall + max(others.coordination, 0), wall + max(others.store or 0, 0)]
-        if self._line is not None:
-            times.append(self._line + elapsed)
+            times.append(self._coordination.bounded(wall + others.coordination, elapsed))
+            times.append(self._store.bounded(wall + (others.store or 0), elapsed))
+        if self._ours.believed is not None:
+            times.append(self._ours.believed + elapsed)
         return max(times)
+
+    def passed(self, wall: int, elapsed: int) -> int:
+        """The time of our clock, without the steps ahead that are not believed."""
+        return wall if self._ours.believed is None else min(wall, self._ours.believed + elapsed)
 
     def earliest(self, wall: int, elapsed: int, others: Others) -> int:
         """The time by which something may be called old: that of the slowest clock."""
         times = [wall, wall + min(others.coordination, 0), wall + min(others.store or 0, 0)]
-        if self._line is not None:
-            times.append(self._line + elapsed)
+        if self._ours.believed is not None:
+            times.append(self._ours.believed + elapsed)
         return min(times)
