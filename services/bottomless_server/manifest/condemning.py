@@ -5,6 +5,10 @@ that was granted is seen by whoever condemns, and a range that is condemned cann
 leased any more. After a crash between condemning and deleting the range is condemned and
 still there, which harms nobody: the delete queue still holds its objects.
 
+A lease that was granted while a clock was years ahead ends later than any lease may. Whoever
+condemns, by a time that is believed, cuts it in the same EXEC to what a new one would have at
+most; after a crash before that it is cut the next time.
+
 A lease holds everything at or above its first offset: who reads from there on is not to
 be overtaken, and one bound is all that has to be compared.
 """
@@ -15,7 +19,19 @@ from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overlo
 from bottomless.model.names import StreamId
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease, StreamRecord, held_from, live_leases
 from bottomless.stores.streams import Streams
+from bottomless_server.manifest.core.clock_trust import SKEW_MS_MAX
 from bottomless_server.manifest.publisher import check_active
+from bottomless_server.manifest.settings import ManifestSettings
+
+
+def latest_end(settings: ManifestSettings, now: int) -> int:
+    """No lease that was granted at `now`, by any clock that agrees with it, ends later."""
+    return now + settings.manifest_lease_seconds_max * 1000 + 2 * SKEW_MS_MAX
+
+
+def cut_leases(record: StreamRecord, latest: int) -> tuple[Lease, ...]:
+    """The leases of a stream, none of which ends after `latest`."""
+    return tuple(replace(one, expires_at=min(one.expires_at, latest)) for one in record.leases)
 
 
 def condemnable(record: StreamRecord, next_offset: int, now: int) -> int:
@@ -31,18 +47,19 @@ def held_until(record: StreamRecord, next_offset: int, now: int) -> int:
 
 
 async def condemn(
-    streams: Streams, stream_id: StreamId, next_offset: int, now: int
+    streams: Streams, stream_id: StreamId, next_offset: int, now: int, latest: int
 ) -> StreamRecord:
     """Raise `condemned_next` as far as leases allow; the record says how far that is.
 
     `next_offset` must not be above the floor of a root that is published, and `now` must be a
-    time that is believed (`TrustedTime.require`): leases end by it.
+    time that is believed (`TrustedTime.require`): leases end by it, at `latest` if not earlier.
 
     Raises:
         NotFound, Unavailable
     """
 
     def decide(record: StreamRecord) -> StreamRecord:
+        record = replace(record, leases=cut_leases(record, latest))
         allowed = condemnable(record, next_offset, now)
         return replace(record, condemned_next=max(record.condemned_next, allowed))
 

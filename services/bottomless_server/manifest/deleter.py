@@ -31,7 +31,7 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.stores.streams import DELETES_KEY
-from bottomless_server.manifest.condemning import condemn, held_until
+from bottomless_server.manifest.condemning import condemn, held_until, latest_end
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.delete_page import fair_page
 from bottomless_server.manifest.core.doomed import Doomed, parse_doomed
@@ -221,7 +221,13 @@ class Deleter:
         if not ends:
             return members
         if max(ends.values()) > record.condemned_next:
-            record = await condemn(self._context.streams, record.stream_id, max(ends.values()), now)
+            record = await condemn(
+                self._context.streams,
+                record.stream_id,
+                max(ends.values()),
+                now,
+                latest_end(self._context.settings, now),
+            )
             await reach("manifest.deleter.after-condemn")
         held = {due: end for due, end in ends.items() if end > record.condemned_next}
         # A lease may be given back before it runs out, so it is looked at again earlier.

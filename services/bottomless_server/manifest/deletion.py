@@ -37,6 +37,7 @@ from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.operations import Operation, entered
 from bottomless.stores.streams import node_key, stream_not_found
 from bottomless_server.manifest.committer import Committer
+from bottomless_server.manifest.condemning import cut_leases, latest_end
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.preconditions import require_match
 from bottomless_server.manifest.mutator import Mutators
@@ -201,8 +202,12 @@ class Deletions:
 
     def _free_at(self, record: StreamRecord, deleted_at: int, over: int) -> int:
         """From when on nobody reads of it: not before leases have ended by a time that is believed."""
-        grace_end = deleted_at + self._context.settings.manifest_delete_grace_ms
-        leases = live_leases(record, over)
+        settings = self._context.settings
+        grace_end = deleted_at + settings.manifest_delete_grace_ms
+        # None was granted after the deletion, and one that says more had a clock that was ahead.
+        leases = live_leases(
+            replace(record, leases=cut_leases(record, latest_end(settings, deleted_at))), over
+        )
         return max([grace_end, *(lease.expires_at for lease in leases)])
 
     async def _sweep(self, record: StreamRecord, progress: Mapping[str, Any]) -> Again | None:

@@ -2,7 +2,8 @@
 
 When the next one is due stands in coordination, so that it does not depend on how often
 processes start. One process begins it, under a lease; after a crash between the begin and
-the note of the next time it is begun once more, which is harmless.
+the note of the next time it is begun once more, which is harmless. While the clock is doubted none
+is begun: it would only wait, and so would the one of each day after it.
 """
 
 from typing import Final
@@ -53,8 +54,8 @@ class GarbageTimer:
         """
         context = self._context
         (due_at,) = await context.coordination.due_at(DUE_KEY, [_ALL])
-        now = context.clock()
-        if due_at is not None and due_at > now:
+        now, doubt = await context.time.look()
+        if doubt is not None or (due_at is not None and due_at > now):
             return False
         if not await context.coordination.hold(LEASE_KEY, self._holder, _LEASE_MS):
             return False

@@ -104,7 +104,7 @@ class _Routes:
         asked = await read_closed_body(request, _Create, size_max=_BODY_SIZE_MAX)
         principal = principal_of(request.scope)
         check_scopes(asked.scopes)
-        ends_at = _ends_at(asked, self._context.clock())
+        ends_at = _ends_at(asked, self._context.time.passed())
         tenant = tenant_for(principal, _tenant(asked))
         check_granting(principal, asked.scopes)
         issued = await self._keys.create(

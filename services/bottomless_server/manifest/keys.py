@@ -105,7 +105,7 @@ class Keys:
             Overloaded: `quota-exceeded`.
             Unavailable: there is no such key, or one whose secret nobody knows.
         """
-        now, secret = self._context.clock(), secrets.token_hex(SECRET_SIZE)
+        now, secret = self._context.time.passed(), secrets.token_hex(SECRET_SIZE)
         key_id = key_id_from(now, bytes.fromhex(self._context.new_uid())[-6:])
         room = room_for(tenant, key_id, self._context.settings.manifest_tenant_key_count_max)
         await self._context.quotas.check(room, _NO_ROOM)
@@ -143,7 +143,7 @@ class Keys:
             Unavailable: the secret before goes on, at least for the overlap.
         """
         for _ in range(_ATTEMPT_COUNT):
-            now, secret = self._context.clock(), secrets.token_hex(SECRET_SIZE)
+            now, secret = self._context.time.passed(), secrets.token_hex(SECRET_SIZE)
             reserved: list[KeyRecord] = []
 
             def reserve(before: KeyRecord | None, now: int = now) -> KeyRecord:
@@ -178,7 +178,7 @@ class Keys:
         """
         floor = 0
         for _ in range(_ATTEMPT_COUNT):
-            now = self._context.clock()
+            now = self._context.time.passed()
 
             def revoke(before: KeyRecord | None, now: int = now, floor: int = floor) -> KeyRecord:
                 record = _found(before)
@@ -244,7 +244,7 @@ class Keys:
             return confirmed
 
         # Then the object before may go, or the key has come to its end.
-        look_at = self._context.clock() + CREATION_MS
+        look_at = self._context.time.passed() + CREATION_MS
         queued = [tidy(key.key_id, look_at)]
         if room is None:
             await self._change(key.key_id, confirm, queued)

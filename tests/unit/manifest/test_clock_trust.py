@@ -20,7 +20,7 @@ from unit.manifest.test_edits import HOUR, configure, tens
 from bottomless.coordination.base import CoordinationUnavailable
 from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_config
-from bottomless.stores.operations import Operation
+from bottomless.stores.operations import OPERATIONS_KEY, Operation
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.condemning import give_back, renew
 from bottomless_server.manifest.core.clock_trust import (
@@ -34,8 +34,10 @@ from bottomless_server.manifest.core.clock_trust import (
 )
 from bottomless_server.manifest.core.verdict import Verdict
 from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments, register_gc
+from bottomless_server.manifest.garbage_timer import GarbageTimer
 from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.retention import evaluate, trim
 from bottomless_server.manifest.retention_timer import LEASE_KEY, RetentionTimer
 from bottomless_server.manifest.trusted_time import elapsed_ms
@@ -171,6 +173,24 @@ async def test_who_takes_or_ends_a_lease_while_the_clock_is_ahead_ends_no_other(
     assert await fragments_left(world) == [20, 30, 40, 50]
 
 
+async def test_a_lease_that_was_granted_by_a_clock_years_ahead_ends_when_any_would() -> None:
+    """No check looked at what lasts too long: a job that died held its stream for ten years."""
+    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
+    committer, _ = await stored(world, 6)
+    await hold(world, 20, YEARS)
+    await trim(world.context, committer, 40, allow_empty=False)
+    longest_ms = world.context.settings.manifest_lease_seconds_max * 1000
+
+    await Deleter(world.context).make_pass()
+    world.clock.now += longest_ms
+    await Deleter(world.context).make_pass()
+    assert await fragments_left(world) == [20, 30, 40, 50]
+    world.clock.now += HOUR
+    await Deleter(world.context).make_pass()
+
+    assert await fragments_left(world) == [40, 50]
+
+
 async def test_four_minutes_ahead_are_no_doubt_and_still_end_no_lease_early() -> None:
     world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
     committer, _ = await stored(world, 6)
@@ -213,6 +233,25 @@ async def test_no_garbage_is_collected_by_a_clock_that_is_ahead() -> None:
 
     assert caught.value.code is Code.CLOCK_SKEW
     assert committer.record.published_next == 20
+
+
+async def test_a_doubt_that_lasts_gathers_no_collections_of_garbage() -> None:
+    """Each of them waits until the doubt is over, and they all went on at once then."""
+    world = World()
+    operations = Operations(world.context)
+    register_gc(operations)
+    timer = GarbageTimer(world.context, operations)
+    await timer.look()
+    world.drive.clock_skew_ms = 6 * MINUTE
+    for _ in range(30):
+        world.clock.now += DAY
+        assert not await timer.look()
+    assert await world.coordination.member_count(OPERATIONS_KEY) == 0
+    world.drive.clock_skew_ms = 0
+    world.clock.now += MINUTE
+
+    assert await timer.look()
+    assert await world.coordination.member_count(OPERATIONS_KEY) == 1
 
 
 @pytest.mark.parametrize("back_ms", [HOUR, 366 * DAY])
@@ -474,7 +513,7 @@ def test_a_grace_that_begins_while_any_clock_is_years_ahead_ends_in_minutes(
     assert trust.passed(wall + MINUTE, UP + MINUTE) == WALL + MINUTE
 
 
-def test_a_grace_that_begins_while_our_clock_is_late_counts_from_the_clocks_that_are_right() -> None:
+def test_a_grace_that_begins_while_our_clock_is_late_counts_from_those_that_are_right() -> None:
     trust = ClockTrust("boot", None)
     late = Others(3 * HOUR, 3 * HOUR)
     trust.look(WALL, UP, late)

@@ -165,9 +165,9 @@ async def test_leases_are_bounded_and_those_that_ran_out_make_room() -> None:
 async def test_a_condemned_range_never_goes_back() -> None:
     world = World()
     await stored(world, 6)
-    await condemn(world.streams, STREAM, 40, world.clock.now)
+    await condemn(world.streams, STREAM, 40, world.clock.now, world.clock.now + HOUR)
 
-    await condemn(world.streams, STREAM, 10, world.clock.now)
+    await condemn(world.streams, STREAM, 10, world.clock.now, world.clock.now + HOUR)
     await world.streams.update(STREAM, lambda record: replace(record, dirty=False))
 
     assert (await world.record()).condemned_next == 40

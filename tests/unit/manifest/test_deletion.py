@@ -166,6 +166,22 @@ async def test_nothing_goes_before_a_lease_has_ended(house: House) -> None:
     assert not any(key.endswith("fragment") for key in await house.objects())
 
 
+async def test_a_lease_that_a_clock_granted_that_was_years_ahead_does_not_hold_for_years(
+    house: House,
+) -> None:
+    lease = Lease("ls_1", 0, 10, house.world.clock.now + 3_650 * 24 * HOUR, "spark")
+    await house.world.streams.update(
+        house.stream_id, lambda record: replace(record, leases=(lease,))
+    )
+    longest_ms = house.world.context.settings.manifest_lease_seconds_max * 1000
+    operation = await house.deletions.begin(NAME, None)
+    await house.work(longest_ms)
+    assert await house.phase(operation) == "waiting"
+
+    await house.work(HOUR)
+    assert not any(key.endswith("fragment") for key in await house.objects())
+
+
 async def test_a_clock_that_is_minutes_ahead_ends_no_lease_of_a_deleted_stream_early(
     house: House,
 ) -> None:

@@ -361,6 +361,23 @@ async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_key() -> None:
     assert len(await objects_of(world)) == 1
 
 
+async def test_an_overlap_that_begins_while_the_clock_is_years_ahead_ends_in_time() -> None:
+    """The checks with a wrong clock looked at what ends too early, and at nothing that lasts."""
+    world = await a_world()
+    world.one_machine = True
+    keys = Keys(world.context)
+    await world.context.time.look()
+    issued = await create(keys)
+    world.clock.skew_ms = 3_650 * DAY_MS
+    newer = await keys.rotate(issued.key.key_id, HOUR_MS, nobody_checks)
+    world.clock.skew_ms = 0
+
+    assert await is_good(world, issued.credential)
+    world.clock.now += HOUR_MS
+    assert not await is_good(world, issued.credential)
+    assert await is_good(world, newer.credential)
+
+
 async def test_a_revocation_that_is_not_in_the_bucket_is_tried_whatever_the_clock_said() -> None:
     world = await a_world(manifest_put_seconds=0.1)
     keys = Keys(world.context)
