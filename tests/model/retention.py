@@ -130,7 +130,8 @@ class Removing(Publishing):
         if not fragments:
             return
         oldest_ms = self.world.clock.true_now - fragments[0].last_timestamp
-        too_old = oldest_ms // 1000 + 60 * (12 + minutes)
+        # What passes here, and the two minutes that are no doubt.
+        too_old = oldest_ms // 1000 + 60 * (20 + minutes)
         config = parse_config({"retention": {"max_age": f"{too_old}s"}})
         self.quietly(
             self.world.streams.update(STREAM, lambda record: replace(record, config=config))
