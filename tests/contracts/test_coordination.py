@@ -235,6 +235,21 @@ async def test_settling_spares_what_was_queued_again_for_later(coordination: Coo
     assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"c", 1), Due(QUEUE, b"a", 8)]
 
 
+async def test_what_is_due_too_late_is_brought_forward(coordination: Coordination) -> None:
+    late = 2_000_000_000_123
+    await queue(coordination, (b"a", 5), (b"b", 6), (b"c", late), (b"d", late + 1))
+
+    assert await coordination.bring_forward(QUEUE, 5, 2) == [
+        Due(QUEUE, b"b", 6),
+        Due(QUEUE, b"c", late),
+    ]
+    assert await coordination.bring_forward(QUEUE, 5, 10) == [Due(QUEUE, b"d", late + 1)]
+    assert await coordination.bring_forward(QUEUE, 5, 10) == []
+    assert await coordination.bring_forward("nothing", 5, 10) == []
+
+    assert [due.due_at for due in await coordination.due(QUEUE, late, 10)] == [5, 5, 5, 5]
+
+
 async def test_when_members_are_due_can_be_asked_by_name(coordination: Coordination) -> None:
     await queue(coordination, (b"a", 1), (b"b", 1_800_000_000_123))
 

@@ -94,6 +94,11 @@ class FaultCoordination(MemoryCoordination):
     async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
         return await self._read("due", lambda: MemoryCoordination.due_at(self, redis_key, members))
 
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        return await self._change(
+            "settle", lambda: MemoryCoordination.bring_forward(self, redis_key, latest, limit)
+        )
+
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         return await self._read(
             "members", lambda: MemoryCoordination.members(self, redis_key, after, limit)

@@ -18,6 +18,7 @@ from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.deleter import Deleter
 from bottomless_server.manifest.deletion import Deletions
+from bottomless_server.manifest.far_times import FarTimes
 from bottomless_server.manifest.garbage import register_gc
 from bottomless_server.manifest.garbage_timer import GarbageTimer
 from bottomless_server.manifest.internal_routes import internal_api
@@ -67,6 +68,7 @@ class ManifestService:
         self._retention = RetentionTimer(context, self._mutators)
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
+        self._far_times = FarTimes(context)
         register_takeover(self._operations, self._mutators, self._registry)
         register_bridge(self._operations, self._mutators)
         register_gc(self._operations)
@@ -133,6 +135,7 @@ class ManifestService:
             asyncio.create_task(self._key_upkeep.run(), name="manifest keys"),
             asyncio.create_task(self._retention.run(), name="manifest retention"),
             asyncio.create_task(self._garbage.run(), name="manifest garbage"),
+            asyncio.create_task(self._far_times.run(), name="manifest far times"),
         ]
 
     async def drain(self) -> None:

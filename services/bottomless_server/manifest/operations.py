@@ -37,6 +37,7 @@ from bottomless.stores.operations import (
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.turns import Turns
 from bottomless_server.manifest.failing_deletes import queue_later
+from bottomless_server.manifest.far_operations import FarOperations
 from bottomless_server.manifest.held_lease import held_lease
 from bottomless_server.manifest.operation_room import OperationRoom
 from bottomless_server.runtime.endless import endless
@@ -82,6 +83,11 @@ class Operations:
         self._store = OperationStore(context.coordination)
         self._kinds: dict[str, _Kind] = {}
         self._room = OperationRoom(context, self._store)
+        self._far = FarOperations(context)
+        self._kept: set[str] = set()
+        """Finished ones that our clock calls due, and that go when it is believed."""
+        self._over: int | None = None
+        """Until when things are over, as this pass found; None before it asked."""
         self._turns = Turns()
         self._working: dict[str, asyncio.Task[bool]] = {}
         self._failures: dict[str, int] = {}
@@ -214,13 +220,19 @@ class Operations:
         One that is not `whole` leaves those out that were found with another process before.
         """
         context, turns = self._context, self._turns
-        dues = await context.coordination.due(OPERATIONS_KEY, context.clock(), _LOOK_COUNT)
+        self._over = None
+        if self._kept and await self._is_over(0):
+            self._kept.clear()
+        count = _LOOK_COUNT + len(self._kept)
+        dues = await context.coordination.due(OPERATIONS_KEY, context.clock(), count)
         turns.begin(whole=whole)
         left: list[Due] = []
         for due in dues:
             operation_id = due.member.decode("ascii")
             kind = turns.known_kind(operation_id)
-            if turns.is_taken(operation_id) or not self._may_go_on(kind):
+            if operation_id in self._kept or turns.is_taken(operation_id):
+                continue
+            if not self._may_go_on(kind):
                 continue
             if not turns.has_place():
                 turns.waits(dues[-1].due_at)
@@ -229,10 +241,25 @@ class Operations:
                 turns.waits(due.due_at)
             elif not await self._look_at(due):
                 left.append(due)
+        await self._begin_far()
         if len(left) >= _LEFT_COUNT_MAX:
             # A later release may know them. They keep their time, but not the places of all others.
             later = context.clock() + _UNKNOWN_MS
             await queue_later(context.coordination, [due._replace(due_at=later) for due in left])
+
+    async def _begin_far(self) -> None:
+        """Begin with those whose time a clock that was ahead has put off."""
+        for operation in await self._far.find():
+            kind = operation.kind
+            if self._turns.is_taken(operation.operation_id) or not self._may_go_on(kind):
+                continue
+            if kind in self._kinds and self._turns.has_place_for(kind):
+                self._begin(operation)
+
+    async def _is_over(self, due_at: int) -> bool:
+        if self._over is None:
+            self._over = await self._context.time.over()
+        return self._over > 0 and due_at <= self._over
 
     def _may_go_on(self, kind: str | None) -> bool:
         return kind is None or self.only is None or kind == self.only
@@ -251,7 +278,11 @@ class Operations:
         if not self._may_go_on(operation.kind):
             self._turns.remember(operation_id, operation.kind)
         elif operation.finished:
-            await self._store.forget(due)
+            # It goes for ever, so the time has to be a believed one.
+            if await self._is_over(due.due_at):
+                await self._store.forget(due)
+            else:
+                self._kept.add(operation_id)
         elif operation.kind not in self._kinds:
             log.error("an operation of a kind that is not known", kind=operation.kind)
             return False

@@ -199,6 +199,10 @@ class MeasuredCoordination:
         with self._calls.one("due"):
             return await self._coordination.due_at(redis_key, members)
 
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        with self._calls.one("bring_forward"):
+            return await self._coordination.bring_forward(redis_key, latest, limit)
+
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         with self._calls.one("members"):
             return await self._coordination.members(redis_key, after, limit)

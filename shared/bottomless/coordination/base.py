@@ -197,6 +197,15 @@ class Coordination(Protocol):
         """
         ...
 
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        """Let members of a queue that are due after `latest` (ms) be due then; returns up to `limit`
+        of them as they were. One that is settled, or due earlier, stays as it is.
+
+        Raises:
+            CoordinationUnavailable: some of them may be moved; the same again is right.
+        """
+        ...
+
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         """The members of an index that sort after `after`, in the order of their bytes.
 

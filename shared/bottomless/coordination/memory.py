@@ -106,6 +106,17 @@ class MemoryCoordination:
         queue = self._stored.queues.get(redis_key, {})
         return [queue.get(member) for member in members]
 
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        await asyncio.sleep(0)
+        queue = self._stored.queues.get(redis_key, {})
+        late = sorted((due_at, member) for member, due_at in queue.items() if due_at > latest)
+        found = [Due(redis_key, member, due_at) for due_at, member in late[:limit]]
+        await asyncio.sleep(0)
+        for due in found:
+            if queue.get(due.member, latest) > latest:
+                queue[due.member] = latest
+        return found
+
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         await asyncio.sleep(0)
         index = self._stored.indexes.get(redis_key, set())

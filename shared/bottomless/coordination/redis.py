@@ -161,6 +161,20 @@ class RedisCoordination:
         (scores,) = await self._ask(("ZMSCORE", redis_key, *members))
         return [None if score is None else int(float(score)) for score in scores]
 
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        (found,) = await self._ask(
+            ("ZRANGEBYSCORE", redis_key, f"({latest}", "+inf", "WITHSCORES", "LIMIT", 0, limit)
+        )
+        late = [
+            Due(redis_key, member, int(float(score)))
+            for member, score in zip(found[::2], found[1::2], strict=True)
+        ]
+        # XX: it may have been settled meanwhile. A lost reply costs nothing: it may be done twice.
+        moves: list[Command] = [("ZADD", redis_key, "XX", "LT", latest, due.member) for due in late]
+        if moves:
+            await self._ask(*moves)
+        return late
+
     async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
         start = b"(" + after if after else b"-"
         (found,) = await self._ask(("ZRANGEBYLEX", redis_key, start, "+", "LIMIT", 0, limit))

@@ -17,10 +17,11 @@ from support.manifest import STREAM, World, from_the_first_start
 from unit.manifest.test_condemning import fragments_left, hold, stored
 from unit.manifest.test_edits import HOUR, configure, tens
 
-from bottomless.coordination.base import CoordinationUnavailable
+from bottomless.coordination.base import Changes, CoordinationUnavailable, Due
 from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_config
 from bottomless.stores.operations import OPERATIONS_KEY, Operation
+from bottomless.stores.streams import DELETES_KEY
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.condemning import give_back, renew
 from bottomless_server.manifest.core.clock_trust import (
@@ -34,6 +35,7 @@ from bottomless_server.manifest.core.clock_trust import (
 )
 from bottomless_server.manifest.core.verdict import Verdict
 from bottomless_server.manifest.deleter import Deleter
+from bottomless_server.manifest.far_times import FarTimes
 from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments, register_gc
 from bottomless_server.manifest.garbage_timer import GarbageTimer
 from bottomless_server.manifest.mutator import Mutators
@@ -233,6 +235,42 @@ async def test_no_garbage_is_collected_by_a_clock_that_is_ahead() -> None:
 
     assert caught.value.code is Code.CLOCK_SKEW
     assert committer.record.published_next == 20
+
+
+async def test_what_a_clock_years_ahead_has_queued_is_brought_forward_and_goes() -> None:
+    """By a process that could not tell, or of an earlier release. No check looked at what stays."""
+    world = World(manifest_delete_grace_ms=HOUR, manifest_fanout=100)
+    committer, _ = await stored(world, 6)
+    ahead = replace(world.context, clock=lambda: world.clock.now + YEARS)
+    await trim(ahead, await Committer.open(ahead, STREAM), 40, allow_empty=False)
+    timer = GarbageTimer(world.context, Operations(world.context))
+    await timer.look()
+    far = Due("bottomless:gc", b"all", world.clock.now + YEARS)
+    world.coordination.write(Changes(queued=[far]))
+    walker, deleter = FarTimes(world.context), Deleter(world.context)
+    await committer.refresh()
+
+    assert await walker.walk() > 1
+    assert await walker.walk() == 0
+    await deleter.make_pass()
+    assert len(await fragments_left(world)) == 6
+    for _ in range(3):
+        world.clock.now += DAY
+        await deleter.make_pass()
+
+    assert await fragments_left(world) == [40, 50]
+    assert await timer.look()
+
+
+async def test_no_time_is_brought_forward_by_a_clock_that_is_doubted() -> None:
+    """A clock that was set back years, and is no doubt by itself, differs from the others."""
+    world = World()
+    await world.context.time.look()
+    world.coordination.write(Changes(queued=[Due(DELETES_KEY, b"x", world.clock.now + DAY)]))
+    world.clock.skew_ms = -YEARS
+
+    with pytest.raises(Unavailable):
+        await FarTimes(world.context).walk()
 
 
 async def test_a_doubt_that_lasts_gathers_no_collections_of_garbage() -> None:

@@ -21,6 +21,8 @@ from bottomless.stores.operations import (
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.operations import Again, Done, Operations
 
+HOUR = 3_600_000
+
 
 class House:
     """A world, and processes in it that carry out operations of the kind `count`."""
@@ -86,6 +88,55 @@ async def test_a_step_for_later_waits_for_its_time(house: House) -> None:
     house.world.clock.now += 1
     await work(process)
     assert house.seen == [1, 2]
+
+
+@pytest.mark.parametrize("ahead_ms", [3 * HOUR, 3_650 * 24 * HOUR])
+async def test_what_a_clock_that_was_ahead_has_entered_or_moved_is_done_all_the_same(
+    house: House, ahead_ms: int
+) -> None:
+    """No check looked at what lasts too long: it waited until the right clock came there, or for
+    ten years."""
+    world = house.world
+    world.one_machine = True
+    await world.context.time.look()
+    process = house.process()
+    moved = await process.begin("count", tenant="default", arguments={"to": 2, "pause": 1_000})
+    world.clock.skew_ms = ahead_ms
+    entered = await process.begin("count", tenant="default", arguments={"to": 1})
+    house.meets = [Unavailable("the clock is ahead")] * 2
+    await work(process)
+    world.clock.skew_ms = 0
+    for _ in range(4):
+        world.clock.now += 60_000
+        await work(process)
+
+    for operation in (moved, entered):
+        found = await process.find(operation.operation_id)
+        assert found.state is OperationState.SUCCEEDED
+
+
+async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_result(house: House) -> None:
+    process, world = house.process(), house.world
+    world.one_machine = True
+    await world.context.time.look()
+    begun = await process.begin("count", tenant="default", arguments={"to": 1})
+    await work(process)
+    world.clock.skew_ms = 30 * 24 * HOUR
+    for _ in range(2):
+        await work(process)
+    assert (await process.find(begun.operation_id)).finished
+    later = await process.begin("count", tenant="default", arguments={"to": 1})
+    await work(process)
+    assert (await process.find(later.operation_id)).finished
+    world.clock.skew_ms = 0
+    await work(process)
+
+    assert (await process.find(begun.operation_id)).finished
+    world.clock.now += world.context.settings.manifest_operation_keep_ms
+    for _ in range(2):
+        await work(process)
+    with pytest.raises(NotFound):
+        await process.find(begun.operation_id)
 
 
 async def test_what_is_not_available_is_tried_again_with_backoff(house: House) -> None:
