@@ -25,24 +25,26 @@ node: the rest lies on this disk and nowhere else. Nobody has to ask for that re
 appends it, now and then and at a drain, so that the stream may go; what cannot be finished, by
 a disk that does not work, keeps the stream here, and the drain says so (handover.py).
 
+Of a plan it is known how many of its parts are in the log, by their numbers. Whether those are
+the plan's is known by their checksums, so they are compared before it is followed: an earlier
+build, or a node that was set back to one, let streams leave while a commit was open, and the next
+owner stored something else under the same numbers. Such a plan is dropped.
+
 Where the rest is lost (it was too old, or its plan is damaged) the number is refused, and is
 never a repeat. To forget the producer ends that, and stores all of it anew.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import structlog
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable, WrongOffset
-from bottomless.formats.checks import crc32c
-from bottomless.formats.rows import Frame
 from bottomless.model.chunk import AppendMode
-from bottomless.model.names import StreamId
 from bottomless_server.ingest.appender import Appender
+from bottomless_server.ingest.commit_appends import CommitAppends, Room
 from bottomless_server.ingest.core.commit_parts import (
     identity_of,
     open_commit,
@@ -56,20 +58,11 @@ from bottomless_server.ingest.core.promises import FromProducer, Promise, bad_he
 from bottomless_server.ingest.core.staged import Plan, StagedBatch, parts_of, rest_not_found
 from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.staged import StagedBatches
+from bottomless_server.ingest.turns import Turn, Turns
 from bottomless_server.runtime.fault_points import reach
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-
-Room = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
-"""Holds room for so many bytes of a stream while an append of them is under way, and waits for it
-for so many seconds."""
-_ROOM_SECONDS: Final = 30.0
-"""Longer than small appends wait: a part needs much room at once. It holds none meanwhile, and all
-that stands before it in the line is being written."""
-
-_TURN_COUNT_MAX: Final = 1_000
-"""Commits at once in the whole process; each holds what one request names."""
 
 
 class StagedCommits:
@@ -81,8 +74,8 @@ class StagedCommits:
         self._batches = batches
         self._clocks = clocks
         self._group_size_max = group_size_max
-        self._room = room
-        self._turns: dict[tuple[StreamId, str], _Turn] = {}
+        self._appends = CommitAppends(batches, room)
+        self._turns = Turns()
         self._running: set[asyncio.Task[Any]] = set()
 
     async def commit(
@@ -96,14 +89,9 @@ class StagedCommits:
         asked = promise.identity
         if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
             raise bad_header("txn-number", "it goes with staged batches, and is missing")
-        if len(self._running) >= _TURN_COUNT_MAX:
-            raise Unavailable("too many commits", code=Code.OVERLOADED, retry_after_seconds=1)
-        return await self._to_the_end(
-            self._in_turn(
-                appender,
-                asked.producer_id,
-                lambda: self._decided(appender, asked, promise, staged_ids),
-            )
+        turn = self._turns.join(appender.stream_id, asked.producer_id)
+        return await self._in_turn(
+            turn, lambda: self._decided(appender, asked, promise, staged_ids)
         )
 
     async def settle(self, appender: Appender, producer_id: str) -> None:
@@ -119,11 +107,8 @@ class StagedCommits:
         """
         try:
             if self._is_open(appender, producer_id):
-                await self._to_the_end(
-                    self._in_turn(
-                        appender, producer_id, lambda: self._settle_alone(appender, producer_id)
-                    )
-                )
+                turn = self._turns.join(appender.stream_id, producer_id, bounded=False)
+                await self._in_turn(turn, lambda: self._settle_alone(appender, producer_id))
         except StoreError as error:
             error.outcome = Outcome.UNKNOWN
             raise
@@ -152,47 +137,43 @@ class StagedCommits:
         """
         for appender in list(appenders):
             for plan in self._batches.plans(appender.stream_id):
-                if progress(plan, appender.tracking).start:
+                # The numbers that a plan of version 1 still takes may be its writer's next ones.
+                if plan.epoch is not None and progress(plan, appender.tracking).start:
                     await self._finish_quietly(appender, plan.producer_id)
 
     async def _finish_quietly(self, appender: Appender, producer_id: str) -> None:
         told = {"stream_id": appender.stream_id, "producer_id": producer_id}
+        turn = self._turns.join(appender.stream_id, producer_id, bounded=False)
         try:
-            await self._in_turn(
-                appender, producer_id, lambda: self._finish_alone(appender, producer_id)
-            )
+            await self._in_turn(turn, lambda: self._finish_alone(appender, producer_id))
         except StoreError as error:
             log.warning("a commit is not finished", error=str(error), **told)
         else:
             log.info("a commit that was cut off is finished", **told)
 
     async def _finish_alone(self, appender: Appender, producer_id: str) -> None:
-        plan = self._batches.plan(appender.stream_id, producer_id)
+        plan = await self._plan(appender, producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             known = appender.tracking.producers.get(producer_id)
             epoch = max(plan.epoch or 0, 0 if known is None else known.epoch)
             asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
             await self._finish_plan(appender, asked, Promise(asked), plan)
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, _T]) -> _T:
+    async def _in_turn(self, turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
         """Goes on when the client leaves: parts of a commit must not mix with those of a repeat."""
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(self._locked(turn, work))
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda task: self._ended(turn, task))
         return await asyncio.shield(task)
 
-    def _ended(self, work: asyncio.Task[Any]) -> None:
-        self._running.discard(work)
-        if not work.cancelled():
+    def _ended(self, turn: Turn, task: asyncio.Task[Any]) -> None:
+        self._turns.leave(turn)
+        self._running.discard(task)
+        if not task.cancelled():
             # Looked at here, since nobody may be waiting for it any more.
-            work.exception()
+            task.exception()
 
-    async def _in_turn(
-        self, appender: Appender, producer_id: str, work: Callable[[], Awaitable[_T]]
-    ) -> _T:
-        key = (appender.stream_id, producer_id)
-        turn = self._turns.setdefault(key, _Turn())
-        turn.count += 1
+    async def _locked(self, turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
         try:
             async with turn.lock:
                 return await work()
@@ -203,16 +184,12 @@ class StagedCommits:
                 outcome=Outcome.UNKNOWN,
                 retry_after_seconds=1,
             ) from error
-        finally:
-            turn.count -= 1
-            if not turn.count:
-                del self._turns[key]
 
     async def _decided(
         self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
     ) -> Appended:
         stream_id = appender.stream_id
-        plan = self._batches.plan(stream_id, asked.producer_id)
+        plan = await self._plan(appender, asked.producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             if plan.number == asked.number:
                 answer = await self._finish_plan(appender, asked, promise, plan)
@@ -230,7 +207,7 @@ class StagedCommits:
         with self._batches.pinned(stream_id, asked.producer_id, staged_ids) as batches:
             parts = parts_of(batches, self._group_size_max)
             if len(parts) == 1:
-                answer = await self._append(appender, promise, parts[0])
+                answer = await self._appends.append(appender, promise, parts[0])
                 # An earlier plan of this producer goes too, if it was never begun.
                 if plan is not None and progress(plan, appender.tracking).start:
                     plan = None
@@ -280,6 +257,29 @@ class StagedCommits:
             first_offset=stored[0].first_offset, duplicates=sum(one.record_count for one in stored)
         )
 
+    async def _plan(self, appender: Appender, producer_id: str) -> Plan | None:
+        """The plan of a producer, if what is stored under its numbers is what it says.
+
+        Raises:
+            StoreError: that cannot be known now; parts of a commit are stored, so of the commit
+                the outcome is unknown.
+        """
+        stream_id = appender.stream_id
+        plan = self._batches.plan(stream_id, producer_id)
+        try:
+            if plan is None or await self._appends.is_followed(appender, plan):
+                return plan
+        except StoreError as error:
+            error.outcome = Outcome.UNKNOWN
+            raise
+        log.warning(
+            "the plan of a commit is dropped: another owner stored something else",
+            stream_id=stream_id,
+            producer_id=producer_id,
+        )
+        await self._batches.drop(stream_id, plan.staged_ids, plan)
+        return None
+
     async def _finish_plan(
         self, appender: Appender, asked: FromProducer, promise: Promise, plan: Plan
     ) -> Appended:
@@ -314,7 +314,7 @@ class StagedCommits:
             numbered = Promise(identity, None if number else promise.expected_offset)
             part = [by_id[staged_id] for staged_id in plan.parts[number]]
             try:
-                answer = await self._append(appender, numbered, part)
+                answer = await self._appends.append(appender, numbered, part)
                 if answer.replayed:
                     return _stored_meanwhile(number, answer, batches)
             except StoreError as error:
@@ -333,14 +333,6 @@ class StagedCommits:
             sum(one.record_count for one in before),
         )
 
-    async def _append(
-        self, appender: Appender, promise: Promise, part: Sequence[StagedBatch]
-    ) -> Appended:
-        """One append, in memory as a whole only while it is under way."""
-        async with self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS):
-            frames = await self._batches.read(appender.stream_id, part)
-            return await appender.append(_append_of(frames, promise))
-
 
 def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBatch]) -> Appended:
     """Of a commit whose number was stored in one piece while its first part waited for room.
@@ -353,26 +345,6 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
             "another commit has taken the number of a part", code=Code.PRODUCER_SEQUENCE_OVERLAP
         )
     return answer._replace(duplicates=sum(batch.record_count for batch in batches))
-
-
-def _append_of(frames: tuple[Frame, ...], promise: Promise) -> Append:
-    crc = 0
-    for frame in frames:
-        crc = crc32c(crc.to_bytes(4, "little") + crc32c(frame.data).to_bytes(4, "little"))
-    return Append(
-        record_count=sum(frame.record_count for frame in frames),
-        size=sum(len(frame.data) for frame in frames),
-        body_crc=crc,
-        frames=frames,
-        promise=promise,
-    )
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    count: int = 0
-    """Commits that have it or wait for it."""
 
 
 async def _note_producer(appender: Appender, asked: FromProducer) -> None:

@@ -15,9 +15,10 @@ from bottomless.client.tables import frames_body
 from bottomless.formats.batch import Codec
 from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
+from bottomless.model.names import StreamId
 from bottomless.model.rows import Rows
 from bottomless_server.ingest import staged as staged_module
-from bottomless_server.ingest import staged_commits
+from bottomless_server.ingest import turns
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.appender import Appender
 from bottomless_server.ingest.core import commit_parts
@@ -283,12 +284,44 @@ async def test_a_full_disk_stages_nothing_and_leaves_nothing(house: House) -> No
     assert staged_of(house).size == 0
 
 
-async def test_commits_at_once_have_a_bound(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bound", ["COUNT_MAX", "STREAM_COUNT_MAX", "PRODUCER_COUNT_MAX"])
+async def test_commits_at_once_have_bounds(house: House, bound: str) -> None:
     staged = await stage(house, "a")
-    monkeypatch.setattr(staged_commits, "_TURN_COUNT_MAX", 0)
-    assert problem(await commit(house, staged)) == (503, "overloaded")
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, bound, 0)
+        assert problem(await commit(house, staged)) == (503, "overloaded")
     assert (await commit(house, staged)).status_code == 200
+
+
+async def test_commits_of_one_producer_keep_no_other_out_and_no_fence(house: House) -> None:
+    """The checks before were blind: whoever waited for a turn had it in the end."""
+    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    go, read = asyncio.Event(), staged_of(house).read
+
+    async def waits(stream_id: StreamId, part: Any) -> Any:
+        if part[0].staged_id in ids:
+            await go.wait()
+        return await read(stream_id, part)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_of(house), "read", waits)
+        first = asyncio.create_task(commit(house, *ids))
+        repeats = [asyncio.create_task(commit(house, *ids)) for _ in range(20)]
+        await eventually(lambda: sum(one.done() for one in repeats) >= 20 + 1 - 8)
+
+        other = await commit(house, await stage(house, "z"), producer="other")
+        assert other.status_code == 200
+        fence = asyncio.create_task(raise_epoch(house))
+        known = house.appender.tracking.producers
+        await eventually(lambda: known["job"].epoch == 1 or fence.done())
+        go.set()
+        assert problem(await first) == (409, "producer-fenced")
+        assert (await fence).json()["last_seq"] is None
+    answers = [problem(await one) for one in repeats]
+    assert sorted(answers) == [(409, "producer-fenced")] * 7 + [(503, "overloaded")] * 13
+    service = house.service._appends._commits
+    assert not service._turns._turns
+    assert not service._turns._by_stream
 
 
 async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(house: House) -> None:
@@ -568,7 +601,7 @@ async def begun_by_an_earlier_build(house: House) -> None:
         asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
         commits = house.service._appends._commits
         appender = await house.service._appends.find(FULL_NAME)
-        await commits._append(appender, Promise(asked), batches[:1])
+        await commits._appends.append(appender, Promise(asked), batches[:1])
 
 
 async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(house: House) -> None:
@@ -600,9 +633,9 @@ async def test_what_an_earlier_build_has_begun_keeps_the_stream_here(leaving: Ho
     assert (await leaving.record()).dirty
 
 
-async def cut_off(house: House, appended: int) -> list[str]:
+async def cut_off(house: House, appended: int, values: str = "012") -> list[str]:
     """A commit of three parts that the disk breaks after some of them; returns what it named."""
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    ids = [await stage(house, f"{value}{LARGE}") for value in values]
     broken = OSError(errno.EIO, os.strerror(errno.EIO))
     committed = staged_of(house)
     read, count = committed.read, 0

@@ -14,7 +14,8 @@ A commit of which some parts are stored and the last is not is open. Until it is
 later number of its producer is taken, whoever asks for it, and its own is no repeat.
 
 Commits of earlier builds gave each part a number of the producer itself. Their plans are of
-version 1, and what is begun by one is finished in its way.
+version 1, and what is begun by one is finished in its way, by who asks for its number: those of
+its other parts may be the writer's next ones.
 """
 
 from dataclasses import replace
@@ -96,6 +97,11 @@ def progress(plan: Plan, tracking: Tracking) -> Progress:
         return Progress(0, ())
     stored = stored_parts(tracking, plan.producer_id, plan.number)
     return Progress(begun.part_count, stored)
+
+
+def place_in(plan: Plan, stored: Remembered) -> int:
+    """Which part of a plan an append is, by its number."""
+    return stored.sequence - (plan.number if plan.epoch is None else 0)
 
 
 def identity_of(plan: Plan, number: int, asked: FromProducer) -> FromProducer:

@@ -1,0 +1,75 @@
+"""Turns of commits: of one producer one at a time, and not so many that others find no place.
+
+A turn may last long, since each part of a commit waits for room. Who waits for one holds what one
+request names, so there is a bound for the process; and a smaller one for a stream and for a
+producer, so that neither keeps the commits of all others out.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from bottomless.errors import Code, Unavailable
+from bottomless.model.names import StreamId
+
+COUNT_MAX: Final = 1_000
+STREAM_COUNT_MAX: Final = COUNT_MAX // 4
+"""As with the room of appends: a stream has a quarter of it at most."""
+PRODUCER_COUNT_MAX: Final = 8
+"""A client that repeats what took too long, a few times; all but one of them are repeats."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Of one producer; whoever has joined it leaves it."""
+
+    stream_id: StreamId
+    producer_id: str
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    count: int = 0
+    """Those that have it or wait for it."""
+
+
+class Turns:
+    """Of all commits of a process."""
+
+    def __init__(self) -> None:
+        self._turns: dict[tuple[StreamId, str], Turn] = {}
+        self._by_stream: Counter[StreamId] = Counter()
+
+    def join(self, stream_id: StreamId, producer_id: str, *, bounded: bool = True) -> Turn:
+        """Stand in line, and then take `lock`. Not `bounded` is what ends commits, as a fence does.
+
+        Raises:
+            Unavailable: `overloaded`.
+        """
+        key = (stream_id, producer_id)
+        turn = self._turns.get(key) or Turn(stream_id, producer_id)
+        if bounded:
+            self._require_place(turn)
+        turn.count += 1
+        self._turns[key] = turn
+        self._by_stream[stream_id] += 1
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        turn.count -= 1
+        if not turn.count:
+            del self._turns[turn.stream_id, turn.producer_id]
+        self._by_stream[turn.stream_id] -= 1
+        if not self._by_stream[turn.stream_id]:
+            del self._by_stream[turn.stream_id]
+
+    def _require_place(self, turn: Turn) -> None:
+        for count, limit, whose in (
+            (turn.count, PRODUCER_COUNT_MAX, " of this producer"),
+            (self._by_stream[turn.stream_id], STREAM_COUNT_MAX, " of this stream"),
+            (self._by_stream.total(), COUNT_MAX, ""),
+        ):
+            if count >= limit:
+                raise Unavailable(
+                    f"too many commits{whose} are under way",
+                    code=Code.OVERLOADED,
+                    retry_after_seconds=1,
+                )
