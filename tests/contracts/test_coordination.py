@@ -224,6 +224,22 @@ async def test_a_member_queued_again_takes_the_later_time(coordination: Coordina
     assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"down", 5), Due(QUEUE, b"up", 9)]
 
 
+async def test_a_member_that_is_requeued_becomes_later_whatever_the_time_says(
+    coordination: Coordination,
+) -> None:
+    async def requeue(due_at: int) -> int | None:
+        changes = Changes(requeued=[Due(QUEUE, b"m", due_at)])
+        await coordination.transact(["none"], lambda _: changes)
+        [found] = await coordination.due_at(QUEUE, [b"m"])
+        return found
+
+    assert [await requeue(due_at) for due_at in (5, 5, 1, 20)] == [5, 6, 7, 20]
+    [read] = await coordination.due(QUEUE, 99, 9)
+    assert await requeue(3) == 21
+    await coordination.settle([read])
+    assert await coordination.due_at(QUEUE, [b"m"]) == [21]
+
+
 async def test_settling_spares_what_was_queued_again_for_later(coordination: Coordination) -> None:
     await queue(coordination, (b"a", 1), (b"b", 1), (b"c", 1))
     dues = await coordination.due(QUEUE, 1, 2)

@@ -3,14 +3,21 @@
 A commit puts its stream into a queue; every pass writes one object for each stream that
 is there. In this order, with what a crash leaves behind each step:
 
-1. The object with all offsets of the stream is put under a new version: it counts for a
-   rebuild from now on, since the highest version does. Nobody deletes it, if the crash
-   comes here, until garbage collection does: it is newer than the one that is noted.
-2. It is noted in coordination, and the one before goes into the delete queue.
-3. The stream leaves the queue, unless there was another commit since the queue was read.
+1. A version is given out by coordination, higher than all before, and then the offsets are
+   read. A crash here leaves a version that no object has.
+2. The object with all offsets of the stream is put: it counts for a rebuild from now on,
+   since the highest version does. If the crash comes here, nobody has noted it; the stream
+   is still in the queue, so the next pass puts another one above it.
+3. It is noted in coordination, and the one before goes into the delete queue: but only while
+   no higher version was given out. Of two processes that write at once, the one with the
+   higher version is the one that is noted, and the other one's stream stays in the queue.
+4. The stream leaves the queue, unless there was another commit since the queue was read.
 
-The version is taken before the offsets are read: of two processes that write at once, the
-one with the newer offsets may have the lower version only if the queue still has the stream.
+So once a stream has left the queue, every object above the noted one was read after it: a
+rebuild finds all commits that were there then, whichever of them it takes. No clock matters:
+it is only the lowest version that is given out, so that a version is not used again after
+coordination was lost. The bucket is asked for its highest one where coordination knows none,
+which is before the first snapshot, after a rebuild, and of what an earlier release wrote.
 """
 
 import asyncio
@@ -25,11 +32,16 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot, encode_snapshot
-from bottomless.formats.keys import consumers_key
+from bottomless.formats.keys import consumers_key, parse_consumers_key, stream_prefix
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, SnapshotPointer
+from bottomless.stores.consumers import (
+    SNAPSHOTS_KEY,
+    ConsumerOffsets,
+    Reserved,
+    SnapshotPointer,
+)
 from bottomless.stores.objects import put_object
 from bottomless.stores.streams import delete_later, stream_key
 from bottomless_server.manifest.context import Context
@@ -107,8 +119,7 @@ class ConsumerSnapshots:
                 await context.coordination.settle([due])
                 return
             tenant, generation = record.tenant, context.streams.generation
-            before = await self._offsets.pointer(stream_id)
-            version = max(context.clock(), 0 if before is None else before.version + 1)
+            version, before = await self._reserve(record)
             found = await self._offsets.all_listed(stream_id)
             await self._check_not_lost(generation)
             consumers = tuple(found.stored.values())
@@ -118,7 +129,7 @@ class ConsumerSnapshots:
             await self._put(ConsumersSnapshot(stream_id, tenant, version, rows), after)
             retired = None if before is None else self._retired(stream_id, tenant, before)
             if not await self._offsets.point(stream_id, before, after, retired):
-                # Another process wrote one; the stream stays in the queue for the next pass.
+                # Another process writes one; the stream stays in the queue for the next pass.
                 mine = self._retired(stream_id, tenant, after)
                 await context.coordination.transact(
                     [stream_key(stream_id)], lambda _: Changes(queued=[mine])
@@ -139,6 +150,15 @@ class ConsumerSnapshots:
             raise Unavailable(
                 "coordination was rebuilt meanwhile", code=Code.COORDINATION_REGRESSED
             )
+
+    async def _reserve(self, record: StreamRecord) -> Reserved:
+        """A version above all that there may be, before the offsets are read."""
+        floor = self._context.clock()
+        if await self._offsets.highest_version(record.stream_id) is None:
+            prefix = f"{stream_prefix(record.stream_id, record.tenant)}metadata/consumers."
+            async for facts in self._context.drive.list(prefix):
+                floor = max(floor, (parse_consumers_key(facts.object_key) or 0) + 1)
+        return await self._offsets.reserve(record.stream_id, floor)
 
     async def _kept(
         self,

@@ -23,6 +23,7 @@ any attempt of the record can be: then the record went back.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -31,10 +32,16 @@ import structlog
 from bottomless.coordination.base import Changes, Due
 from bottomless.drives.base import ObjectFacts, ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
-from bottomless.formats.keys import parse_root_key, root_prefix, stream_prefix
+from bottomless.formats.keys import (
+    parse_consumers_key,
+    parse_root_key,
+    root_prefix,
+    stream_prefix,
+)
 from bottomless.formats.stream_record import decode_registry
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.operations import Operation
 from bottomless.stores.streams import DELETES_KEY, stream_key
 from bottomless_server.manifest.context import Context
@@ -192,12 +199,29 @@ class _Step:
             self._after = after_home(home)
             return
         found = await orphans_of(self._context, record, known)
+        if not self._dry_run:
+            await self._overtake(record.stream_id, known)
         if found and not self._dry_run:
             first_count = len(found)
             found = await self._still(record, found)
             self._tally.refused += first_count - len(found)
             await self._hand_over(record.stream_id, found)
         self._tally.add_orphans(found)
+
+    async def _overtake(self, stream_id: StreamId, known: Sequence[Candidate]) -> None:
+        """Have a snapshot of consumers made above one that nobody noted in all this time.
+
+        A rebuild would take it for the newest, and it would stay until the next commit.
+        """
+        keys = [one.facts.object_key for one in known if one.kind is Kind.CONSUMERS]
+        if not keys:
+            return
+        version = max(parse_consumers_key(key) or 0 for key in keys)
+        offsets = ConsumerOffsets(self._context.coordination)
+        noted = await offsets.pointer(stream_id)
+        if noted is not None and version > noted.version:
+            with suppress(NotFound):
+                await offsets.overtake(stream_id, version, self._context.clock())
 
     async def _went_back(self, stream_id: StreamId, tenant: str) -> bool:
         """Whether the bucket has a root that no attempt from the record as it is can have put."""

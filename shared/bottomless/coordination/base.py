@@ -76,6 +76,9 @@ class Changes:
     """New values; None deletes the key."""
     queued: Sequence[Due] = ()
     members: Sequence[Member] = ()
+    requeued: Sequence[Due] = ()
+    """Queued too, but one that is queued already becomes at least 1 ms later than it was: so
+    `settle` with what was read of the queue before leaves it there, whatever the clocks say."""
 
     def __or__(self, other: "Changes") -> "Changes":
         """Both, in one transaction; where both write a value, the other's."""
@@ -83,6 +86,7 @@ class Changes:
             {**self.values, **other.values},
             (*self.queued, *other.queued),
             (*self.members, *other.members),
+            (*self.requeued, *other.requeued),
         )
 
 

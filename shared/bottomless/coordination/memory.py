@@ -69,6 +69,9 @@ class MemoryCoordination:
         for due in changes.queued:
             queue = self._stored.queues.setdefault(due.redis_key, {})
             queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at))
+        for due in changes.requeued:
+            queue = self._stored.queues.setdefault(due.redis_key, {})
+            queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at - 1) + 1)
         for redis_key, member, present in changes.members:
             index = self._stored.indexes.setdefault(redis_key, set())
             if present is not (member in index):

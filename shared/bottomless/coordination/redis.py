@@ -334,6 +334,10 @@ def _commands(changes: Changes) -> list[Command]:
     ]
     # GT: a member that is queued again waits for the later time.
     commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
+    for due in changes.requeued:
+        # Together: its time, or one later than it is queued for, whichever is later.
+        commands.append(("ZADD", due.redis_key, "GT", due.due_at - 1, due.member))
+        commands.append(("ZINCRBY", due.redis_key, 1, due.member))
     # One score for all members of an index: Redis then orders them by their bytes.
     commands += [
         ("ZADD", redis_key, 0, member) if present else ("ZREM", redis_key, member)

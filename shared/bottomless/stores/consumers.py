@@ -3,11 +3,17 @@
 bottomless:consumer:{stream_id}:{consumer}    the last commit
 bottomless:consumers:{stream_id}              index of the names
 bottomless:consumers-snapshot:{stream_id}     which object holds them, too
+bottomless:consumers-version:{stream_id}      the highest version that was given to such an object
 bottomless:consumer-snapshots                 streams whose object is behind, by the last commit
 
 A commit is one EXEC that also watches the stream's record: one that is being deleted takes
 none. After a crash at any moment all of a commit is there or nothing of it, and with it the
-stream stands in the queue for its next snapshot.
+stream stands in the queue for its next snapshot. Its time there grows with each commit and is
+no clock's alone: whoever read the queue before a commit does not take the stream out after it.
+
+A version is given out by EXEC before the offsets are read that the object will hold, and an
+object is noted only while no higher version was given out. So what has a higher version than
+the noted one was read later than the noted one, whether it was ever put or not.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,6 +41,15 @@ class SnapshotPointer(NamedTuple):
     uid: Uid
 
 
+class Reserved(NamedTuple):
+    """What a snapshot that is about to be made starts from."""
+
+    version: int
+    """Its own: higher than all that were given out before."""
+    before: SnapshotPointer | None
+    """The snapshot that was noted then."""
+
+
 def consumer_key(stream_id: StreamId, consumer: Reference) -> str:
     return f"bottomless:consumer:{stream_id}:{consumer}"
 
@@ -50,6 +65,10 @@ def room_for(stream_id: StreamId, consumer: Reference, count_max: int) -> Room:
 
 def snapshot_key(stream_id: StreamId) -> str:
     return f"bottomless:consumers-snapshot:{stream_id}"
+
+
+def snapshot_version_key(stream_id: StreamId) -> str:
+    return f"bottomless:consumers-version:{stream_id}"
 
 
 class Listed(NamedTuple):
@@ -140,9 +159,7 @@ class ConsumerOffsets:
         decided: list[StoredOffset | None] = []
 
         def change(values: Mapping[str, bytes | None]) -> Changes:
-            record = values[record_key]
-            if record is None or decode_record(record).state is not StreamState.ACTIVE:
-                raise stream_not_found()
+            _require_active(values[record_key])
             value = values[key]
             before = None if value is None else decode_offset(value)
             after = decide(before)
@@ -162,6 +179,34 @@ class ConsumerOffsets:
         value = await self._coordination.get(snapshot_key(stream_id))
         return None if value is None else _pointer(value)
 
+    async def highest_version(self, stream_id: StreamId) -> int | None:
+        """The highest version that was given to a snapshot; None if coordination knows of none."""
+        value = await self._coordination.get(snapshot_version_key(stream_id))
+        return None if value is None else int(value)
+
+    async def reserve(self, stream_id: StreamId, floor: int) -> Reserved:
+        """Give out the version of a snapshot: `floor` or more, and higher than all before.
+
+        Whoever calls this reads the offsets afterwards.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
+        record_key = stream_key(stream_id)
+        reserved: list[Reserved] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            _require_active(values[record_key])
+            value = values[key]
+            before = None if value is None else _pointer(value)
+            highest = max(int(values[version_key] or 0), 0 if before is None else before.version)
+            reserved[:] = [Reserved(max(floor, highest + 1), before)]
+            return Changes({version_key: b"%d" % reserved[0].version})
+
+        await self._coordination.transact([key, version_key, record_key], change)
+        return reserved[0]
+
     async def point(
         self,
         stream_id: StreamId,
@@ -169,19 +214,35 @@ class ConsumerOffsets:
         after: SnapshotPointer,
         retired: Due | None,
     ) -> bool:
-        """Note a snapshot object that is durable; False if somebody else noted one meanwhile."""
-        key = snapshot_key(stream_id)
+        """Note a snapshot object that is durable; False if somebody else noted one meanwhile, or
+        was given a higher version."""
+        key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
         done: list[bool] = []
 
         def change(values: Mapping[str, bytes | None]) -> Changes:
             value = values[key]
             found = None if value is None else _pointer(value)
-            done[:] = [found == before]
+            done[:] = [found == before and _is_highest(after.version, values[version_key])]
             queued = [] if retired is None else [retired]
             return Changes({key: orjson.dumps(list(after))}, queued) if done[0] else Changes()
 
-        await self._coordination.transact([key], change)
+        await self._coordination.transact([key, version_key], change)
         return done[0]
+
+    async def overtake(self, stream_id: StreamId, version: int, now: int) -> None:
+        """Have a snapshot made that is above an object of this version, which nobody noted.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        version_key, record_key = snapshot_version_key(stream_id), stream_key(stream_id)
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            _require_active(values[record_key])
+            highest = max(int(values[version_key] or 0), version)
+            return Changes({version_key: b"%d" % highest}) | _behind(stream_id, now)
+
+        await self._coordination.transact([version_key, record_key], change)
 
     async def restore(self, snapshot: ConsumersSnapshot, uid: Uid) -> None:
         """Write what a snapshot holds into a coordination that has lost it; repeatable."""
@@ -196,7 +257,8 @@ class ConsumerOffsets:
             for name in page:
                 changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
             await self._coordination.transact([key], lambda _, changes=changes: changes)  # type: ignore[misc]
-        await self._coordination.transact([key], lambda _: Changes({key: None}))
+        gone = Changes({key: None, snapshot_version_key(stream_id): None})
+        await self._coordination.transact([key], lambda _: gone)
 
 
 def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
@@ -216,15 +278,28 @@ def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
 def _written(
     stream_id: StreamId, consumer: Reference, stored: StoredOffset | None, now: int
 ) -> Changes:
-    return _entered(stream_id, consumer, stored) | Changes(
-        queued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)]
-    )
+    return _entered(stream_id, consumer, stored) | _behind(stream_id, now)
+
+
+def _behind(stream_id: StreamId, now: int) -> Changes:
+    """The snapshot of a stream does not hold everything, whoever is just making one."""
+    return Changes(requeued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)])
 
 
 def _entered(stream_id: StreamId, consumer: Reference, stored: StoredOffset | None) -> Changes:
     value = None if stored is None else encode_offset(stored)
     member = Member(consumers_index(stream_id), consumer.encode("ascii"), stored is not None)
     return Changes({consumer_key(stream_id, consumer): value}, (), [member])
+
+
+def _is_highest(version: int, given_out: bytes | None) -> bool:
+    # Nothing was given out where everything of the stream was forgotten since.
+    return given_out is not None and int(given_out) == version
+
+
+def _require_active(record: bytes | None) -> None:
+    if record is None or decode_record(record).state is not StreamState.ACTIVE:
+        raise stream_not_found()
 
 
 def _pointer(value: bytes) -> SnapshotPointer:

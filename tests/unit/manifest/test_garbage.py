@@ -309,7 +309,9 @@ async def test_registry_objects_and_snapshots_older_than_the_newest_go() -> None
 
     await put(world, registry_key(STREAM, 3))
     pointer = SnapshotPointer(2, Uid(f"{2:032x}"))
-    assert await ConsumerOffsets(world.coordination).point(STREAM, None, pointer, None)
+    offsets = ConsumerOffsets(world.coordination)
+    assert (await offsets.reserve(STREAM, 2)).version == 2
+    assert await offsets.point(STREAM, None, pointer, None)
     await collect(world)
     await sweep(world)
 
