@@ -95,6 +95,97 @@ async def test_without_a_key_the_page_shows_no_stream_and_a_key_is_kept_in_memor
         assert (tab.failures(), tab.hosts()) == ([], {urlsplit(known.url).netloc})
 
 
+HOLD: Final = """(() => {
+  const send = window.fetch;
+  window.held = []; window.shown = 0;
+  window.fetch = async (path, options) => {
+    const answer = await send(path, options);
+    if (!String(path).startsWith("/v1/")) return answer;
+    const body = await answer.json();
+    await new Promise(go => held.push(go));
+    // After all that the page does with it at once.
+    setTimeout(() => { shown += 1; });
+    return {status: answer.status, ok: answer.ok, json: async () => body};
+  };
+  return true;
+})()"""
+"""Lets no answer about streams reach the page before it is let go."""
+SEEN: Final = (
+    "['list', 'key-form', 'key-given'].map(id => !document.getElementById(id).hidden)"
+    ".concat(document.getElementById('rows').children.length)"
+)
+
+
+async def let_go(tab: Tab, count: int) -> None:
+    """Wait until `count` answers are held, and let them reach the page."""
+    await tab.until(f"held.length >= {count}")
+    await tab.value("(shown = 0, true)")
+    await tab.value(f"(held.splice(0, {count}).forEach(go => go()), true)")
+    await tab.until(f"shown >= {count}")
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+async def test_what_is_on_its_way_when_a_key_is_forgotten_is_not_shown(
+    known: AllInOne, tmp_path: Path, answered: int
+) -> None:
+    """The streams came back under the eyes of whoever had their key forgotten, and the page took no
+    key any more. The test above waits for each answer before it goes on."""
+    async with a_tab(tmp_path / "profile") as tab:
+        await tab.open(f"{known.url}/")
+        await tab.until("!document.getElementById('key-form').hidden")
+        await tab.until(HOLD)
+        await give_key(tab, ROOT_KEY)
+        # The list, and the values of its one stream.
+        for _ in range(answered):
+            await let_go(tab, 1)
+        await tab.until("held.length === 1")
+        await tab.until("(document.getElementById('forget').click(), true)")
+        await let_go(tab, 1)
+        assert await tab.value(SEEN) == [False, True, False, 0]
+        assert "hidden-orders" not in await tab.value("document.documentElement.outerHTML")
+
+        # A key that is given while the list of another one is on its way is not passed over.
+        await give_key(tab, ROOT_KEY)
+        await tab.until("held.length === 1")
+        await tab.until("(document.getElementById('forget').click(), true)")
+        await give_key(tab, ROOT_KEY)
+        await let_go(tab, 2)
+        await let_go(tab, 1)
+        assert await tab.until("!document.getElementById('list').hidden")
+        assert await tab.value(SEEN) == [True, False, True, 1]
+
+
+DAMAGED: Final = """(() => {
+  const damaged = [{name: "<b>broken", stream_id: "", code: "data-corrupt"}];
+  const body = {items: [], unreadable: damaged, next_page_token: null};
+  window.fetch = async () => ({status: 200, ok: true, json: async () => body});
+  document.getElementById("more").click();
+  return true;
+})()"""
+
+
+async def test_streams_that_cannot_be_read_are_named(plain: AllInOne, tmp_path: Path) -> None:
+    """The list that programs get names them; the page took no notice."""
+    async with a_tab(tmp_path / "profile") as tab:
+        await tab.open(f"{plain.url}/")
+        settled = ["empty", "list"]
+        await tab.until(f"{json.dumps(settled)}.some(id => !document.getElementById(id).hidden)")
+        await tab.until(DAMAGED)
+        told = await tab.until("document.getElementById('unreadable').textContent")
+        assert told == "Cannot be read, and not in this list: <b>broken (data-corrupt)"
+        assert await tab.value("document.getElementById('empty').hidden")
+
+
+async def test_a_key_that_no_header_can_hold_is_told_so(known: AllInOne, tmp_path: Path) -> None:
+    async with a_tab(tmp_path / "profile") as tab:
+        await tab.open(f"{known.url}/")
+        await tab.until("!document.getElementById('key-form').hidden")
+        await give_key(tab, "sk_\u0151")
+        told = await tab.until("document.getElementById('key-fault').textContent")
+        assert told == "A key has letters, digits and signs of ASCII alone."
+        assert await tab.value(SEEN) == [False, True, False, 0]
+
+
 async def give_key(tab: Tab, key: str) -> None:
     await tab.until(
         f"(document.getElementById('key').value = {json.dumps(key)}, "

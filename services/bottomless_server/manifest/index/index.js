@@ -3,7 +3,9 @@
 const PAGE = 50, SHOWN_MAX = 1000, AT_ONCE = 4, EVERY_MS = 15000;
 const by = id => document.getElementById(id);
 const show = (id, shown) => { by(id).hidden = !shown; };
-let key = null, asked = false, wanted = PAGE, chosen = null, picked = false, loading = false;
+let key = null, asked = false, wanted = PAGE, chosen = null, picked = false;
+// Another number whenever another key is used, or none: what was asked for before shows nothing.
+let turn = 0, loading = null;
 
 async function ask(path, options) {
   const headers = {Accept: "application/json"};
@@ -87,45 +89,53 @@ async function valuesOf(name) {
 }
 
 async function showStreams() {
-  if (loading || (asked && key === null)) return;
-  loading = true;
+  if (loading === turn || (asked && key === null)) return;
+  const mine = loading = turn;
   try {
-    await listStreams();
-    show("fault", by("fault").textContent !== "");
+    await listStreams(mine);
   } catch {
-    by("fault").textContent = "The server does not answer.";
-    show("fault", true);
+    if (mine === turn) say("fault", "The server does not answer.");
   } finally {
-    loading = false;
+    if (loading === mine) loading = null;
   }
 }
 
-async function listStreams() {
+function say(id, text) {
+  by(id).textContent = text;
+  show(id, text !== "");
+}
+
+async function listStreams(mine) {
   const {status, body} = await ask("/v1/streams?limit=" + wanted);
-  by("fault").textContent = "";
+  if (mine !== turn) return;
+  say("fault", "");
   if (status === 401) return askForKey();
   show("key-form", false);
   show("key-given", key !== null);
   if (status !== 200) {
-    by("fault").textContent = status === 403
+    say("fault", status === 403
       ? "This key may not list streams; it needs the scope describe."
-      : (body.detail ?? "the list was not answered") + " (" + (body.code ?? status) + ")";
+      : (body.detail ?? "the list was not answered") + " (" + (body.code ?? status) + ")");
     return;
   }
   const names = body.items.map(item => item.name);
   const values = new Array(names.length);
   let next = 0;
   const work = async () => {
-    for (let at = next++; at < names.length; at = next++) values[at] = await valuesOf(names[at]);
+    for (let at = next++; at < names.length && mine === turn; at = next++)
+      values[at] = await valuesOf(names[at]);
   };
   await Promise.all(Array.from({length: AT_ONCE}, work));
+  if (mine !== turn) return;
   const focused = document.activeElement?.closest?.("td") ? document.activeElement.textContent : null;
   by("rows").replaceChildren(...names.map((name, at) => rowOf(name, values[at])));
   for (const each of document.querySelectorAll("td button"))
     if (each.textContent === focused) each.focus();
   by("count").textContent = names.length + (body.next_page_token === null ? "" : " and more");
+  const damaged = (body.unreadable ?? []).map(each => each.name + " (" + each.code + ")");
+  say("unreadable", damaged.length === 0 ? "" : "Cannot be read, and not in this list: " + damaged.join(", "));
   show("list", names.length > 0);
-  show("empty", names.length === 0);
+  show("empty", names.length === 0 && damaged.length === 0);
   if (key !== null) by("empty").textContent = "There is no stream that this key may describe.";
   show("more", body.next_page_token !== null && wanted < SHOWN_MAX);
   if (chosen === null && names.length > 0) {
@@ -135,10 +145,7 @@ async function listStreams() {
 }
 
 function askForKey() {
-  if (key !== null) {
-    by("key-fault").textContent = "This key is not good, or not any more.";
-    show("key-fault", true);
-  }
+  if (key !== null) say("key-fault", "This key is not good, or not any more.");
   forget();
   asked = true;
   show("key-form", true);
@@ -147,12 +154,13 @@ function askForKey() {
 }
 
 function forget() {
+  turn += 1;
   key = null;
   by("key").value = "";
   by("rows").replaceChildren();
   by("count").textContent = "";
   [chosen, picked] = [null, false];
-  for (const id of ["list", "empty", "more", "key-given"]) show(id, false);
+  for (const id of ["list", "empty", "more", "key-given", "fault", "unreadable"]) show(id, false);
 }
 
 function showLines() {
@@ -191,9 +199,13 @@ function showLines() {
 
 by("key-form").addEventListener("submit", event => {
   event.preventDefault();
-  key = by("key").value.trim();
+  const given = by("key").value.trim();
   by("key").value = "";
-  show("key-fault", false);
+  // A browser sends no other letters in a header, and would seem to meet no server.
+  if (!/^[!-~]+$/.test(given)) return say("key-fault", "A key has letters, digits and signs of ASCII alone.");
+  turn += 1;
+  key = given;
+  say("key-fault", "");
   showStreams();
 });
 by("forget").addEventListener("click", () => { forget(); askForKey(); });
