@@ -156,6 +156,17 @@ def test_the_last_fragment_stays_behind_a_gap_and_inside_a_group() -> None:
     assert run(root, groups, OlderThan(10**6))[0].floor == 30
 
 
+def test_a_gap_before_anything_was_published_goes_for_its_age_and_takes_no_record_along() -> None:
+    """Decision 24: its time is 0, since there is no record before it."""
+    gap = np.zeros(1, ENTRY_DTYPE)
+    gap["next_offset"], gap["kind"] = 7, EntryKind.GAP
+    empty, groups, _ = grow([], fanout=4)
+    root = append_entries(empty, gap)
+
+    assert run(root, groups, OlderThan(1))[0] == Cut(7, Totals(), 0)
+    assert run(root, groups, MoreThan(1))[0] == Cut(0)
+
+
 def test_what_has_no_known_time_is_kept() -> None:
     root, groups, _ = grow([10] * 3, fanout=4)
     entries = root.entries.copy()
