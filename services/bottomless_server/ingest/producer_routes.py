@@ -17,7 +17,7 @@ from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core.commit_parts import is_of_parts
+from bottomless_server.ingest.core.part_names import is_of_parts
 from bottomless_server.ingest.core.producer_changes import (
     forget,
     producer_not_found,

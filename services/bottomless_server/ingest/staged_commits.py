@@ -350,10 +350,7 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
 async def _note_producer(appender: Appender, asked: FromProducer) -> None:
     """Let the producer be known before its first part is: who looks for what was begun under a
     name, as an import does that starts again, finds it."""
-    if asked.producer_id not in appender.tracking.producers:
-        await appender.change(
-            lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now)
-        )
+    await appender.change(lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now))
 
 
 def _plan_of(asked: FromProducer, parts: Sequence[Sequence[StagedBatch]], now: int) -> Plan:

@@ -19,15 +19,13 @@ its other parts may be the writer's next ones.
 """
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.core.promises import FromProducer, hash_of
+from bottomless_server.ingest.core.part_names import name_of_parts
+from bottomless_server.ingest.core.promises import FromProducer
 from bottomless_server.ingest.core.staged import Plan
 from bottomless_server.ingest.core.tracking import Producer, Remembered, Tracking
-
-_MARK: Final = "~"
-"""No name that a request may give begins with it."""
 
 
 class OpenCommit(NamedTuple):
@@ -45,15 +43,6 @@ class Progress(NamedTuple):
     """Of the first part that is not stored; 0 where none is, or where all are."""
     stored: tuple[Remembered, ...]
     """The parts before, as far as they are remembered."""
-
-
-def name_of_parts(producer_id: str) -> str:
-    """The producer under which the parts of another one's commits are stored."""
-    return _MARK + hash_of(producer_id.encode("ascii")).hex()
-
-
-def is_of_parts(producer_id: str) -> bool:
-    return producer_id.startswith(_MARK)
 
 
 def open_commit(tracking: Tracking, producer_id: str) -> OpenCommit | None:

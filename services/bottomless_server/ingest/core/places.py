@@ -10,7 +10,7 @@ On the record's path: asked by core/producers.py, told by line.py what was chose
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from bottomless.errors import Code, Overloaded
@@ -31,8 +31,14 @@ class _Table(Generic[_Name, _Entry]):
     """One table, oldest first, as it will be when what is chosen so far is stored."""
 
     def __init__(
-        self, entries: OrderedDict[_Name, _Entry], count_max: int, over_before: int
+        self,
+        entries: OrderedDict[_Name, _Entry],
+        count_max: int,
+        over_before: int,
+        is_needed: Callable[[_Name], bool] = lambda _: False,
     ) -> None:
+        self._is_needed: Callable[[_Name], bool] = is_needed
+        """Whether a name keeps its place however long it is silent."""
         self._entries: OrderedDict[_Name, _Entry] = entries
         self._free = count_max - len(entries)
         self._over_before = over_before
@@ -61,7 +67,7 @@ class _Table(Generic[_Name, _Entry]):
 
     def _find_silent(self) -> bool:
         """Each name is looked at once in a round: those that are passed over keep their place."""
-        while self._next is None or self._next in self._chosen:
+        while self._next is None or self._next in self._chosen or self._is_needed(self._next):
             found = next(self._oldest, None)
             if found is None or found[1].timestamp > self._over_before:
                 # The others spoke later still.
@@ -78,7 +84,7 @@ class Places:
         bounds = tracking.bounds
         over_before = now - bounds.keep_ms
         self.producers: _Table[str, Producer] = _Table(
-            tracking.producers, bounds.producer_count_max, over_before
+            tracking.producers, bounds.producer_count_max, over_before, tracking.open_commits.needs
         )
         self.keys: _Table[bytes, KeyUse] = _Table(tracking.keys, bounds.key_count_max, over_before)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bottomless.errors import Code, InvalidRequest, NotFound
 from bottomless.model.chunk import AppendMode, TrackedEntry
-from bottomless_server.ingest.core.commit_parts import name_of_parts
+from bottomless_server.ingest.core.part_names import name_of_parts
 from bottomless_server.ingest.core.places import Places, check_place
 from bottomless_server.ingest.core.promises import SEQUENCE_MAX, FromProducer
 from bottomless_server.ingest.core.tracking import Producer, Tracking, forgotten, tracked
@@ -50,7 +50,8 @@ def forget(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]
 
 def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[TrackedEntry]:
     """Entries that make a producer known before the first part of a commit of its own: who asks
-    what was begun under a name finds it.
+    what was begun under a name finds it. One that is known has spoken: the first part does not take
+    the place of the last.
 
     Raises:
         Overloaded: `quota-exceeded`.
@@ -60,7 +61,7 @@ def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[Tra
         identity = FromProducer(producer_id, epoch, AppendMode.PLAIN)
         check_place(tracking, identity, Places(tracking, now))
         known = Producer(AppendMode.PLAIN, epoch, None, 0, now)
-    return list(tracked(producer_id, known))
+    return list(tracked(producer_id, replace(known, timestamp=now)))
 
 
 def producer_not_found() -> NotFound:

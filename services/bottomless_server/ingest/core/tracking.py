@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Protocol
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
+from bottomless_server.ingest.core.open_commits import OpenCommits
+from bottomless_server.ingest.core.part_names import is_of_parts
 
 KEY_SIZE: Final = 512
 """Bytes of memory that a key takes at most, with its place in a table."""
@@ -117,6 +119,8 @@ class Tracking:
         """Silent longest first."""
         self.keys: OrderedDict[bytes, KeyUse] = OrderedDict()
         """Oldest first."""
+        self.open_commits = OpenCommits()
+        """Whose names nobody else gets the places of."""
         self._parts: list[_Part] = []
         """Of an append whose last chunk has not come."""
         self.room: SharedRoom | None = None
@@ -175,9 +179,9 @@ class Tracking:
         return None if oldest is None else oldest.taken_at + self.bounds.keep_ms
 
     def producer_due_at(self) -> int | None:
-        """The same of the producer that was silent longest."""
-        oldest = next(iter(self.producers.values()), None)
-        return None if oldest is None else oldest.taken_at + self.bounds.keep_ms
+        """The same of the producer that was silent longest, of those that may be forgotten."""
+        oldest = self._silent_longest()
+        return None if oldest is None else self.producers[oldest].taken_at + self.bounds.keep_ms
 
     def forget_key(self, elapsed: int) -> bool:
         """Forget the oldest key, if its time is over, by the time of this node."""
@@ -190,12 +194,15 @@ class Tracking:
 
     def forget_producer(self, elapsed: int) -> bool:
         """Forget the producer that was silent longest, if that was long enough."""
-        due_at = self.producer_due_at()
-        if due_at is None or due_at > elapsed:
+        oldest = self._silent_longest()
+        if oldest is None or not self._is_over(self.producers[oldest].taken_at, elapsed):
             return False
-        self.producers.popitem(last=False)
+        del self.producers[oldest]
         self._tell_size()
         return True
+
+    def _silent_longest(self) -> str | None:
+        return next((one for one in self.producers if not self.open_commits.needs(one)), None)
 
     def _tell_size(self) -> None:
         size = self.size
@@ -243,7 +250,27 @@ class Tracking:
                 self.producers.pop(producer_id, None)
                 if entry.kind is TrackedKind.PRODUCER:
                     self.producers[producer_id] = _producer(entry, self._elapsed)
+        self._note_open(entries)
         self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
+
+    def _note_open(self, entries: Sequence[TrackedEntry]) -> None:
+        """Which commits are open, after a tracking chunk; only one that says everything names parts
+        that are known."""
+        named = [one.producer_id for one in entries if is_of_parts(one.producer_id or "")]
+        for name in filter(None, named):
+            parts = self.producers.get(name)
+            if parts is None or parts.last_sequence is None:
+                self.open_commits.note_forgotten(name)
+            else:
+                self.open_commits.note_part(name, parts.epoch)
+        if named:
+            self.open_commits.note_wholes(
+                (producer_id, known.last_sequence)
+                for producer_id, known in self.producers.items()
+                if known.mode is AppendMode.TRANSACTION
+                and known.last_sequence is not None
+                and not is_of_parts(producer_id)
+            )
 
     def snapshot(self) -> list[TrackedEntry]:
         """Everything, as a tracking chunk says it."""
@@ -291,6 +318,10 @@ class Tracking:
         )
         before = self.producers.pop(entry.producer_id, None)
         self.producers[entry.producer_id] = self._after(before, entry.mode, append)
+        if is_of_parts(entry.producer_id):
+            self.open_commits.note_part(entry.producer_id, append.epoch)
+        elif entry.mode is AppendMode.TRANSACTION:
+            self.open_commits.note_whole(entry.producer_id, append.sequence)
 
     def _after(self, before: Producer | None, mode: AppendMode, append: Remembered) -> Producer:
         last = append.sequence
@@ -320,7 +351,8 @@ class Tracking:
     def _forget_oldest(self, now: int) -> None:
         """After a whole chunk: what it names has its place before anybody loses his."""
         while len(self.producers) > self.bounds.producer_count_max:
-            self.producers.popitem(last=False)
+            # Where bounds were made smaller all names may be needed.
+            del self.producers[self._silent_longest() or next(iter(self.producers))]
         while len(self.keys) > self.bounds.key_count_max or (
             self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now)
         ):
