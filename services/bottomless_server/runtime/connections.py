@@ -64,8 +64,10 @@ def http_bounds(settings: CommonSettings, connection_count_max: int) -> HttpBoun
 class Watched(Protocol):
     """One connection, as far as it is looked at."""
 
-    took_at: float
-    """When its client last took something, or nothing waited for it; on the loop's clock."""
+    @property
+    def took_at(self) -> float:
+        """When its client last took something, or nothing waited for it; on the loop's clock."""
+        ...
 
     def look(self, seconds: float) -> int:
         """Count the time; end what is over its own bounds. Returns the bytes that wait to be sent."""

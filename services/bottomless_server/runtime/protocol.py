@@ -11,13 +11,12 @@ is read and dropped, for some seconds and some bytes.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
+from functools import partial
 from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from bottomless.errors import Overloaded, StoreError
@@ -25,40 +24,28 @@ from bottomless.model.limits import KIB, MIB
 from bottomless_server.runtime.connections import Connections
 from bottomless_server.runtime.declined_upgrade import body_parser, framing_of
 from bottomless_server.runtime.gathered import GATHERS, Gathered
+from bottomless_server.runtime.http_1_0 import is_old, without_chunks
+from bottomless_server.runtime.hung_up import has_hung_up
+from bottomless_server.runtime.pipelining import PIPELINE_COUNT_MAX, HeldFlow, piece_size
+from bottomless_server.runtime.reading import ClientTime, Reading
 from bottomless_server.runtime.refusals import (
     headers_too_large,
     not_http,
     refusal_bytes,
     too_slow,
+    unknown_framing,
     url_too_long,
 )
+from bottomless_server.runtime.sending import Sending
 
 CUT_SECONDS: Final = 2.0
 """For a client that was cut off to take what waits for it."""
-LINGER_SECONDS: Final = 5.0
 LINGER_BYTES: Final = 16 * MIB
 """As much as any body may have, so that who sends it whole before it reads is answered."""
 HELD_SIZE_MAX: Final = 256 * KIB
 """Of a body that the application has not taken; then nothing is read until it does."""
 _REFUSED_COUNT_MAX: Final = 100
 """Connections beyond the bound that are told so; more are dropped without a word."""
-PIPELINE_COUNT_MAX: Final = 100
-"""Requests of one connection that wait for the one before them; then it is read no further, until
-half of them are answered."""
-PIPELINE_PIECE_SIZE: Final = KIB
-"""What may hold too many requests is read in such pieces: so many bytes of them are too many."""
-_HEAD_END: Final = b"\r\n\r\n"
-
-
-class Reading(Enum):
-    """What of a request is being read."""
-
-    NOTHING = auto()
-    """Between requests: one is being answered, or none is there."""
-    HEAD = auto()
-    BODY = auto()
-    REST = auto()
-    """Nothing counts any more; what comes is dropped."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -75,10 +62,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._watched = watched
         self._bounds = watched.bounds
-        self._reading = Reading.NOTHING
-        self._seconds = 0.0
-        """Spent in this state, while the client was the one to go on."""
-        self._stall_seconds = 0.0
+        self._time = ClientTime(watched.bounds)
+        self._answering: RequestResponseCycle | None = None
+        """The request that the application has; `cycle` is the one that was read last."""
         self._head_size = self._header_count = 0
         self._fed = 0
         """Bytes since something of a request was understood."""
@@ -92,16 +78,14 @@ class BoundedProtocol(HttpToolsProtocol):
         """What has come and is not read yet, since too many requests wait."""
         self._dropped = 0
         self._refusal: StoreError | None = None
-        self._written = self._taken = 0
-        self._stuck_seconds = 0.0
-        self.took_at = self.loop.time()
         self._outgoing = _Outgoing(self)
 
     # What the transport says
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow: _Flow = _Flow(transport)
+        self.flow: HeldFlow = HeldFlow(transport)
+        self._sending = Sending(transport, self._watched.note_written, self.loop.time)
         over = len(self._watched) - self._bounds.connection_count_max
         self._watched.add(self)
         if over >= _REFUSED_COUNT_MAX:
@@ -113,15 +97,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._watched.remove(self)
         self._let_bodies_go()
         self._held = b""
+        left = {self._answering, self.cycle, *(cycle for cycle, _ in self.pipeline)}
+        self.pipeline.clear()
         super().connection_lost(exc)
-        if self.cycle is not None:
+        for cycle in left:
+            if cycle is None:
+                continue
             # It refers to this connection and this to it, until the collector of cycles comes
             # by; the application is told that the client has gone, and gets no more of the body.
-            self.cycle.body = b""  # type: ignore[assignment]
+            # Uvicorn tells only who was read last.
+            cycle.body = b""  # type: ignore[assignment]
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
 
     def data_received(self, data: bytes | memoryview) -> None:
         """`data` is read only before this returns."""
-        if self._reading is Reading.REST:
+        if self._time.reading is Reading.REST:
             self._drop(len(data))
             return
         if self._held:
@@ -139,16 +130,22 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._refusal or not_http())
             return
         # A value without an end would be gathered in the parser, which tells only of whole ones.
-        if self._fed > 2 * self._bounds.head_bytes_max and self._reading is not Reading.NOTHING:
+        if (
+            self._fed > 2 * self._bounds.head_bytes_max
+            and self._time.reading is not Reading.NOTHING
+        ):
             self._refuse(headers_too_large())
 
     def _feed(self, data: bytes | memoryview) -> None:
+        # Of a body with a length nothing can be a request.
+        in_body = self._body_left >= len(data)
+        size = len(data) if in_body else piece_size(data, len(self.pipeline))
         while data:
             if len(self.pipeline) >= PIPELINE_COUNT_MAX:
                 self._held = bytes(data)
                 self.flow.hold()
                 return
-            piece = data if self._has_room(data) else data[:PIPELINE_PIECE_SIZE]
+            piece = data[:size]
             try:
                 self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade as upgrade:
@@ -160,19 +157,12 @@ class BoundedProtocol(HttpToolsProtocol):
             else:
                 data = data[len(piece) :]
 
-    def _has_room(self, data: bytes | memoryview) -> bool:
-        """Whether all requests that may be in these bytes may wait."""
-        if len(data) <= PIPELINE_PIECE_SIZE or self._body_left >= len(data):
-            return True
-        # Of a body too, which only makes it more.
-        return len(self.pipeline) + bytes(data).count(_HEAD_END) <= PIPELINE_COUNT_MAX
-
     def _read_on(self) -> None:
         """Go on with what was held, once half of those that waited are answered."""
         if not self._held or len(self.pipeline) > PIPELINE_COUNT_MAX // 2:
             return
         held, self._held = self._held, b""
-        if self.transport.is_closing() or self._reading is Reading.REST:
+        if self.transport.is_closing() or self._time.reading is Reading.REST:
             return
         self.flow.let_go()
         self._take(held)
@@ -196,12 +186,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_count += 1
         self._count(len(name) + len(value), headers_too_large)
-        if self._reading is Reading.HEAD:
+        if self._time.reading is Reading.HEAD:
             super().on_header(name, value)
         # Else it is a trailer: nothing behind a body changes by what its request is judged.
 
     def on_headers_complete(self) -> None:
+        self._refusal = unknown_framing(self.headers, self.parser.get_http_version())
+        if self._refusal is not None:
+            raise httptools.HttpParserError
         super().on_headers_complete()
+        if is_old(self.scope):
+            bare = partial(self.cut, chunked=False)
+            self.scope["bottomless.cut"] = bare  # type: ignore[typeddict-unknown-key]
         self._enter(Reading.BODY)
         self._body_sizes.append(0)
         self._body_left = _declared_size(self.headers)
@@ -210,7 +206,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.transport = self._outgoing  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
-        self._fed, self._stall_seconds = 0, 0.0
+        self._fed = 0
+        self._time.came()
         self._body_left -= len(body)
         if self.cycle.response_complete:
             self._drop(len(body))
@@ -222,7 +219,13 @@ class BoundedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError
         # Not uvicorn's own way, which copies every byte into a bytearray and out of it again.
         cycle = self.cycle
-        cycle.body = cycle.body + body if cycle.body else body  # type: ignore[assignment]
+        if not cycle.body:
+            cycle.body = body  # type: ignore[assignment]
+        else:
+            # It may come in pieces of a byte: what is there is not copied for each.
+            if not isinstance(cycle.body, bytearray):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
         if len(cycle.body) >= HELD_SIZE_MAX:
             self.flow.pause_reading()
         cycle.message_event.set()
@@ -235,12 +238,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # What the application does
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        answering: Any = without_chunks(app, cycle) if is_old(cycle.scope) else app
+        super()._start_asgi_task(cycle, answering)
+
     def on_response_complete(self) -> None:
         if self._body_sizes:
             self._watched.body_bytes -= self._body_sizes.popleft()
-        if self._reading is Reading.BODY:
+        if self._time.reading is Reading.BODY:
             # What is left of the body may still come, within the bounds of lingering.
-            self._seconds, self._dropped = 0.0, 0
+            self._time.enter(Reading.BODY)
+            self._dropped = 0
         super().on_response_complete()
         if self._held:
             # Not here: it is called from within the answer of the request before.
@@ -248,30 +257,25 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def write(self, data: bytes | Gathered) -> None:
         """Send; what waits to be taken is counted."""
-        self._written += len(data)
-        if isinstance(data, Gathered):
-            self.transport.writelines(data.views)
-        else:
-            self.transport.write(data)
-        self._watched.note_written(len(data))
+        self._sending.write(data)
 
     def end(self) -> None:
         """Close when all is sent, so that the client can read all of it."""
-        if self._reading is Reading.BODY:
+        if self._time.reading is Reading.BODY:
             self._linger()
         else:
             self.transport.close()
 
-    def cut(self, last: bytes | None) -> None:
-        """End an answer in chunks whose client takes nothing: its last bytes stand after what
-        waits already, and some seconds later the connection is gone, with whatever is left.
+    def cut(self, last: bytes | None, *, chunked: bool = True) -> None:
+        """End an answer without a length whose client takes nothing: its last bytes stand after
+        what waits already, and some seconds later the connection is gone, with whatever is left.
         An answer of which not even the head was sent has no last bytes."""
         if self.transport.is_closing():
             return
         if last is None:
             self.transport.abort()
             return
-        self.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last))
+        self.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last), last) if chunked else last)
         self.transport.close()
         self.loop.call_later(CUT_SECONDS, self.transport.abort)
 
@@ -284,61 +288,52 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def look(self, seconds: float) -> int:
         """Count the time, end what is over its bounds; returns the bytes that wait to be sent."""
-        waiting = self.transport.get_write_buffer_size()
-        taken = self._written - waiting
-        if not waiting or taken != self._taken:
-            self._taken, self._stuck_seconds = taken, 0.0
-            self.took_at = self.loop.time()
+        waiting = self._sending.look(seconds)
+        if self._sending.stuck_seconds >= self._bounds.send_stall_seconds:
+            self.cut_off("send_stall")
+            return 0
+        if self.transport.is_closing():
+            return waiting
+        if self.flow.read_paused and has_hung_up(self.transport):
+            self.transport.close()
         else:
-            self._stuck_seconds += seconds
-            if self._stuck_seconds >= self._bounds.send_stall_seconds:
-                self.cut_off("send_stall")
-                return 0
-        if not self.transport.is_closing():
             self._spend(seconds)
         return waiting
 
+    @property
+    def took_at(self) -> float:
+        """When its client last took something, or nothing waited for it."""
+        return self._sending.took_at
+
     def _spend(self, seconds: float) -> None:
-        if self._held:
-            # It is ours to go on.
-            return
-        bounds = self._bounds
-        answered = self.cycle is None or self.cycle.response_complete
-        if self._reading is Reading.BODY and not answered:
-            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                # It is the application's turn.
-                return
-            self._stall_seconds += seconds
-        elif self._reading is Reading.NOTHING and not answered:
-            return
-        self._seconds += seconds
-        if self._reading is Reading.HEAD and self._seconds >= bounds.head_seconds:
+        cycle = self.cycle
+        answered = cycle is None or cycle.response_complete or cycle.disconnected
+        is_read = not (self._held or self.flow.read_paused)
+        if self._time.reading is Reading.BODY and cycle.waiting_for_100_continue:
+            # It is the application's turn.
+            is_read = False
+        over = self._time.is_over(
+            seconds, asked=cycle is not None, answered=answered, is_read=is_read
+        )
+        if over is Reading.HEAD:
             self._refuse(too_slow("the head of the request did not arrive in time"))
-        elif self._reading is Reading.NOTHING:
-            # A client that never said anything gets no more time than one that began to.
-            if self._seconds >= (
-                bounds.head_seconds if self.cycle is None else bounds.idle_seconds
-            ):
-                self._watched.ended["idle"] += 1
-                self.transport.close()
-        elif self._reading is Reading.REST or answered:
-            if self._seconds >= LINGER_SECONDS:
-                self.transport.close()
-        elif self._seconds >= bounds.body_seconds or (
-            self._stall_seconds >= bounds.body_stall_seconds
-        ):
+        elif over is Reading.BODY and not answered:
             self._refuse(too_slow("the body of the request did not arrive in time"))
+        elif over is not None:
+            if over is Reading.NOTHING:
+                self._watched.ended["idle"] += 1
+            self.transport.close()
 
     # Refusals
 
     def _refuse(self, error: StoreError) -> None:
         """Answer for a request that is not read to its end, and end the connection."""
-        if self.transport.is_closing() or self._reading is Reading.REST:
+        if self.transport.is_closing() or self._time.reading is Reading.REST:
             return
         self._watched.ended[error.code.replace("-", "_")] += 1
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
-            if self._reading is not Reading.BODY:
+            if self._time.reading is not Reading.BODY:
                 # Those before it are answered; bytes of a refusal must not stand among theirs.
                 cycle.keep_alive = False
                 self._enter(Reading.REST)
@@ -348,7 +343,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True
             cycle.message_event.set()
-        elif self._reading is Reading.BODY:
+        elif self._time.reading is Reading.BODY:
             self._linger()
             return
         self._let_bodies_go()
@@ -370,8 +365,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _enter(self, reading: Reading) -> None:
-        self._reading = reading
-        self._seconds = self._stall_seconds = 0.0
+        self._time.enter(reading)
         self._fed = self._dropped = 0
 
     def _let_bodies_go(self) -> None:
@@ -384,26 +378,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_size > bounds.head_bytes_max or self._header_count > bounds.header_count_max:
             self._refusal = refusal()
             raise httptools.HttpParserError
-
-
-class _Flow(FlowControl):
-    """Uvicorn's, which begins to read again with every answer and every body that is asked for."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__(transport)
-        self._is_held = False
-
-    def hold(self) -> None:
-        """Read nothing until `let_go`."""
-        self._is_held = True
-        self.pause_reading()
-
-    def let_go(self) -> None:
-        self._is_held = False
-
-    def resume_reading(self) -> None:
-        if not self._is_held:
-            super().resume_reading()
 
 
 def _declared_size(headers: list[tuple[bytes, bytes]]) -> int:

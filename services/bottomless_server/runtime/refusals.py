@@ -47,5 +47,24 @@ def headers_too_large() -> InvalidRequest:
     return InvalidRequest("the headers are too large", code=Code.HEADERS_TOO_LARGE)
 
 
+def unknown_framing(headers: Iterable[tuple[bytes, bytes]], version: str) -> StoreError | None:
+    """Why a body is not read whose head says `Transfer-Encoding`, if it is not.
+
+    What was packed on the way would be stored packed, since nobody unpacks it; and version 1.0
+    knows no such header, so that a proxy may have read another end of the body.
+    """
+    values = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if not values:
+        return None
+    if version != "1.1":
+        return InvalidRequest("HTTP/1.0 has no Transfer-Encoding", code=Code.BAD_HEADER)
+    if values == [b"chunked"]:
+        return None
+    return InvalidRequest(
+        "the only transfer encoding that is taken is chunked; name others as Content-Encoding",
+        code=Code.UNSUPPORTED_MEDIA_TYPE,
+    )
+
+
 def too_slow(sentence: str) -> Overloaded:
     return Overloaded(sentence, code=Code.REQUEST_TIMEOUT)

@@ -19,12 +19,8 @@ from bottomless.model.limits import KIB, MIB
 from bottomless_server.runtime.connections import HttpBounds
 from bottomless_server.runtime.http import ClientGone, read_body, wrap
 from bottomless_server.runtime.listeners import Listener
-from bottomless_server.runtime.protocol import (
-    LINGER_BYTES,
-    PIPELINE_COUNT_MAX,
-    PIPELINE_PIECE_SIZE,
-    BoundedProtocol,
-)
+from bottomless_server.runtime.pipelining import PIPELINE_COUNT_MAX, PIPELINE_PIECE_SIZE
+from bottomless_server.runtime.protocol import LINGER_BYTES, BoundedProtocol
 
 P = ParamSpec("P")
 
