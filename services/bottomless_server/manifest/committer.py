@@ -49,6 +49,7 @@ from bottomless_server.manifest.core.events import (
 )
 from bottomless_server.manifest.core.keeper import Bounds, Keeper
 from bottomless_server.manifest.fates import Fate, Fates
+from bottomless_server.manifest.going_back import require_not_gone_back
 from bottomless_server.manifest.lookup import names
 from bottomless_server.manifest.publisher import Publisher, Superseded, check_active, named
 from bottomless_server.manifest.resolver import load_root
@@ -78,10 +79,12 @@ class Committer:
         Raises:
             NotFound: there is no such stream, or it is being deleted.
             Corrupt: `data-missing` or `data-corrupt`: its root is not there, or damaged.
+            Unavailable: `coordination-regressed`: the record is older than the bucket.
             CoordinationUnavailable, DriveUnavailable, DriveRefused: not now.
         """
         record, root = await load_root(context, await context.streams.load(stream_id))
         check_active(record)
+        await require_not_gone_back(context, record)
         bounds = bounds_of(context.settings)
         return cls(context, Keeper(record, root, bounds, context.new_uid))
 

@@ -32,12 +32,7 @@ import structlog
 from bottomless.coordination.base import Changes, Due
 from bottomless.drives.base import ObjectFacts, ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
-from bottomless.formats.keys import (
-    parse_consumers_key,
-    parse_root_key,
-    root_prefix,
-    stream_prefix,
-)
+from bottomless.formats.keys import parse_consumers_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
@@ -54,6 +49,7 @@ from bottomless_server.manifest.core.remains import (
     home_of,
     stream_of,
 )
+from bottomless_server.manifest.going_back import has_gone_back
 from bottomless_server.manifest.operations import Again, Done, Operations
 from bottomless_server.manifest.orphans import orphans_of, unqueued
 from bottomless_server.runtime.fault_points import reach
@@ -193,7 +189,7 @@ class _Step:
         self._after = after_home(home)
 
     async def _of_stream(self, home: str, record: StreamRecord, known: Sequence[Candidate]) -> None:
-        if home != self._before and await self._went_back(record.stream_id, record.tenant):
+        if home != self._before and await has_gone_back(self._context, record):
             log.critical("a stream's record is older than its roots", stream_id=record.stream_id)
             self._tally.skip(home, Code.COORDINATION_REGRESSED.value)
             self._after = after_home(home)
@@ -222,15 +218,6 @@ class _Step:
         if noted is not None and version > noted.version:
             with suppress(NotFound):
                 await offsets.overtake(stream_id, version, self._context.clock())
-
-    async def _went_back(self, stream_id: StreamId, tenant: str) -> bool:
-        """Whether the bucket has a root that no attempt from the record as it is can have put."""
-        newest = 0
-        async for facts in self._context.drive.list(root_prefix(stream_id, tenant)):
-            key = parse_root_key(facts.object_key)
-            newest = newest if key is None else max(newest, key.version)
-        # Read after the listing, or a publish in between would look like it.
-        return newest > (await self._context.streams.load(stream_id)).version + 1
 
     async def _still(self, record: StreamRecord, found: Sequence[Candidate]) -> list[Candidate]:
         """Those that are orphans even now that no older attempt to publish can succeed."""

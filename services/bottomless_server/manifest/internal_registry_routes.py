@@ -12,6 +12,7 @@ from bottomless.stores.consumers import ConsumerOffsets
 from bottomless.stores.ingest_nodes import live_nodes
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.consumers import offset_not_found
+from bottomless_server.manifest.going_back import require_not_gone_back
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.runtime.http import json_response, parse_query
 
@@ -22,6 +23,8 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
     async def put_registry(request: Request) -> Response:
         parse_query(request.scope, {})
         record = await registry.load_active(parse_stream_id(request.path_params["stream_id"]))
+        # Asked by a node before it acknowledges anything of a stream that was not its own.
+        await require_not_gone_back(context, record)
         record = await registry.ensure_object(record)
         return json_response({"registry_version": record.registry_version})
 
