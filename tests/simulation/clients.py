@@ -30,6 +30,8 @@ class Town:
     reader: Program
     closing: bool = False
     """Finish what you are at, and begin nothing."""
+    storage_failed: dict[str, float] = field(default_factory=dict)
+    """When it was last said of a path that the disk lost what it should hold."""
 
     async def ask(
         self,
@@ -56,7 +58,10 @@ class Town:
             return 503, {"outcome": "none", "code": "no-connection"}
         except NoAnswer:
             return None
-        return reply.status, _checked(f"{method} {path}?{query}", reply)
+        told = _checked(f"{method} {path}?{query}", reply)
+        if reply.status == 503 and told["code"] == "storage-failed":
+            self.storage_failed[path] = asyncio.get_running_loop().time()
+        return reply.status, told
 
 
 def _checked(what: str, reply: Reply) -> Any:
@@ -312,10 +317,11 @@ class Operator:
             for stream in self.streams:
                 home = None if stream.deleted else self.watches[stream.name].home_without_lease()
                 if home is not None:
-                    await self._ask(stream, home)
+                    await self.ask(stream, home)
             await asyncio.sleep(0.1)
 
-    async def _ask(self, stream: Expected, home: str) -> None:
+    async def ask(self, stream: Expected, home: str) -> bool:
+        """Ask for one takeover; whether it was taken up, or will not be."""
         stream.takeovers += 1
         answer = await self.town.ask(
             self.town.manifest,
@@ -328,3 +334,4 @@ class Operator:
             self.town.story.count("takeovers")
         elif answer is not None and answer[0] not in (409, 404, *LATER):
             raise Broken(f"a takeover was answered {answer}")
+        return answer is not None and answer[0] not in LATER

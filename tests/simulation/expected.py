@@ -28,6 +28,8 @@ class Expected:
     deleted: bool = False
     takeovers: int = 0
     """How often an operator accepted a loss; without, no gap is right."""
+    losses: int = 0
+    """How often all of coordination was lost."""
     gaps: set[tuple[int, int]] = field(default_factory=set)
     """First and next offset of what was accepted as lost, as it became known."""
     staged: set[str] = field(default_factory=set)

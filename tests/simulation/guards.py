@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 from support.power_loss import PowerLossDisk
 
 from bottomless.coordination.base import Due
-from bottomless.model.names import StreamId
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest import lease
 from bottomless_server.ingest.core.admission import Admission, Ticket
 from bottomless_server.ingest.core.belief import Belief, Moment
@@ -21,11 +22,18 @@ from bottomless_server.ingest.core.tracking import Tracking
 from bottomless_server.ingest.core.unopened import Unopened
 from bottomless_server.ingest.owner import Claim
 from bottomless_server.ingest.upkeep import Upkeep
-from bottomless_server.manifest import deleter
+from bottomless_server.manifest import deleter, freeing, takeover
+from bottomless_server.manifest.committer import Committer, bounds_of
+from bottomless_server.manifest.context import Context
+from bottomless_server.manifest.core import salvage, takeovers
 from bottomless_server.manifest.core.clock_trust import ClockTrust
+from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
+from bottomless_server.manifest.core.keeper import Keeper
 from bottomless_server.manifest.failing_deletes import FailingDeletes
+from bottomless_server.manifest.publisher import Publisher
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
+from bottomless_server.runtime.fault_points import reach
 from simulation.flood import commits_beside_a_flood
 from simulation.run import Simulation
 
@@ -125,6 +133,30 @@ async def _forget_fence(claim: Claim, next_offset: int) -> None:
 _reserve: Final = Claim._reserve
 
 
+async def _root_before_the_fence(
+    context: Context, committer: Committer, home: NodeId, epoch: int
+) -> dict[str, Any]:
+    """A root with the gap is put under an epoch that no record has yet, as it was once."""
+    await committer.refresh()
+    record = committer.record
+    if (record.home, record.epoch) == (home, epoch) and record.dirty:
+        fenced = takeovers.fence(record, home, epoch, home_held=False)
+        bounds = bounds_of(context.settings)
+        keeper = Keeper(fenced, committer.keeper.root, bounds, context.new_uid)
+        for action in keeper.handle(EditAsked(TakeOver()), 0):
+            if isinstance(action, PutGroup | PutRoot):
+                await Publisher(context)._put_node(action, fenced)
+        await reach("manifest.publish.before-exec")
+    return await _take_over(context, committer, home, epoch)
+
+
+_take_over: Final = takeover.take_over
+
+
+async def _look_for_nothing(*_: object) -> list[FragmentInfo]:
+    return []
+
+
 GUARDS: Final[dict[str, Guard]] = {
     "a sync before the answer": Guard(
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3], "crashes"
@@ -144,7 +176,9 @@ GUARDS: Final[dict[str, Guard]] = {
     "the time of the answer, for a lease": Guard(
         [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"
     ),
-    "the boot clock": Guard([Replaced(Belief, "slept", lambda *_: False)], [8, 5, 2, 3], "clocks"),
+    "the boot clock": Guard(
+        [Replaced(Belief, "slept", lambda *_: False)], [11, 8, 5, 2, 3], "clocks"
+    ),
     "a fence heard in the background": Guard(
         [Replaced(Claim, "_reserve", _forget_fence)], [6, 10], "clocks"
     ),
@@ -174,6 +208,15 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "another try to open what lies there": Guard(
         [Replaced(Unopened, "due", lambda *_: [])], [1, 2], "crashes"
+    ),
+    "the fence before a root of its epoch": Guard(
+        [Replaced(takeover, "take_over", _root_before_the_fence)], [2, 3, 4, 11, 12], "losses"
+    ),
+    "what a takeover adopts": Guard(
+        [Replaced(freeing, "_look", _look_for_nothing)], [1, 9, 7], "losses"
+    ),
+    "offsets that a lost home may have given out": Guard(
+        [Replaced(salvage, "RESERVED_COUNT", 0)], [3, 5, 7], "losses"
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

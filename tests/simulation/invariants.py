@@ -22,10 +22,11 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import RootPointer, StreamRecord, StreamState
-from bottomless.stores.streams import node_key, stream_key
+from bottomless.stores.streams import GENERATION_KEY, node_key, stream_key
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.owner import Claim
 from simulation.expected import Broken, Expected, past_gaps
+from simulation.fences import Fences
 from simulation.programs import Program
 
 FENCED: Final[WeakSet[Claim]] = WeakSet()
@@ -93,6 +94,7 @@ class Watch:
         self._manifest = Manifest()
         self._synced: dict[str, tuple[int, int]] = {}
         self._verified: set[str] = set()
+        self._fences = Fences(self._stream_id, drive)
         self.look_count = 0
 
     def record(self) -> StreamRecord | None:
@@ -112,6 +114,11 @@ class Watch:
         Broken: something does not hold.
         """
         self.look_count += 1
+        if self._coordination._value(GENERATION_KEY) is None:
+            # It was lost. What comes back of it is looked at when the rebuild is over.
+            self._fences.forget()
+            self._check_store()
+            return self._manifest
         record = self.record()
         if record is None or record.state is not StreamState.ACTIVE:
             self._require(self._expected.deleted, "the record is gone, and nobody deleted it")
@@ -120,10 +127,12 @@ class Watch:
             self._manifest = self._load(record)
             self._root = record.root
             for gap in self._manifest.gaps:
+                if gap not in self._expected.gaps:
+                    objection = self._fences.objection(*gap)
+                    self._require(objection is None, objection or "")
                 self._expected.lose(*gap)
-        # Each look asks the store anew: what is reachable may not go while it is.
-        gone = [key for key in self._manifest.keys if key not in self._drive._objects]
-        self._require(not gone, f"reachable, and deleted: {gone[:3]}")
+        self._fences.note(record)
+        self._check_store()
         self._check_bounds(record)
         for node in self._nodes:
             self._check_owner(node, record)
@@ -133,6 +142,12 @@ class Watch:
         """Objects that the committed root leads to, and itself."""
         self.look()
         return self._manifest.keys
+
+    def _check_store(self) -> None:
+        """Each look asks the store anew: what is reachable may not go while it is."""
+        gone = [key for key in self._manifest.keys if key not in self._drive._objects]
+        holds = not gone or self._expected.deleted
+        self._require(holds, f"reachable, and deleted: {gone[:3]}")
 
     def _check_bounds(self, record: StreamRecord) -> None:
         now = Bounds(

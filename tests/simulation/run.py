@@ -20,10 +20,12 @@ from bottomless_server.manifest.app import ManifestService
 from simulation import neighbour
 from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer, Writer
 from simulation.clockwork import BEGIN_MS, Clockwork, running
+from simulation.consumers import Consumer
 from simulation.expected import Broken, Expected
 from simulation.followers import Follower
 from simulation.invariants import Watch, noting_fences
 from simulation.loop import PROCESS, VirtualLoop
+from simulation.losses import Losses, deaths_at_points
 from simulation.programs import (
     Ground,
     Program,
@@ -68,6 +70,7 @@ class Simulation:
     troubles: str = "all"
     programs: list[Program] = field(init=False)
     town: Town = field(init=False)
+    losses: Losses = field(init=False)
     trouble: Trouble = field(init=False)
     watches: dict[str, Watch] = field(default_factory=dict)
     streams: list[Expected] = field(default_factory=list)
@@ -81,8 +84,17 @@ class Simulation:
         self.town = Town(ground.network, self.story, self.nodes, self.manifest, self.reader)
         ground.network.is_blind = lambda: ground.is_blind
         operator = Operator(self.town, self.watches, self.streams, self.chance("operator"))
+        chance = self.chance("losses")
+        self.losses = Losses(
+            ground, self.town, self.programs, self.watches, self.streams, operator, chance
+        )
         self.trouble = Trouble(
-            ground, self.programs, self.chance("trouble"), operator.take_over, self.troubles
+            ground,
+            self.programs,
+            self.chance("trouble"),
+            operator.take_over,
+            self.losses,
+            self.troubles,
         )
 
     def chance(self, what: str) -> random.Random:
@@ -109,6 +121,7 @@ class Simulation:
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.town.closing = True
+        await self._until(lambda: not self.losses.busy, "an operator to be done")
         condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
@@ -135,6 +148,7 @@ class Simulation:
                 Follower(self.town, stream, watch, self.chance(f"{name}-f{number}")).run()
                 for number in range(2)
             ]
+            works.append(Consumer(self.town, stream, watch, self.chance(f"{name} consumer")).run())
             works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
         return works
 
@@ -333,6 +347,7 @@ def simulate(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simulation-")))
         stack.enter_context(running(clockwork, seed))
         stack.enter_context(noting_fences())
+        stack.enter_context(deaths_at_points())
         stack.enter_context(small_blocks())
         stack.callback(gc.enable)
         gc.disable()

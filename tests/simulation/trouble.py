@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulation.loop import Killed, Process
+from simulation.losses import Losses
 from simulation.programs import Ground, Program
 
 SKEW_MS_MAX: Final = 25_000
@@ -28,9 +29,11 @@ class Trouble:
     chance: random.Random
     take_over: Callable[[float], Coroutine[Any, Any, None]]
     """Let an operator take over, for so many seconds, what has no owner that is alive."""
+    losses: Losses
     kinds: str = "all"
     """What befalls: `all`; `clocks`, which are wrong or stand still; `jams`, where none is;
-    `crashes`, all but these; `ahead`, a wall clock that is days ahead for a moment."""
+    `crashes`, all but these; `ahead`, a wall clock that is days ahead for a moment; `losses`, of
+    homes, with takeovers that die at any step, and of coordination."""
     over: bool = False
     _operating: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -51,6 +54,9 @@ class Trouble:
             return [self._jam]
         if self.kinds == "ahead":
             return [self._set_ahead]
+        losses = [self.losses.lose_home, self.losses.lose_coordination]
+        if self.kinds == "losses":
+            return [self.losses.lose_home] * 4 + [self._kill_soon]
         clocks = [self._sleep, self._sleep, self._jam, self._step_valkey]
         if self.kinds == "clocks":
             return clocks
@@ -70,7 +76,7 @@ class Trouble:
             self._break_disk,
             self._break_disk_and_die,
         ]
-        return crashes if self.kinds == "crashes" else [*crashes, *clocks, self._set_ahead]
+        return crashes if self.kinds == "crashes" else [*crashes, *clocks, self._set_ahead, *losses]
 
     async def keep_running(self) -> None:
         """Start again who died, some time later."""
@@ -78,7 +84,7 @@ class Trouble:
         while True:
             now = self.ground.loop.now
             for program in self.programs:
-                if program.alive:
+                if program.alive or not program.wanted:
                     waiting.pop(program.name, None)
                 elif program.name not in waiting:
                     longest = 0.3 if self.over else self.chance.choice((0.2, 1.0, 5.0))
@@ -89,6 +95,7 @@ class Trouble:
 
     def end(self) -> None:
         self.over = True
+        self.losses.end()
         self.ground.weather.clear_up()
         self.ground.network.apart.clear()
         for program in self.programs:

@@ -37,6 +37,15 @@ class FaultCoordination(MemoryCoordination):
         if self.on_write is not None:
             self.on_write()
 
+    def lose(self) -> None:
+        """Everything is gone, as after FLUSHALL: whoever watched a key that was there is told."""
+        stored = self._stored
+        for redis_key in {**stored.values, **stored.indexes}:
+            self._note_change(redis_key)
+        stored.values.clear()
+        stored.queues.clear()
+        stored.indexes.clear()
+
     async def get(self, redis_key: str) -> bytes | None:
         return await self._read("get", lambda: MemoryCoordination.get(self, redis_key))
 
