@@ -154,7 +154,14 @@ class IngestService:
         self._tails = Tails(streams, self._feed, lease, self._files, self._readers)
         self._internal = create_internal_api(self._tails)
         await streams.start(settings.ingest_open_count)
-        leftovers = Leftovers(self._files, data_dir, self._executor, streams, self._names.state_of)
+        leftovers = Leftovers(
+            self._files,
+            data_dir,
+            self._executor,
+            streams,
+            self._names.state_of,
+            self._staged.drop_stream,
+        )
         await self._staged.start(self._executor)
         self._sweeping = [
             asyncio.create_task(leftovers.run(), name="ingest-leftovers"),

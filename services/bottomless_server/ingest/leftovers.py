@@ -12,6 +12,7 @@ Removing a log, and what is there after a crash behind each step:
 
 1. Its directory is renamed to `streams-aside/{id}.deleted`, and both directories are synced:
    it is no log any more, and whatever lies under such a name was given up by a tombstone.
+   What was staged for it is removed before, while the log still brings the sweep here again.
 2. Its files are removed, then the directory: what is left is removed at the next sweep.
 
 Setting aside is one rename, to `streams-aside/{id}.gone`: an operator may look at it, and
@@ -61,12 +62,14 @@ class Leftovers:
         executor: Executor,
         streams: LocalStreams,
         state_of: Callable[[StreamId], Awaitable[StreamState | None]],
+        drop_staged: Callable[[StreamId], Awaitable[None]],
     ) -> None:
         self._files = files
         self._data_dir = data_dir
         self._executor = executor
         self._streams = streams
         self._state_of = state_of
+        self._drop_staged = drop_staged
         self._turn = 0
         """How many of those that rest were asked about and stayed."""
 
@@ -101,6 +104,9 @@ class Leftovers:
                 self._turn += 1
                 continue
             self._streams.forget(stream_id)
+            if state is not None:
+                # Before the log: as long as that is there this is asked again.
+                await self._drop_staged(stream_id)
             await loop.run_in_executor(self._executor, put_away, files, data_dir, stream_id, state)
 
 

@@ -52,8 +52,11 @@ class StagedFiles:
     def batch_path(self, stream_id: StreamId, batch: StagedBatch) -> Path:
         return self._top / stream_id / batch.file_name
 
+    def file_path(self, stream_id: StreamId, name: str) -> Path:
+        return self._top / stream_id / name
+
     def plan_path(self, stream_id: StreamId, producer_id: str) -> Path:
-        return self._top / stream_id / plan_name(producer_id)
+        return self.file_path(stream_id, plan_name(producer_id))
 
     def write(
         self, stream_id: StreamId, batch: StagedBatch, data: Sequence[bytes | memoryview]

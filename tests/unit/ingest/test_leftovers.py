@@ -39,6 +39,7 @@ def leftovers(house: House) -> Leftovers:
         service._executor,
         service._tails.streams,
         service._names.state_of,
+        service._staged.drop_stream,
     )
 
 
