@@ -16,8 +16,9 @@ Allowed only while coordination does not have the bucket's generation: the servi
 
 Before the last EXEC nothing is served and no stream can be claimed, since its record is of a
 generation that coordination does not show; so all of it may be done again from the beginning,
-as often as it takes. Each EXEC refuses to write where a rebuild has finished meanwhile. The
-operation itself lives in coordination: lost once more, it is asked for once more.
+as often as it takes. Each EXEC refuses to write where a rebuild has finished meanwhile, and none
+discards what the same rebuild has restored: a process that was paused for longer than its lease of
+the operation wakes up beside the next one, and does what it was about to do. The operation itself lives in coordination: lost once more, it is asked for once more.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -133,7 +134,7 @@ class Rebuild:
         progress: dict[str, Any] = {"phase": "discarding", **operation.progress}
         match progress["phase"]:
             case "discarding":
-                if not await self._discard(operation, generation):
+                if not await self._discard(operation, generation, progress):
                     progress["phase"] = "keys"
             case "keys":
                 await self._restore_keys(progress, generation)
@@ -147,14 +148,18 @@ class Rebuild:
                 return Done({"generation": generation, **_shown(progress)})
         return Again(progress)
 
-    async def _discard(self, operation: Operation, generation: int) -> bool:
+    async def _discard(
+        self, operation: Operation, generation: int, progress: dict[str, Any]
+    ) -> bool:
         """Forget one page of what an older coordination says; whether there may be more."""
         coordination, streams = self._context.coordination, self._context.streams
-        members = await coordination.members(STREAMS_KEY, b"", _PAGE_COUNT)
+        after = str(progress.get("_after_discarded", "")).encode("ascii")
+        members = await coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
         for member in members:
             stream_id = StreamId(member.decode("ascii"))
-            await ConsumerOffsets(coordination).forget_all(stream_id)
+            await ConsumerOffsets(coordination).discard(stream_id, generation)
             await streams.discard(stream_id, generation)
+            progress["_after_discarded"] = stream_id
         more = await discard_keys(self._context, generation)
         if members or more:
             return True

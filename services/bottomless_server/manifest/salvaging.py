@@ -1,7 +1,7 @@
 """Find one stream in the bucket, and give it a root of the new generation: the I/O of a rebuild.
 
 What is decided from what is found stands in `core/salvage.py`. Nothing is deleted here, and no
-object is changed: groups and a root are put under new uids. After a crash at any moment they
+object is changed: fragments, groups and a root are put under new uids. After a crash at any moment they
 are objects that no record names; the next rebuild ignores them, and dooms the root.
 """
 
@@ -13,6 +13,7 @@ from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot
 from bottomless.formats.keys import (
+    fragment_key,
     group_key,
     parse_consumers_key,
     parse_registry_key,
@@ -27,6 +28,7 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
 from bottomless.model.stream import StreamRecord
 from bottomless.stores.objects import put_object
+from bottomless_server.manifest.adopted_copies import copy_run
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core import salvage
 from bottomless_server.manifest.core.doomed import parse_doomed
@@ -125,16 +127,23 @@ async def salvage_stream(context: Context, registry: StreamRecord, generation: i
             return Salvaged(record, 0, (), readable=False)
         if not run.fragments:
             return Salvaged(before, 0, ())
-    record = await _put_root(context, before, root or empty_root(before), run.fragments)
+    adopted = await copy_run(context, before, run.fragments)
+    record = await _put_root(context, before, root or empty_root(before), adopted)
     if best is None or damaged:
         # Nobody can tell what is needed to mend it. Garbage collection comes, a day later.
-        return Salvaged(record, len(run.fragments), (), damaged=damaged)
+        return Salvaged(record, len(adopted), (), damaged=damaged)
     worse = ranked.candidates[ranked.candidates.index(best.key) :]
     old_roots = [
         root_key(record.stream_id, *key, tenant=record.tenant) for key in (*ranked.others, *worse)
     ]
-    doomed = (*old_roots, *run.strays)[:STRAY_COUNT_MAX]
-    return Salvaged(record, len(run.fragments), doomed)
+    copied = {one.uid for one in run.fragments} - {one.uid for one in adopted}
+    originals = [
+        fragment_key(record.stream_id, one.first_offset, one.uid, record.tenant)
+        for one in run.fragments
+        if one.uid in copied
+    ]
+    doomed = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
+    return Salvaged(record, len(adopted), doomed)
 
 
 async def _has_groups(drive: Drive, prefix: str) -> bool:

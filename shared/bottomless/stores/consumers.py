@@ -16,7 +16,8 @@ object is noted only while no higher version was given out. So what has a higher
 the noted one was read later than the noted one, whether it was ever put or not.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import orjson
@@ -28,7 +29,13 @@ from bottomless.formats.stream_record import decode_record
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
-from bottomless.stores.streams import stream_key, stream_not_found
+from bottomless.stores.streams import (
+    GENERATION_KEY,
+    is_restored,
+    require_older,
+    stream_key,
+    stream_not_found,
+)
 
 SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
 _PAGE_COUNT: Final = 500
@@ -251,14 +258,46 @@ class ConsumerOffsets:
 
     async def forget_all(self, stream_id: StreamId) -> None:
         """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
-        key = snapshot_key(stream_id)
-        while page := await self._coordination.members(consumers_index(stream_id), b"", 500):
+        await self._forget(stream_id, [], lambda _: False)
+
+    async def discard(self, stream_id: StreamId, generation: int) -> None:
+        """Remove everything of a stream: a rebuild to `generation` begins. After a crash, the rest.
+
+        What this rebuild has restored already stays: another process carries it out by now.
+
+        Raises:
+            Unavailable: coordination shows this generation, so the stream may be in use.
+        """
+        record = stream_key(stream_id)
+
+        def restored(found: Mapping[str, bytes | None]) -> bool:
+            require_older(found[GENERATION_KEY], generation)
+            return is_restored(found[record], generation)
+
+        await self._forget(stream_id, [record, GENERATION_KEY], restored)
+
+    async def _forget(
+        self,
+        stream_id: StreamId,
+        watched: Sequence[str],
+        stays: Callable[[Mapping[str, bytes | None]], bool],
+    ) -> None:
+        """Page by page, as long as what is watched lets it."""
+        key, index = snapshot_key(stream_id), consumers_index(stream_id)
+        stayed = False
+
+        def unless_it_stays(changes: Changes, found: Mapping[str, bytes | None]) -> Changes:
+            nonlocal stayed
+            stayed = stays(found)
+            return Changes() if stayed else changes
+
+        while not stayed and (page := await self._coordination.members(index, b"", 500)):
             changes = Changes()
             for name in page:
                 changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
-            await self._coordination.transact([key], lambda _, changes=changes: changes)  # type: ignore[misc]
+            await self._coordination.transact([key, *watched], partial(unless_it_stays, changes))
         gone = Changes({key: None, snapshot_version_key(stream_id): None})
-        await self._coordination.transact([key], lambda _: gone)
+        await self._coordination.transact([key, *watched], partial(unless_it_stays, gone))
 
 
 def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:

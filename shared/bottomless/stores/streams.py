@@ -232,6 +232,8 @@ class Streams:
     async def discard(self, stream_id: StreamId, generation: int) -> None:
         """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
 
+        What this rebuild has restored already stays: another process carries it out by now.
+
         Raises:
             Unavailable: coordination shows this generation, so the stream may be in use.
         """
@@ -252,7 +254,7 @@ class Streams:
 
         def change(found: Mapping[str, bytes | None]) -> Changes:
             require_older(found[GENERATION_KEY], generation)
-            return gone
+            return Changes() if is_restored(found[key], generation) else gone
 
         await self._coordination.transact(watched, change)
 
@@ -428,6 +430,14 @@ def _name_in(value: bytes) -> FullName | None:
         return FullName(parse_tenant(members["tenant"]), parse_stream_name(members["name"]))
     except (orjson.JSONDecodeError, TypeError, KeyError, InvalidRequest):
         return None
+
+
+def is_restored(value: bytes | None, generation: int) -> bool:
+    """Whether a stream's record is one that a rebuild to `generation` has written."""
+    try:
+        return value is not None and int(orjson.loads(value).get("generation", 0)) >= generation
+    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+        return False
 
 
 def require_older(held: bytes | None, generation: int) -> None:

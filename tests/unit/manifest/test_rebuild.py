@@ -1,32 +1,47 @@
 """Rebuild from the bucket: what is believed, what is not, and a crash after every step."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from support.manifest import NODE, STREAM, Crash, World, a_record
 from support.object_keys import consumers_key, fragment_key, root_key
-from support.rebuilding import a_world, doomed, firsts, publish, put, put_registry, rebuild
+from support.rebuilding import (
+    a_world,
+    doomed,
+    firsts,
+    nothing,
+    publish,
+    put,
+    put_registry,
+    rebuild,
+)
 
 from bottomless.coordination.base import Changes
-from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
 from bottomless.formats.manifest import encode_node
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
 from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_epoch
-from bottomless.stores.consumers import ConsumerOffsets
+from bottomless.stores.consumers import ConsumerOffsets, restored
 from bottomless.stores.generation import check_generation, is_regressed, raise_generation
 from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
 from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
 from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.condemning import grant
 from bottomless_server.manifest.core.salvage import RESERVED_COUNT, VERSION_STEP
+from bottomless_server.manifest.deleter import Deleter
+from bottomless_server.manifest.operations import Again, Operations
+from bottomless_server.manifest.rebuild import Rebuild
 from bottomless_server.manifest.resolver import load_root
 from bottomless_server.manifest.retention import trim
 from bottomless_server.manifest.sessions import begin, intend
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
+OFFSET = StoredOffset(Reference("billing"), 6, 1_000, 1)
+NO_UID = Uid("1" * 32)
 GENERATION_1 = unknown_epoch(1)
 ACTIVE = StreamState.ACTIVE
 
@@ -117,6 +132,45 @@ async def test_fragments_that_go_on_from_the_root_are_adopted() -> None:
 
     assert result["adopted_fragments"] == 2
     assert await firsts(world) == [0, 10, 20, 30]
+
+
+async def test_a_delete_that_is_under_way_over_a_loss_takes_nothing_that_is_adopted() -> None:
+    """A rebuild adopted the object itself, whatever it was that a session had given it up for. The
+    deleter was tested across publishes and takeovers, and never across a rebuild."""
+    world = await a_world(0)
+    committer = await Committer.open(world.context, STREAM)
+    (uid,) = await intend(world.context, committer, "s1", [10])
+    await world.put_fragment(uid, 10, timestamp=2_000)
+    await begin(world.context, committer, "s2")
+    world.clock.now += 2 * world.context.settings.manifest_upload_deadline_ms
+
+    async def meanwhile() -> None:
+        world.coordination.lose()
+        assert (await rebuild(world))["adopted_fragments"] == 1
+
+    world.drive.before_delete = meanwhile
+    # What comes after the delete finds another coordination than the one that it began with.
+    with suppress(StoreError):
+        await Deleter(world.context).make_pass()
+
+    assert world.drive.before_delete is None
+    assert not world.drive.has(fragment_key(STREAM, 10, uid))
+    assert await firsts(world) == [0, 10]
+    for leaf in await world.leaves():
+        assert world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+
+
+async def test_what_was_copied_goes_where_it_was() -> None:
+    world = await a_world(0)
+    await world.put_fragment(Uid("a" * 32), 10, timestamp=2_000)
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    (_, copy) = await world.leaves()
+    assert copy.uid != Uid("a" * 32)
+    assert fragment_key(STREAM, 10, Uid("a" * 32)) in await doomed(world)
+    assert fragment_key(STREAM, 10, copy.uid) not in await doomed(world)
 
 
 @pytest.mark.parametrize(
@@ -365,6 +419,63 @@ async def test_a_step_that_wakes_after_the_end_of_a_rebuild_writes_nothing() -> 
     with pytest.raises(Unavailable):
         await world.streams.discard(STREAM, 1)
     assert await world.record() == record
+
+
+async def restored_but_for_the_generation(world: World) -> None:
+    """A rebuild to generation 1 has written all records; who serves has to wait for its end."""
+    operations = Operations(world.context)
+    rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
+    operation = await rebuilding.begin(TENANT_DEFAULT)
+    while operation.progress.get("phase") != "generation":
+        outcome = await rebuilding.step(world.context, operation)
+        assert isinstance(outcome, Again)
+        operation = replace(operation, progress=dict(outcome.progress))
+
+
+async def test_a_step_that_wakes_beside_the_next_process_discards_nothing_that_it_restored() -> (
+    None
+):
+    """Only a step that woke after the end of a rebuild was tested: until then the generation is the
+    old one, and whoever was paused before a discard took away what had been restored since."""
+    world = await a_world(0)
+    offsets = ConsumerOffsets(world.coordination)
+    snapshot = ConsumersSnapshot(STREAM, "default", 1, (OFFSET,))
+    await put(world, consumers_key(STREAM, 1, NO_UID), encode_snapshot(snapshot))
+    world.coordination.lose()
+    await restored_but_for_the_generation(world)
+    record = await world.record()
+
+    await offsets.discard(STREAM, 1)
+    await world.streams.discard(STREAM, 1)
+
+    assert await world.record() == record
+    assert await world.streams.find(record.full_name) == STREAM
+    assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
+    await raise_generation(world.drive, world.coordination, 1)
+    with pytest.raises(Unavailable):
+        await offsets.discard(STREAM, 1)
+    assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
+
+
+async def test_what_an_older_generation_says_of_consumers_is_discarded() -> None:
+    world = await a_world(0)
+    world.coordination.write(restored(ConsumersSnapshot(STREAM, "default", 1, (OFFSET,)), NO_UID))
+    offsets = ConsumerOffsets(world.coordination)
+
+    await offsets.discard(STREAM, 1)
+
+    assert await offsets.find(STREAM, OFFSET.consumer) is None
+
+
+async def test_a_rebuild_that_begins_anew_over_what_another_has_restored_ends() -> None:
+    world = await a_world(0, 10)
+    world.coordination.lose()
+    await restored_but_for_the_generation(world)
+    for due in await world.coordination.due(OPERATIONS_KEY, 2**52, 10):
+        await OperationStore(world.coordination).forget(due)
+
+    assert (await rebuild(world))["streams"] == 1
+    assert await firsts(world) == [0, 10]
 
 
 @pytest.mark.parametrize("lost_again", [False, True])
