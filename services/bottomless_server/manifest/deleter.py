@@ -14,6 +14,10 @@ one stream, in this order; after a crash at any step the members are due again:
 4. Uids leave the quarantine, then members leave the queue. An absent object counts as
    deleted, so that the same again is harmless.
 
+While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
+are under way: that is a duration, and the time that passed tells it. Else the quarantine would fill,
+which is bounded, and uploads would stop.
+
 A page is made of members of all streams that have some, and what failed goes back into the
 queue for later (`failing_deletes.py`): neither a stream that cannot be read nor a prefix that
 cannot be deleted stops what is due of others.
@@ -48,7 +52,8 @@ _PAGE_COUNT: Final = 256
 """Members of one pass; what remains is due in the next one, at once."""
 _WINDOW_PAGES: Final = 8
 """So many pages of the queue are looked at, so that one is made of several streams."""
-
+_DOUBT_WINDOW_MAX: Final = 65_536
+"""So far is looked for given-up fragments while everything else waits before them."""
 _HELD_PASS_COUNT: Final = 10
 """After so many intervals what a lease holds is looked at again."""
 
@@ -98,12 +103,12 @@ class Deleter:
             CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
         """
         coordination = self._context.coordination
-        # Graces and leases are over by a time that is believed, or nothing is deleted at all.
-        now = await self._context.time.require()
-        dues = await coordination.due(DELETES_KEY, now, self._page_count * _WINDOW_PAGES)
+        now, doubt = await self._context.time.look()
+        if doubt is not None and not self._context.time.is_counted:
+            await self._context.time.require()
+        known = await (self._due(now) if doubt is None else self._due_in_doubt(now))
         settled: list[Due] = []
         failed: list[Due] = []
-        known = {due: parse_doomed(due.member) for due in dues}
         for stream_id, members in self._page(known).items():
             try:
                 one = await self._settle(stream_id, members, now)
@@ -125,11 +130,29 @@ class Deleter:
             await reach("manifest.deleter.before-settle")
         await coordination.settle(settled)
         await self.failing.done(settled)
-        self._more = len(dues) > self._page_count
+        self._more = len(known) > self._page_count
         if not self._more:
             await self.failing.sweep()
         await self._count(now)
         return len(settled)
+
+    async def _due(self, now: int) -> dict[Due, Doomed | None]:
+        """What is due, earliest first; None of what is not known."""
+        count = self._page_count * _WINDOW_PAGES
+        dues = await self._context.coordination.due(DELETES_KEY, now, count)
+        return {due: parse_doomed(due.member) for due in dues}
+
+    async def _due_in_doubt(self, now: int) -> dict[Due, Doomed | None]:
+        """Given-up fragments that are due, however much is due before them."""
+        count = self._page_count * _WINDOW_PAGES
+        while True:
+            dues = await self._context.coordination.due(DELETES_KEY, now, count)
+            known = {due: parse_doomed(due.member) for due in dues}
+            found = {due: one for due, one in known.items() if one and one.is_fragment}
+            enough = len(found) >= self._page_count or len(dues) < count
+            if enough or count >= _DOUBT_WINDOW_MAX:
+                return {**found}
+            count *= 4
 
     def _page(self, known: Mapping[Due, Doomed | None]) -> dict[StreamId, _Members]:
         """The members of one pass, by their streams."""

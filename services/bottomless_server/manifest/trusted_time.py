@@ -103,6 +103,12 @@ class TrustedTime:
             )
         return moment.now
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether a duration that began earlier can be told, even while the clock is doubted: by
+        the time that passed since it was believed. `Moment.now` of the last look says it."""
+        return self._trust is not None and self._trust.known is not None
+
     async def over(self) -> int:
         """The time by which leases may be dropped: what ended at or before it has ended for certain.
         0 where that is not known, and then nothing has; ms since 1970."""

@@ -42,6 +42,7 @@ from bottomless_server.manifest.mutator import Mutators
 from bottomless_server.manifest.operations import Operations
 from bottomless_server.manifest.retention import evaluate, trim
 from bottomless_server.manifest.retention_timer import LEASE_KEY, RetentionTimer
+from bottomless_server.manifest.sessions import begin, intend
 from bottomless_server.manifest.trusted_time import elapsed_ms
 
 MINUTE = 60_000
@@ -271,6 +272,39 @@ async def test_no_time_is_brought_forward_by_a_clock_that_is_doubted() -> None:
 
     with pytest.raises(Unavailable):
         await FarTimes(world.context).walk()
+
+
+async def test_given_up_fragments_go_in_their_time_while_the_clock_is_doubted() -> None:
+    """The quarantine is bounded: no check let a doubt last until it was full, and uploads stopped."""
+    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
+    world.one_machine = True
+    committer, _ = await stored(world, 60)
+    await world.context.time.look()
+    world.clock.now += HOUR
+    await world.context.time.look()
+    await trim(world.context, committer, 500, allow_empty=False)
+    before = len(await fragments_left(world))
+    world.clock.skew_ms = 6 * MINUTE
+    (uid,) = await intend(world.context, committer, "s1", [600])
+    await world.put_fragment(uid, 600)
+    await begin(world.context, committer, "s2")
+    (other,) = await intend(world.context, committer, "s2", [600])
+    await begin(world.context, committer, "s3")
+    assert {one.uid for one in (await world.record()).quarantine} == {uid, other}
+    deleter = Deleter(world.context, page_count=2)
+
+    world.clock.now += world.context.settings.manifest_upload_deadline_ms - 1
+    await deleter.make_pass()
+    assert world.context.time.doubt is Doubt.AHEAD
+    assert len((await world.record()).quarantine) == 2
+    world.clock.now += SKEW_MS_MAX + 1
+    await deleter.make_pass()
+
+    assert world.context.time.doubt is Doubt.AHEAD
+    assert (await world.record()).quarantine == ()
+    # And nothing else: what was trimmed is due for longer, and fills the queue's beginning.
+    assert len(await fragments_left(world)) == before
+    assert (await world.record()).condemned_next == 0
 
 
 async def test_a_doubt_that_lasts_gathers_no_collections_of_garbage() -> None:
@@ -535,6 +569,7 @@ def test_where_a_start_of_the_machine_has_no_name_each_process_is_one_of_another
     ("wall", "others"),
     [
         (WALL + YEARS, Others(0, 0)),
+        (WALL + YEARS, Others(None, 0)),
         (WALL + YEARS, Others(-YEARS, -YEARS)),
         (WALL, Others(0, YEARS)),
         (WALL, Others(YEARS, YEARS)),
@@ -544,7 +579,7 @@ def test_a_grace_that_begins_while_any_clock_is_years_ahead_ends_in_minutes(
     wall: int, others: Others
 ) -> None:
     trust = ClockTrust("boot", None)
-    trust.look(WALL, UP, CONFIRMED)
+    trust.look(WALL, UP, replace(others, store=others.store and 0, coordination=0))
     trust.look(wall + MINUTE, UP + MINUTE, others)
 
     assert WALL <= trust.latest(wall + MINUTE, UP + MINUTE, others) <= WALL + MINUTE + SKEW_MS_MAX

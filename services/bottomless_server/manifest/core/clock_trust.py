@@ -178,8 +178,11 @@ class ClockTrust:
         far ahead of what is believed of it is left out, or the grace would last for years."""
         times = [self._ours.bounded(wall, elapsed)]
         if others is not None:
-            times.append(self._coordination.bounded(wall + others.coordination, elapsed))
-            times.append(self._store.bounded(wall + (others.store or 0), elapsed))
+            heard = ((self._store, others.store), (self._coordination, others.coordination))
+            for line, ahead in heard:
+                # One that was heard first while ours was ahead, and agreed, may be the same clock.
+                if ahead is not None and line.believed is not None:
+                    times.append(line.bounded(wall + ahead, elapsed))
         if self._ours.believed is not None:
             times.append(self._ours.believed + elapsed)
         return max(times)

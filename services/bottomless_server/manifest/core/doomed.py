@@ -53,6 +53,11 @@ class Doomed:
     """What retention removed of it; None of an object that is simply not named."""
 
     @property
+    def is_fragment(self) -> bool:
+        """Whether it is a fragment as a whole that no manifest ever named."""
+        return self.range is None and self.height == 0 and self.first_offset is not None
+
+    @property
     def member(self) -> bytes:
         range_ = self.range
         if range_ is None:
