@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
+from redis.asyncio.connection import AbstractConnection
 from support.reply_eater import ReplyEater, reply_eater
 from support.valkey import another_client, command
 
@@ -19,7 +21,7 @@ from bottomless.coordination.base import (
     CoordinationUnknown,
     Due,
 )
-from bottomless.coordination.redis import RedisCoordination
+from bottomless.coordination.redis import Command, RedisCoordination
 from bottomless.errors import Outcome
 from bottomless_server.manifest.held_lease import held_lease
 
@@ -296,6 +298,77 @@ async def test_a_server_whose_settings_may_not_be_read_is_refused(valkey_url: st
     await guest.aclose()
 
     assert not raised.value.retryable
+
+
+async def test_members_are_settled_beside_others_that_write_their_queue_without_a_pause(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    """It was found by attack: each publish writes into the delete queue, and one of five passes
+    of the deleter gave up. The fake has no conflict there, and no test wrote one queue twice at
+    once."""
+    written = 0
+
+    class Crowded(RedisCoordination):
+        async def _exchange(
+            self, connection: AbstractConnection, commands: Sequence[Command]
+        ) -> list[Any]:
+            nonlocal written
+            written += 1
+            other = Due("queue", b"other %d" % written, 7)
+            await direct.transact(["a"], lambda _: Changes(queued=[other]))
+            return await super()._exchange(connection, commands)
+
+    dues = [Due("queue", b"%d" % number, number) for number in range(600)]
+    await direct.transact(["a"], lambda _: Changes(queued=dues))
+    await direct.transact(["a"], lambda _: Changes(queued=[dues[3]._replace(due_at=4_000)]))
+    crowded = Crowded.connect(valkey_url)
+    await crowded.settle(dues)
+    await crowded.aclose()
+    left = await direct.due("queue", 9_999, 9_999)
+    assert {due.member for due in left if not due.member.startswith(b"other")} == {b"3"}
+    assert written == len(left) - 1 > 0
+
+
+async def test_a_lost_reply_to_settling_is_an_unknown_outcome(
+    eater: ReplyEater, through: RedisCoordination, direct: RedisCoordination
+) -> None:
+    due = Due("queue", b"m", 1)
+    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    eater.eating = True
+    with pytest.raises(CoordinationUnknown):
+        await through.settle([due])
+    await asyncio.wait_for(eater.answered.wait(), 60)
+    assert await direct.due("queue", 9, 9) == []
+
+
+async def test_a_full_store_still_lets_members_go(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    due = Due("queue", b"m", 1)
+    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    with another_client(valkey_url) as client:
+        client.config_set("maxmemory", "1")
+        try:
+            await direct.settle([due])
+        finally:
+            client.config_set("maxmemory", "0")
+    assert await direct.due("queue", 9, 9) == []
+
+
+async def test_a_store_that_refuses_scripts_says_so_and_keeps_the_members(
+    valkey_url: str, direct: RedisCoordination
+) -> None:
+    due = Due("queue", b"m", 1)
+    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    with another_client(valkey_url) as client:
+        rights = ("on", "nopass", "~*", "+@all", "-@scripting")
+        command(client, "ACL", "SETUSER", "unscripted", *rights)
+    guest = RedisCoordination.connect(valkey_url.replace("unix://", "unix://unscripted:any@"))
+    with pytest.raises(CoordinationUnavailable, match="refused") as raised:
+        await guest.settle([due])
+    await guest.aclose()
+    assert not raised.value.retryable
+    assert await direct.due("queue", 9, 9) == [due]
 
 
 async def test_many_more_calls_than_connections_are_all_served(direct: RedisCoordination) -> None:

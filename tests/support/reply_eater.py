@@ -1,4 +1,4 @@
-"""A proxy before a Redis that loses the reply to EXEC, and may deliver that EXEC late."""
+"""A proxy before a Redis that loses the reply to EXEC or a script, and may deliver that EXEC late."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ class ReplyEater:
         replies = asyncio.create_task(_pump(behind_reader, writer))
         try:
             while data := await reader.read(1 << 16):
-                if self.eating and b"EXEC" in data:
+                if self.eating and (b"EXEC" in data or b"EVAL" in data):
                     self.eating = False
                     replies.cancel()
                     await asyncio.gather(replies, return_exceptions=True)

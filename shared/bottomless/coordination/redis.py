@@ -40,6 +40,18 @@ ANSWER_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 5.0
 CONFLICT_COUNT_MAX: Final = 16
 
+_SETTLE: Final = """
+for place, queue in ipairs(KEYS) do
+    local member, due_at = ARGV[2 * place - 1], ARGV[2 * place]
+    local queued = redis.call('ZSCORE', queue, member)
+    if queued and tonumber(queued) == tonumber(due_at) then
+        redis.call('ZREM', queue, member)
+    end
+end
+"""
+_SETTLE_COUNT: Final = 256
+"""Members of one run of it: nobody else is served meanwhile."""
+
 _WANTED: Final = {
     "appendonly": "yes",
     "appendfsync": "always",
@@ -141,19 +153,12 @@ class RedisCoordination:
         ]
 
     async def settle(self, dues: Sequence[Due]) -> None:
-        if not dues:
-            return
-
-        def decide(replies: list[Any]) -> list[Command]:
-            return [
-                ("ZREM", due.redis_key, due.member)
-                for due, score in zip(dues, replies, strict=True)
-                if score is not None and float(score) == due.due_at
-            ]
-
-        queues = sorted({due.redis_key for due in dues})
-        scores: list[Command] = [("ZSCORE", due.redis_key, due.member) for due in dues]
-        await self._until_written(queues, scores, decide)
+        # Not by WATCH: others write into a queue all the time, and each of their members would
+        # be a conflict with all of ours.
+        for start in range(0, len(dues), _SETTLE_COUNT):
+            page = dues[start : start + _SETTLE_COUNT]
+            members = [word for due in page for word in (due.member, due.due_at)]
+            await self._run_script(_SETTLE, [due.redis_key for due in page], members)
 
     async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
         if not members:
@@ -222,6 +227,21 @@ class RedisCoordination:
             if await self._attempt(redis_keys, reads, decide):
                 return
         raise CoordinationUnavailable("others changed the same key at every attempt")
+
+    async def _run_script(
+        self, script: str, redis_keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> None:
+        """Run what changes its keys at one moment, whoever else writes them."""
+        command: Command = ("EVAL", script, len(redis_keys), *redis_keys, *arguments)
+        async with self._connection() as connection:
+            try:
+                replies = await self._exchange(connection, [command])
+            except (RedisError, OSError) as error:
+                raise CoordinationUnknown("the coordination store did not answer") from error
+            try:
+                _unless_refused(replies)
+            except ResponseError as error:
+                raise _unavailable(error) from error
 
     async def _ask(self, *commands: Command) -> list[Any]:
         """Replies to commands that only read."""
