@@ -186,3 +186,14 @@ async def test_the_clock_of_the_store_is_near_ours_and_in_milliseconds(drive: Dr
 
     # Dates of HTTP have whole seconds.
     assert before - 2_000 <= found <= time.time_ns() // 1_000_000 + 2_000
+
+
+async def test_tidying_takes_no_object_away_and_nothing_from_later_puts(drive: Drive) -> None:
+    for key in ("a/b/one", "a/c/two"):
+        await drive.put(key, [b"body"], crc32c(b"body"))
+    assert await drive.delete(["a/b/one"]) == {}
+    for prefix in ("a/", "a/", "nothing/"):
+        await drive.tidy(prefix)
+    assert [facts.object_key async for facts in drive.list()] == ["a/c/two"]
+    await drive.put("a/b/three", [b"body"], crc32c(b"body"))
+    assert await drive.get("a/b/three") == b"body"

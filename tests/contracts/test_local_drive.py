@@ -59,6 +59,10 @@ class RecordedCalls(FileCalls):
         self._note("make", path)
         super().make_directory(path)
 
+    def remove_directory(self, path: Path) -> None:
+        self._note("remove", path)
+        super().remove_directory(path)
+
     def sync_directory(self, path: Path) -> None:
         self._note("sync", path)
         super().sync_directory(path)
@@ -253,3 +257,58 @@ async def test_a_process_that_is_killed_during_puts_leaves_whole_objects_only(
         assert set(answered) <= set(found)
         bodies = await asyncio.gather(*(drive.get(key) for key in found))
         assert all(body == key.encode() * 50_000 for key, body in zip(found, bodies, strict=True))
+
+
+def below(root: Path) -> list[str]:
+    return sorted(path.name for path in root.rglob("*"))
+
+
+async def test_streams_that_come_and_go_leave_no_directories_and_no_table(tmp_path: Path) -> None:
+    drive = LocalDrive(tmp_path, durable_count_max=8)
+    for number in range(20):
+        keys = [f"t/{number}/data/a", f"t/{number}/metadata/b", f"t/{number}/c"]
+        for key in keys:
+            await put(drive, key)
+        await drive.delete(keys)
+        await drive.tidy(f"t/{number}/")
+        # As after a crash before the next step.
+        await drive.tidy(f"t/{number}/")
+    assert below(tmp_path) == [".tmp", "t"]
+    for number in range(20):
+        await put(drive, f"u/{number}/data/a")
+    assert len(drive._durable) == 8
+    await drive.aclose()
+
+
+async def test_a_put_whose_directories_another_process_has_removed_makes_them_again(
+    tmp_path: Path,
+) -> None:
+    """It knows them to be durable, and must sync them once more."""
+    async with a_drive(tmp_path) as (drive, calls), a_drive(tmp_path) as (other, _):
+        await put(drive, "a/b/one")
+        await other.delete(["a/b/one"])
+        await other.tidy("a/")
+        calls.seen.clear()
+        await put(drive, "a/b/two")
+        assert calls.seen[-8:] == [
+            *("link a/b/two", "make a", "sync .", "make a/b", "sync a"),
+            *("link a/b/two", "sync a/b", "unlink"),
+        ]
+        await other.delete(["a/b/two"])
+        await other.tidy("a/")
+        await put(drive, "a/c/three")
+        assert await drive.get("a/c/three") == BODY
+
+
+async def test_a_directory_that_cannot_be_removed_is_an_error_and_is_removed_later(
+    tmp_path: Path,
+) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/b/one")
+        await drive.delete(["a/b/one"])
+        calls.faults["remove"] = errno.EIO
+        with pytest.raises(DriveUnavailable):
+            await drive.tidy("a/")
+        calls.faults.clear()
+        await drive.tidy("a/")
+        assert not (tmp_path / "a").exists()

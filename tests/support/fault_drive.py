@@ -82,6 +82,12 @@ class FaultDrive:
                 return {key: DriveAmbiguous("the reply of the store was lost") for key in keys}
             return {key: _away() for key in keys}
 
+    async def tidy(self, prefix: str) -> None:
+        try:
+            await self._wire.carry("drive.tidy", lambda: self._inner.tidy(prefix))
+        except Lost as lost:
+            raise _away() from lost
+
     @property
     def has_own_clock(self) -> bool:
         return self._inner.has_own_clock

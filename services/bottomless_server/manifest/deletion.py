@@ -12,7 +12,8 @@ What is there after a crash at each step; the operation goes on with the next on
    acknowledge appends from offsets that it had reserved. Only now is the 202 sent.
 4. After the grace for readers, and after leases, everything under the prefix but the
    tombstone is deleted, a page at a time. A crash between two pages, or in the middle of
-   one, leaves fewer objects; the next listing finds the others.
+   one, leaves fewer objects; the next listing finds the others. What the store does not let
+   go is passed over until the others are gone, and then all is listed from its beginning.
 5. After the longest upload deadline it is swept again: a fragment may have been put by an
    uploader that did not hear of the deletion.
 6. The registry object, then consumers, indexes and the record. A crash between the first
@@ -40,8 +41,9 @@ from bottomless_server.manifest.committer import Committer
 from bottomless_server.manifest.condemning import cut_leases, latest_end
 from bottomless_server.manifest.context import Context
 from bottomless_server.manifest.core.preconditions import require_match
+from bottomless_server.manifest.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.mutator import Mutators
-from bottomless_server.manifest.operations import Again, Done, Operations
+from bottomless_server.manifest.operations import Again, Done, Operations, described
 from bottomless_server.manifest.registry import Registry
 from bottomless_server.manifest.view import etag
 from bottomless_server.manifest.waiting import wait_until
@@ -55,8 +57,12 @@ PAGE_COUNT: Final = 1_000
 """Objects of one page: what S3 deletes in one request."""
 _ASK_SECONDS: Final = 5.0
 _ASK_AGAIN_MS: Final = 1_000
-_PAGE_AGAIN_MS: Final = 5_000
+_SWEEP_AGAIN_MS: Final = 5_000
 _WAIT_MS_MAX: Final = 60_000
+_PASSED: Final = "_passed"
+"""The last key of the page that was passed over, where something of it was not deleted."""
+_FAILING: Final = "_failing_since"
+"""When a sweep came to its end for the first time with something left, ms since 1970."""
 _SWEEP_AFTER: Final = {"waiting": "sweeping", "waiting again": "sweeping again"}
 
 
@@ -193,9 +199,11 @@ class Deletions:
             return Again(told, context.clock() + delay_ms)
         if phase in _SWEEP_AFTER:
             return Again({"phase": _SWEEP_AFTER[phase], **_counts(progress)})
-        swept = await self._sweep(record, progress)
+        swept = await self._sweep(record, operation)
         if swept is not None:
             return swept
+        if _FAILING in progress:
+            await forget_stream(context.coordination, _prefix(record))
         if phase == "sweeping":
             return Again({"phase": "waiting again", **_counts(progress)})
         return await self._forget(record, progress)
@@ -210,11 +218,13 @@ class Deletions:
         )
         return max([grace_end, *(lease.expires_at for lease in leases)])
 
-    async def _sweep(self, record: StreamRecord, progress: Mapping[str, Any]) -> Again | None:
+    async def _sweep(self, record: StreamRecord, operation: Operation) -> Again | None:
         """Delete one page of what is left; None if nothing is."""
-        page = await self._page(record)
+        progress = operation.progress
+        passed = str(progress.get(_PASSED, ""))
+        page = await self._page(record, passed)
         if not page:
-            return None
+            return await self._sweep_anew(record, operation) if passed else None
         failed = await self._context.drive.delete([facts.object_key for facts in page])
         await reach("manifest.deletion.mid-sweep")
         gone = [facts for facts in page if facts.object_key not in failed]
@@ -223,16 +233,28 @@ class Deletions:
             "phase": progress["phase"],
             "deleted_objects": counts["deleted_objects"] + len(gone),
             "deleted_bytes": counts["deleted_bytes"] + sum(facts.size for facts in gone),
+            **{name: progress[name] for name in (_PASSED, _FAILING) if name in progress},
         }
-        if failed:
-            error = next(iter(failed.values()))
-            log.warning("objects of a deleted stream are left", count=len(failed), error=str(error))
-            return Again(after, self._context.clock() + _PAGE_AGAIN_MS)
-        return Again(after)
+        if not failed:
+            return Again(after, error=operation.error if passed else None)
+        error = next(iter(failed.values()))
+        log.warning("objects of a deleted stream are left", count=len(failed), error=str(error))
+        # They keep nobody else's place: what comes after them is deleted first.
+        after[_PASSED] = page[-1].object_key
+        return Again(after, error=described(error))
 
-    async def _page(self, record: StreamRecord) -> Sequence[ObjectFacts]:
+    async def _sweep_anew(self, record: StreamRecord, operation: Operation) -> Again:
+        """Everything that goes is gone, and something is left: begin again, ever more rarely."""
+        progress, now = operation.progress, self._context.clock()
+        since = int(progress.get(_FAILING, now))
+        await note_stream(self._context.coordination, _prefix(record), since)
+        after = {"phase": progress["phase"], **_counts(progress), _FAILING: since}
+        delay_ms = min(max(now - since, _SWEEP_AGAIN_MS), _WAIT_MS_MAX)
+        return Again(after, now + delay_ms, operation.error)
+
+    async def _page(self, record: StreamRecord, passed: str) -> Sequence[ObjectFacts]:
         page: list[ObjectFacts] = []
-        async for facts in self._context.drive.list(stream_prefix(record.stream_id, record.tenant)):
+        async for facts in self._context.drive.list(_prefix(record), passed):
             # The tombstone stays until nothing else does, older objects of its kind go.
             if parse_registry_key(facts.object_key) == record.registry_version:
                 continue
@@ -242,15 +264,19 @@ class Deletions:
         return page
 
     async def _forget(self, record: StreamRecord, progress: Mapping[str, Any]) -> Done:
-        prefix = stream_prefix(record.stream_id, record.tenant)
-        left = [facts.object_key async for facts in self._context.drive.list(prefix)]
+        left = [facts.object_key async for facts in self._context.drive.list(_prefix(record))]
         failed = await self._context.drive.delete(left)
         if failed:
             raise next(iter(failed.values()))
+        await self._context.drive.tidy(_prefix(record))
         await ConsumerOffsets(self._context.coordination).forget_all(record.stream_id)
         await self._context.streams.forget(record)
         log.info("a deleted stream is swept", stream_id=record.stream_id, **_counts(progress))
         return Done({"stream_id": record.stream_id, **_counts(progress)})
+
+
+def _prefix(record: StreamRecord) -> str:
+    return stream_prefix(record.stream_id, record.tenant)
 
 
 async def _refresh(committer: Committer) -> None:

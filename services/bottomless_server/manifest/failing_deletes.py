@@ -8,13 +8,18 @@ waits. A member that is done leaves the delete queue first: a crash between the 
 among the failing ones, from where the next pass with nothing else to do takes it out. The
 queue keeps the later of two times, so that whoever queues the same key meanwhile brings
 nothing forward, and takes nothing out that is put off.
+
+A deleted stream with objects that the store does not let go is counted among them, by its
+prefix, which no queue for deletes knows: its deletion enters it and takes it out. After a
+crash between that and the end of the deletion, the stream's record is gone, and so it goes.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from bottomless.coordination.base import Changes, Coordination, Due
-from bottomless.stores.streams import DELETES_KEY, FAILING_DELETES_KEY
+from bottomless.model.names import StreamId
+from bottomless.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, stream_key
 from bottomless_server.manifest.core.delete_page import put_off_until
 
 _NOBODYS_KEY: Final = "bottomless:nobody"
@@ -31,6 +36,20 @@ async def queue_later(coordination: Coordination, dues: Sequence[Due]) -> None:
     if dues:
         # A key that nobody writes.
         await coordination.transact([_NOBODYS_KEY], lambda _: Changes(queued=dues))
+
+
+async def note_stream(coordination: Coordination, prefix: str, since: int) -> None:
+    """Count a deleted stream among what fails; repeatable."""
+    member = prefix.encode("ascii")
+    await queue_later(coordination, [Due(FAILING_DELETES_KEY, member, since)])
+
+
+async def forget_stream(coordination: Coordination, prefix: str) -> None:
+    """Count it no more."""
+    member = prefix.encode("ascii")
+    [since] = await coordination.due_at(FAILING_DELETES_KEY, [member])
+    if since is not None:
+        await coordination.settle([Due(FAILING_DELETES_KEY, member, since)])
 
 
 class FailingDeletes:
@@ -67,7 +86,10 @@ class FailingDeletes:
         oldest = await coordination.due(FAILING_DELETES_KEY, _FOREVER, _SWEEP_COUNT)
         queued = await coordination.due_at(DELETES_KEY, [due.member for due in oldest])
         gone = [due for due, due_at in zip(oldest, queued, strict=True) if due_at is None]
-        await coordination.settle(gone)
+        streams = [due for due in gone if due.member.endswith(b"/")]
+        records = await coordination.get_many([_record_key(due.member) for due in streams])
+        kept = {due for due, record in zip(streams, records, strict=True) if record is not None}
+        await coordination.settle([due for due in gone if due not in kept])
 
     async def look(self) -> None:
         """Count what fails, for the metrics."""
@@ -90,3 +112,7 @@ class FailingDeletes:
                 if since is not None
             ]
         )
+
+
+def _record_key(prefix: bytes) -> str:
+    return stream_key(StreamId(prefix.decode("ascii").rstrip("/").rpartition("/")[2]))

@@ -54,7 +54,7 @@ def manifest_metrics(
     )
     yield gauged(
         f"{name}_failing_deletes",
-        "Members of the delete queue that failed and are tried again, each time later.",
+        "Members of the delete queue, and deleted streams, of which something could not be deleted.",
         counts.failing_deletes,
     )
     yield gauged(

@@ -60,6 +60,8 @@ class Again(NamedTuple):
     progress: Mapping[str, Any]
     """Members whose name starts with `_` are for the next step only, and never shown."""
     due_at: int = 0
+    error: Mapping[str, Any] | None = None
+    """What is wrong meanwhile, by `described`: the operation goes on, and people should know."""
 
 
 class Done(NamedTuple):
@@ -369,7 +371,7 @@ class Operations:
             now,
             state=OperationState.RUNNING,
             progress=dict(outcome.progress),
-            error=None,
+            error=outcome.error,
         )
         return moved if others is None and due_at <= now else None
 
@@ -378,7 +380,7 @@ class Operations:
             await self._retry_later(operation, error)
             return
         log.warning("an operation failed", kind=operation.kind, error=str(error))
-        await self._finish(operation, OperationState.FAILED, None, _error(error))
+        await self._finish(operation, OperationState.FAILED, None, described(error))
 
     async def _retry_later(self, operation: Operation, error: StoreError) -> None:
         failures = self._failures.get(operation.operation_id, 0)
@@ -391,7 +393,7 @@ class Operations:
             now + int(seconds * 1000),
             now,
             state=OperationState.RUNNING,
-            error=_error(error),
+            error=described(error),
         )
 
     async def _finish(
@@ -413,5 +415,6 @@ class Operations:
         )
 
 
-def _error(error: StoreError) -> dict[str, str]:
+def described(error: StoreError) -> dict[str, str]:
+    """An error as an operation tells it."""
     return {"code": error.code.value, "detail": error.message}

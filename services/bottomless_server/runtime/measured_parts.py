@@ -133,6 +133,10 @@ class _MeasuredDrive:
         with self._calls.one("delete"):
             return await self._drive.delete(object_keys)
 
+    async def tidy(self, prefix: str) -> None:
+        with self._calls.one("delete"):
+            await self._drive.tidy(prefix)
+
     @property
     def has_own_clock(self) -> bool:
         return self._drive.has_own_clock

@@ -127,6 +127,16 @@ class Drive(Protocol):
         """
         ...
 
+    async def tidy(self, prefix: str) -> None:
+        """Take away what the store itself keeps below a prefix that ends in a slash: directories,
+        where it has some. For one without objects, below which nobody puts any on purpose; what is
+        there all the same stays, and what is put later is put.
+
+        Raises:
+            DriveUnavailable, DriveRefused
+        """
+        ...
+
     @property
     def has_own_clock(self) -> bool:
         """Whether `clock` says more than this machine's own clock does."""

@@ -55,6 +55,10 @@ class FileCalls:
     def make_directory(self, path: Path) -> None:
         path.mkdir(mode=0o755, exist_ok=True)
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove one that is empty."""
+        path.rmdir()
+
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

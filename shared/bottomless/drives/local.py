@@ -12,7 +12,10 @@ behind at each step of a put:
 
 A delete unlinks and then syncs the directory; between the two a crash may bring the
 object back, and the caller, who has not been told that it is gone, deletes it again.
-Directories are never removed, so no put can lose its own to a delete.
+Directories are removed by `tidy` alone, which is for streams that are gone, and only where they
+are empty. A put that loses its own in this moment makes it once more. What such a put leaves may
+be lost with the power, where a third process made the directory and did not sync it yet: nobody
+relies on it, since the stream is gone.
 """
 
 import asyncio
@@ -20,7 +23,9 @@ import errno
 import os
 import secrets
 import stat
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -49,6 +54,8 @@ THREAD_COUNT: Final = 8
 """Calls that block at the same time; more wait. Enough to keep one disk busy."""
 STALE_SECONDS: Final = 3600
 """A temp file older than this belongs to a put that died: no put takes an hour."""
+DURABLE_COUNT_MAX: Final = 16_384
+"""Directories that are known to be durable; of one that was forgotten a put syncs the name again."""
 READ_SIZE_MAX: Final = 8 * 1024 * 1024
 """Bytes read at once where a whole object is checked."""
 
@@ -74,13 +81,20 @@ _REFUSED: Final = frozenset(
 class LocalDrive:
     """Objects as files below `root`, which the first put makes if it is absent."""
 
-    def __init__(self, root: Path, calls: FileCalls | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        calls: FileCalls | None = None,
+        *,
+        durable_count_max: int = DURABLE_COUNT_MAX,
+    ) -> None:
         self._root = root.absolute()
         self._scratch = self._root / SCRATCH_DIRECTORY
         self._calls = calls or FileCalls()
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
-        # Directories whose own names this process knows to be durable: two a stream.
-        self._durable: set[Path] = set()
+        # Directories whose own names this process knows to be durable: three a stream.
+        self._durable = _Recent(durable_count_max)
+        self._prepared = False
 
     @property
     def location(self) -> Location:
@@ -121,6 +135,11 @@ class LocalDrive:
             check_object_key(object_key)
         return await self._run(self._delete, object_keys)
 
+    async def tidy(self, prefix: str) -> None:
+        assert prefix.endswith("/")
+        check_object_key(prefix[:-1])
+        await self._run(self._tidy, self._root / prefix)
+
     @property
     def has_own_clock(self) -> bool:
         """It has not: whoever sets the clock of the machine sets both."""
@@ -155,11 +174,15 @@ class LocalDrive:
         path = self._root / object_key
         with _translated():
             self._prepare()
-            self._make_directories(path.parent)
+            self._make_ready(path.parent)
             temp = self._scratch / secrets.token_hex(16)
             try:
                 self._write_durably(temp, views)
-                self._link_durably(temp, path)
+                try:
+                    self._link_durably(temp, path)
+                except FileNotFoundError:
+                    self._make_ready(path.parent, anew=True)
+                    self._link_durably(temp, path)
             finally:
                 with suppress(OSError):
                     self._calls.unlink(temp)
@@ -172,12 +195,26 @@ class LocalDrive:
         finally:
             os.close(file)
 
+    def _make_ready(self, directory: Path, *, anew: bool = False) -> None:
+        """Make the directory of an object; a `tidy`, of another process perhaps, may have taken it
+        away since it was made, or those above it."""
+        above = [each for each in directory.parents if self._root in each.parents]
+        if anew:
+            self._durable.discard(directory, *above)
+        try:
+            self._make_directories(directory)
+        except FileNotFoundError:
+            self._durable.discard(directory, *above)
+            self._make_directories(directory)
+
     def _link_durably(self, temp: Path, path: Path) -> None:
         exists = False
         try:
             self._calls.link(temp, path)
         except FileExistsError:
             exists = True
+        except FileNotFoundError:
+            raise
         except OSError as error:
             # A network file system may have done it and lost the reply.
             if error.errno in _FULL | _REFUSED:
@@ -194,7 +231,7 @@ class LocalDrive:
 
     def _prepare(self) -> None:
         """Before the first put: make the root, and sweep what dead puts left."""
-        if self._scratch in self._durable:
+        if self._prepared:
             return
         self._make_directories(self._scratch)
         oldest = time.time() - STALE_SECONDS
@@ -203,6 +240,7 @@ class LocalDrive:
             with suppress(FileNotFoundError):
                 if entry.stat(follow_symlinks=False).st_mtime < oldest:
                     self._calls.unlink(Path(entry.path))
+        self._prepared = True
 
     def _make_directories(self, directory: Path) -> None:
         """Make a directory and what is missing above it, and make their names durable.
@@ -301,6 +339,49 @@ class LocalDrive:
             except StoreError as error:
                 failures.update(dict.fromkeys(keys, error))
         return failures
+
+    def _tidy(self, top: Path) -> None:
+        for name, _, _ in os.walk(top, topdown=False):
+            directory = Path(name)
+            # First, so that nobody of this process takes it for one that is there.
+            self._durable.discard(directory)
+            try:
+                with _translated(), _absent_is_fine():
+                    self._calls.remove_directory(directory)
+            except DriveUnavailable:
+                # Something is in it, or came: it stays, with what is above it.
+                if next(os.scandir(directory), None) is None:
+                    raise
+
+
+class _Recent:
+    """The directories that were asked for last, for several threads."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Path, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, directory: Path) -> bool:
+        with self._lock:
+            if directory not in self._kept:
+                return False
+            self._kept.move_to_end(directory)
+            return True
+
+    def add(self, directory: Path) -> None:
+        with self._lock:
+            self._kept[directory] = None
+            if len(self._kept) > self._count_max:
+                self._kept.popitem(last=False)
+
+    def discard(self, *directories: Path) -> None:
+        with self._lock:
+            for directory in directories:
+                self._kept.pop(directory, None)
 
 
 @contextmanager

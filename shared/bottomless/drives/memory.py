@@ -72,6 +72,9 @@ class MemoryDrive:
                 self._keys.remove(object_key)
         return {}
 
+    async def tidy(self, prefix: str) -> None:
+        """There are no directories."""
+
     @property
     def has_own_clock(self) -> bool:
         """It has, as a store elsewhere would; it is given to it."""

@@ -154,6 +154,9 @@ class S3Drive:
                 failures.update(dict.fromkeys(batch, error))
         return failures
 
+    async def tidy(self, prefix: str) -> None:
+        """There are no directories."""
+
     @property
     def has_own_clock(self) -> bool:
         return True
