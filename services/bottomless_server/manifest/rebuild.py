@@ -68,9 +68,10 @@ _COUNTS: Final = (
     "adopted_fragments",
     "unreadable_streams",
     "damaged_streams",
+    "damaged_configurations",
     "unknown",
 )
-_LISTS: Final = ("unreadable", "damaged", "unknown_prefixes")
+_LISTS: Final = ("unreadable", "damaged", "without_retention", "unknown_prefixes")
 
 
 class _Prefix(NamedTuple):
@@ -204,10 +205,11 @@ class Rebuild:
 
     async def _restore(self, prefix: _Prefix, generation: int) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""
-        registry = await find_registry(self._context.drive, str(prefix))
-        if registry is None:
+        found_registry = await find_registry(self._context.drive, str(prefix))
+        if found_registry is None:
             log.error("objects of no known stream", prefix=str(prefix))
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
+        registry = found_registry.record
         if registry.state is StreamState.DELETING:
             await self._restore_tombstone(registry, generation)
             return {"deleted_streams": 1}
@@ -225,6 +227,8 @@ class Rebuild:
         seen: dict[str, Any] = {"streams": 1, "adopted_fragments": salvaged.fragment_count}
         if not salvaged.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
+        if found_registry.damaged:
+            seen |= {"damaged_configurations": 1, "without_retention": [registry.name]}
         if salvaged.damaged:
             seen |= {"damaged_streams": 1, "damaged": [registry.name]}
         return seen

@@ -5,7 +5,8 @@ object is changed: fragments, groups and a root are put under new uids. After a 
 are objects that no record names; the next rebuild ignores them, and dooms the root.
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -23,6 +24,7 @@ from bottomless.formats.keys import (
     stream_prefix,
 )
 from bottomless.formats.stream_record import decode_registry
+from bottomless.model.config import RetentionConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
@@ -40,6 +42,9 @@ from bottomless_server.manifest.root_search import STRAY_COUNT_MAX, find_root
 log = structlog.get_logger(__name__)
 
 
+_ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
+
+
 class Salvaged(NamedTuple):
     """A stream as the bucket shows it."""
 
@@ -54,24 +59,37 @@ class Salvaged(NamedTuple):
     """Whether part of what was published is missing; then nothing of it is doomed either."""
 
 
-async def find_registry(drive: Drive, prefix: str) -> StreamRecord | None:
+class FoundRegistry(NamedTuple):
+    record: StreamRecord
+    damaged: bool
+    """Whether a newer object is there that cannot be read."""
+
+
+async def find_registry(drive: Drive, prefix: str) -> FoundRegistry | None:
     """What the newest sound registry object below a prefix says; None if there is none.
+
+    Where a newer one cannot be read, nobody knows any more for how long records were to be kept:
+    then nothing of the stream goes for its age or size, until somebody says so anew.
 
     Raises:
         DriveUnavailable, DriveRefused
     """
     keys = [facts.object_key async for facts in drive.list(f"{prefix}stream.")]
+    damaged = False
     for object_key in sorted(keys, key=lambda key: parse_registry_key(key) or 0, reverse=True):
         version = parse_registry_key(object_key)
         try:
             record = decode_registry(await drive.get(object_key))
         except (ObjectMissing, Corrupt):
             log.exception("a registry object cannot be read", object_key=object_key)
+            damaged = True
             continue
         mine = stream_prefix(record.stream_id, record.tenant) == prefix
         if mine and record.registry_version == version:
-            return record
+            kept = replace(record, config=record.config.model_copy(update={"retention": _ALL}))
+            return FoundRegistry(kept if damaged else record, damaged)
         log.error("a registry object is not what its key says", object_key=object_key)
+        damaged = True
     return None
 
 
