@@ -119,7 +119,11 @@ class ConsumerSnapshots:
                 await context.coordination.settle([due])
                 return
             tenant, generation = record.tenant, context.streams.generation
-            version, before = await self._reserve(record)
+            try:
+                version, before = await self._reserve(record)
+            except NotFound:
+                # It was deleted since, or coordination lost: the next pass finds that out.
+                return
             found = await self._offsets.all_listed(stream_id)
             await self._check_not_lost(generation)
             consumers = tuple(found.stored.values())

@@ -345,13 +345,13 @@ class LocalDrive:
             directory = Path(name)
             # First, so that nobody of this process takes it for one that is there.
             self._durable.discard(directory)
-            try:
-                with _translated(), _absent_is_fine():
+            with _translated():
+                try:
                     self._calls.remove_directory(directory)
-            except DriveUnavailable:
-                # Something is in it, or came: it stays, with what is above it.
-                if next(os.scandir(directory), None) is None:
-                    raise
+                except OSError as error:
+                    # What is not empty stays, with what is above it.
+                    if error.errno not in _ABSENT | {errno.ENOTEMPTY, errno.EEXIST}:
+                        raise
 
 
 class _Recent:
