@@ -61,6 +61,7 @@ MANIFEST: Final[dict[str, Any]] = {
     "manifest_delete_interval_ms": 500,
     "manifest_operation_interval_ms": 300,
     "manifest_operation_lease_ms": 2_000,
+    "manifest_operation_keep_ms": 60_000,
     "manifest_close_ms": 5_000,
     "manifest_retention_interval_ms": 1_000,
     "manifest_register_wait_ms": 2_000,
