@@ -17,7 +17,7 @@ import orjson
 
 from bench.wire import http
 from bottomless.model.limits import FRAME_SIZE_MAX
-from bottomless_server.ingest.forms import read_append, read_form
+from bottomless_server.ingest.front.forms import read_append, read_form
 
 
 def _body(content_type: str, records: int) -> bytes:

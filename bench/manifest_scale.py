@@ -29,8 +29,6 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from bottomless.coordination.memory import MemoryCoordination
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.batch import encode_frame, schema_of
 from bottomless.formats.chunk import seal_chunk
@@ -43,18 +41,20 @@ from bottomless.model.manifest import fragment_info
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.record import Columns
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
-from bottomless.stores.streams import Streams
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.resolver import load_root
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.fragments import Fragments, Wanted
 from bottomless_server.reader.roots import Roots, RootState, Tree
 from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.stores.streams import Streams
 
 STREAM: Final = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 RECORDS: Final = 1_000

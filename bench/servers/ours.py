@@ -17,7 +17,7 @@ import httpx
 
 from bench.servers.process import free_port
 from bench.tree import Tree
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 START_SECONDS: Final = 60
 UPLOAD_SECONDS: Final = 120

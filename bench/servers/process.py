@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.place import Missing
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05

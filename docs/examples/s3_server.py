@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import botocore.session
 from botocore.config import Config
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 START_SECONDS: Final = 60
 POLL_SECONDS: Final = 0.05

@@ -21,28 +21,28 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.coordination.base import Coordination, CoordinationUnavailable
-from bottomless.coordination.embedded import EmbeddedValkey
 from bottomless.drives.base import Drive
+from bottomless_server.coordination.base import Coordination, CoordinationUnavailable
+from bottomless_server.coordination.embedded import EmbeddedValkey
 from bottomless_server.ingest import app as ingest
-from bottomless_server.ingest.file_calls import RealFileCalls, make_dir_durable
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.node.file_calls import RealFileCalls, make_dir_durable
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.dispatch import Dispatcher
-from bottomless_server.runtime.endless import endless
-from bottomless_server.runtime.front import Front
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.dispatch import Dispatcher
 from bottomless_server.runtime.identity.opening import open_gate
-from bottomless_server.runtime.listeners import internal_url
-from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
-from bottomless_server.runtime.parts import open_coordination, open_drive
-from bottomless_server.runtime.rate_limits import RateLimits, policies_of
-from bottomless_server.runtime.service import Service, run_process, serve
-from bottomless_server.runtime.settings import CommonSettings
-from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.runtime.listener.listeners import internal_url
+from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.telemetry import configure_logs
+from bottomless_server.runtime.process.front import Front
+from bottomless_server.runtime.process.parts import open_coordination, open_drive
+from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
+from bottomless_server.runtime.process.service import Service, run_process, serve
 from bottomless_server.uploader import app as uploader
 from bottomless_server.uploader.settings import UploaderSettings
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from bottomless_server.runtime.loopback import is_loopback
+from bottomless_server.runtime.base.loopback import is_loopback
 
 UNAUTHENTICATED: Final = "BOTTOMLESS_ALLOW_UNAUTHENTICATED"
 
@@ -61,8 +61,8 @@ def command(
 def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     from pydantic import ValidationError  # noqa: PLC0415
 
-    from bottomless_server.runtime.cannot_start import CannotStart  # noqa: PLC0415
-    from bottomless_server.runtime.settings import CommonSettings  # noqa: PLC0415
+    from bottomless_server.runtime.base.cannot_start import CannotStart  # noqa: PLC0415
+    from bottomless_server.runtime.base.settings import CommonSettings  # noqa: PLC0415
     from bottomless_server.settings_check import check_settings  # noqa: PLC0415
 
     try:

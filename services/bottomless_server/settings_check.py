@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.settings import CommonSettings
-from bottomless_server.runtime.units import Unit, number_of, unit_of
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.base.units import Unit, number_of, unit_of
 from bottomless_server.uploader.settings import UploaderSettings
 
 PREFIX: Final = "BOTTOMLESS_"

@@ -8,18 +8,18 @@ asked there, as `BOTTOMLESS_INGEST_URL` says it of each. A service's own directo
 import os
 from typing import Any, Final
 
-from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.front import Front
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.identity.opening import open_gate
-from bottomless_server.runtime.listeners import internal_url
-from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
-from bottomless_server.runtime.parts import open_coordination, open_drive
-from bottomless_server.runtime.rate_limits import RateLimits, policies_of
-from bottomless_server.runtime.service import Service, run_process, serve
-from bottomless_server.runtime.settings import CommonSettings
-from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.runtime.listener.listeners import internal_url
+from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.telemetry import configure_logs
+from bottomless_server.runtime.process.front import Front
+from bottomless_server.runtime.process.parts import open_coordination, open_drive
+from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
+from bottomless_server.runtime.process.service import Service, run_process, serve
 
 NEEDED: Final = {
     "ingest": ("coordination_url", "manifest_url"),

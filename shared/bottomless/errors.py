@@ -14,7 +14,7 @@
 
 Anything else that escapes is a bug. Every error carries a code of the registry
 below, whether a retry can help, whether a write may have happened, and named
-facts; status codes are chosen in one place, `bottomless_server/runtime/http.py`.
+facts; status codes are chosen in one place, `bottomless_server/runtime/http/app.py`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -36,8 +36,12 @@ from support.stored import StoredInS3
 from support.valkey import running_valkey
 from support.waiting import until
 
-from bottomless.coordination.embedded import EmbeddedValkey
-from bottomless_server.runtime.service import EXIT_CANNOT_START, EXIT_KILLED, EXIT_STOP_FAILED
+from bottomless_server.coordination.embedded import EmbeddedValkey
+from bottomless_server.runtime.process.service import (
+    EXIT_CANNOT_START,
+    EXIT_KILLED,
+    EXIT_STOP_FAILED,
+)
 from chaos.disks import Disk, open_disk
 
 NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "reader")

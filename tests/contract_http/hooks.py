@@ -15,7 +15,7 @@ from support.contract import ARROW, PROBLEM
 
 from bottomless.errors import Code
 from bottomless.formats.batch import Codec
-from bottomless_server.runtime.problems import STATUS
+from bottomless_server.runtime.http.problems import STATUS
 from contract_http.binary_bodies import FRAMES, arrow_of, frame_of
 
 WAIT_MS_MAX: Final = 50

@@ -14,7 +14,7 @@ from support.documents import OPENAPI, Documented
 from support.server import AllInOne
 
 from bottomless.errors import Code
-from bottomless_server.runtime.problems import STATUS
+from bottomless_server.runtime.http.problems import STATUS
 from contract_http.provocations import CANARY, ELSEWHERE, NEVER, PROVOKED, Scene
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, sample

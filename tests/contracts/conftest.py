@@ -14,15 +14,15 @@ from support.s3 import BUCKET, CREDENTIALS, S3Server
 from support.valkey import another_client, running_valkey
 from support.wire import Wire
 
-from bottomless.coordination.base import Changes, Coordination
-from bottomless.coordination.embedded import EmbeddedValkey
-from bottomless.coordination.memory import MemoryCoordination
-from bottomless.coordination.redis import RedisCoordination
 from bottomless.drives.base import Drive
-from bottomless.drives.local import LocalDrive
-from bottomless.drives.memory import MemoryDrive
-from bottomless.drives.s3 import S3Drive
-from bottomless.drives.s3_client import MIB, S3Options
+from bottomless_server.coordination.base import Changes, Coordination
+from bottomless_server.coordination.embedded import EmbeddedValkey
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.coordination.redis import RedisCoordination
+from bottomless_server.drives.local import LocalDrive
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_client import MIB, S3Options
 
 DRIVES: dict[str, Callable[[pytest.FixtureRequest], Drive]] = {
     "faults-that-do-not-come": lambda _: FaultDrive(MemoryDrive(), Wire()),

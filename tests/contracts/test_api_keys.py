@@ -8,11 +8,11 @@ from support.manifest import World
 
 from bottomless.errors import Exists, NotFound, Unavailable
 from bottomless.formats.keys import API_KEYS_PREFIX
-from bottomless.stores.generation import check_generation
-from bottomless.stores.streams import Streams
-from bottomless_server.manifest.key_rebuild import discard_keys
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import Keys
+from bottomless_server.manifest.keys.key_rebuild import discard_keys
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.streams import Streams
 from contracts.conftest import Shared
 
 

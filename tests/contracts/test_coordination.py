@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from bottomless.coordination.base import (
+from bottomless.errors import Fenced
+from bottomless_server.coordination.base import (
     Changes,
     Coordination,
     CoordinationConflict,
@@ -15,7 +16,6 @@ from bottomless.coordination.base import (
     Member,
     Room,
 )
-from bottomless.errors import Fenced
 from contracts.conftest import Shared
 
 QUEUE = "queue"

@@ -12,10 +12,10 @@ import pytest
 from support.valkey import running_valkey
 from support.waiting import until
 
-from bottomless.coordination import embedded
-from bottomless.coordination.base import Changes, CoordinationUnavailable
-from bottomless.coordination.embedded import EmbeddedValkey
-from bottomless.coordination.redis import RedisCoordination
+from bottomless_server.coordination import embedded
+from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.coordination.embedded import EmbeddedValkey
+from bottomless_server.coordination.redis import RedisCoordination
 
 
 async def stored(url: str, value: bytes | None = None) -> bytes | None:
@@ -95,7 +95,7 @@ async def test_a_path_with_odd_characters_becomes_a_url_that_works(tmp_path: Pat
 CHILD = """
 import signal, sys
 from pathlib import Path
-from bottomless.coordination.embedded import EmbeddedValkey
+from bottomless_server.coordination.embedded import EmbeddedValkey
 
 valkey = EmbeddedValkey(Path(sys.argv[1]))
 valkey.start()

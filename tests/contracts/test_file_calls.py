@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.power_loss import PowerLossDisk
 
-from bottomless_server.ingest.file_calls import (
+from bottomless_server.node.file_calls import (
     FileCalls,
     RealFileCalls,
     make_dir_durable,

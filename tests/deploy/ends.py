@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from bottomless.errors import Code
-from bottomless_server.runtime.problems import STATUS
+from bottomless_server.runtime.http.problems import STATUS
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

@@ -21,9 +21,9 @@ from support.waiting import until
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.runtime.listeners import CLOSE_SECONDS
-from bottomless_server.runtime.service import STOP_SECONDS
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.listener.listeners import CLOSE_SECONDS
+from bottomless_server.runtime.process.service import STOP_SECONDS
 from bottomless_server.serve import UNAUTHENTICATED, ServiceName
 from bottomless_server.single import NEEDED
 from bottomless_server.uploader.settings import UploaderSettings

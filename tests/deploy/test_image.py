@@ -93,7 +93,7 @@ def test_the_server_runs_on_what_the_image_installs(tmp_path: Path) -> None:
         "import pkgutil, bottomless_server\n"
         "for module in pkgutil.walk_packages(bottomless_server.__path__, 'bottomless_server.'):\n"
         "    __import__(module.name)\n"
-        "import bottomless.drives.s3, bottomless.drives.local, bottomless.coordination.redis, bottomless.cli\n"
+        "import bottomless_server.drives.s3, bottomless_server.drives.local, bottomless_server.coordination.redis, bottomless.cli\n"
     )
     # -S: without the packages of the virtual environment, tests' and tools' among them.
     path = f"import sys; sys.path += {[str(tmp_path), *map(str, sources())]}\n"

@@ -17,11 +17,11 @@ from bottomless.drives.base import (
     DriveUnavailable,
     ObjectMissing,
 )
-from bottomless.drives.s3 import S3Drive
-from bottomless.drives.s3_client import MIB, S3Options
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
-from bottomless.stores.objects import put_object
+from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.stores.objects import put_object
 
 SMALL = bytes(range(256)) * 1024
 BIG = bytes(range(256)) * 4096 * 12

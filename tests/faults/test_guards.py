@@ -16,13 +16,13 @@ from support.s3 import S3Server
 from support.waiting import until
 
 OWN_UID = """
-import bottomless.stores.objects as objects
+import bottomless_server.stores.objects as objects
 async def is_ours(*_):
     return False
 objects._is_ours = is_ours
 """
 UNKNOWN_OUTCOME = """
-import bottomless.stores.objects as objects
+import bottomless_server.stores.objects as objects
 put_once = objects._put_once
 async def put_perhaps(*arguments):
     try:

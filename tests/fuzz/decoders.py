@@ -56,9 +56,9 @@ from bottomless.formats.stream_record import (
 )
 from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import ChunkKind
-from bottomless.stores import generation
-from bottomless.stores.operations import decode_operation
-from bottomless_server.ingest.core.staged import decode_plan, encode_plan
+from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
+from bottomless_server.stores import generation
+from bottomless_server.stores.operations import decode_operation
 
 T = TypeVar("T")
 Decode = Callable[[bytes], object]

@@ -33,26 +33,31 @@ from bottomless.model.config import encode_config, parse_config
 from bottomless.model.limits import MIB
 from bottomless.model.names import parse_reference, parse_stream_id, parse_stream_name, parse_tenant
 from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
-from bottomless_server.ingest.core.arrow_records import read_arrow
-from bottomless_server.ingest.core.frames import read_frames
-from bottomless_server.ingest.core.json_pointer import follow, parse_pointer
-from bottomless_server.ingest.core.json_records import read_records
-from bottomless_server.ingest.core.json_values import Shape, Within, read_values, split_lines
-from bottomless_server.ingest.core.staged import parse_file_name
-from bottomless_server.ingest.file_calls import RealFileCalls
-from bottomless_server.ingest.layout import segment_path
-from bottomless_server.ingest.recovery import recover
-from bottomless_server.manifest.core.page_token import decode_page_token, encode_page_token
+from bottomless_server.ingest.log.layout import segment_path
+from bottomless_server.ingest.log.recovery import recover
+from bottomless_server.ingest.producers.commit_plan import parse_file_name
+from bottomless_server.ingest.records.arrow_records import read_arrow
+from bottomless_server.ingest.records.frames import read_frames
+from bottomless_server.ingest.records.json_pointer import follow, parse_pointer
+from bottomless_server.ingest.records.json_records import read_records
+from bottomless_server.ingest.records.json_values import Shape, Within, read_values, split_lines
+from bottomless_server.manifest.common.core.page_token import decode_page_token, encode_page_token
+from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
-from bottomless_server.runtime.bodies import encode_json, negotiate, parse_json, parse_json_lines
-from bottomless_server.runtime.encodings import decode_body
+from bottomless_server.runtime.http.bodies import (
+    encode_json,
+    negotiate,
+    parse_json,
+    parse_json_lines,
+)
+from bottomless_server.runtime.http.encodings import decode_body
+from bottomless_server.runtime.http.queries import boolean, choice, integer, parse_query, text
 from bottomless_server.runtime.identity.credential import (
     RefusedError,
     bearer_token,
     parse_api_key,
 )
-from bottomless_server.runtime.queries import boolean, choice, integer, parse_query, text
 
 FRAME_SIZE_MAX = 100_000
 SECRET = bytes(32)

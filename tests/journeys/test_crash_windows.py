@@ -15,7 +15,7 @@ from support.crash_house import TARGET, CrashHouse, Driven, crash_house
 from support.s3 import S3Server
 from support.waiting import until
 
-from bottomless_server.runtime.fault_points import POINTS
+from bottomless_server.runtime.base.fault_points import POINTS
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from support.server import AllInOne
 
 from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
-from bottomless_server.runtime.fault_points import EXIT_AT_FAULT_POINT, POINTS
-from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.base.fault_points import EXIT_AT_FAULT_POINT, POINTS
+from bottomless_server.runtime.listener.listeners import internal_url
 
 SETTINGS = {"BOTTOMLESS_FAULT_POINTS": "1", "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": "65536"}
 LARGE = b"x" * 40_000

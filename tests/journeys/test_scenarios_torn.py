@@ -18,8 +18,8 @@ from support.waiting import until
 
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import parse_stream_id
-from bottomless_server.ingest.file_calls import RealFileCalls
-from bottomless_server.ingest.recovery import recover
+from bottomless_server.ingest.log.recovery import recover
+from bottomless_server.node.file_calls import RealFileCalls
 
 LATE: Final = {"fragment": {"max_age_ms": 86_400_000}}
 CHUNK: Final = 4_096

@@ -10,21 +10,17 @@ from typing import Any, Final
 import pytest
 
 from bottomless.model.manifest import Node
-from bottomless.tree.retention import Cut, Edited, cut_front
-from bottomless_server.manifest import (
-    condemning,
-    deleter,
-    failing_deletes,
-    freeing,
-    garbage,
-    root_search,
-    takeover,
-)
-from bottomless_server.manifest.committer import bounds_of
-from bottomless_server.manifest.core import clock_trust, planning, publication, takeovers
-from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
-from bottomless_server.manifest.core.keeper import Keeper
-from bottomless_server.manifest.publisher import Publisher
+from bottomless_server.manifest.common import failing_deletes
+from bottomless_server.manifest.common.core import clock_trust
+from bottomless_server.manifest.recovery import root_search, takeover
+from bottomless_server.manifest.removal import condemning, deleter, garbage
+from bottomless_server.manifest.tree import freeing
+from bottomless_server.manifest.tree.committer import bounds_of
+from bottomless_server.manifest.tree.core import planning, publication, takeovers
+from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
+from bottomless_server.manifest.tree.core.keeper import Keeper
+from bottomless_server.manifest.tree.publisher import Publisher
+from bottomless_server.tree.retention import Cut, Edited, cut_front
 
 Removal = Callable[[pytest.MonkeyPatch], None]
 

@@ -14,18 +14,18 @@ from hypothesis.stateful import invariant, precondition, rule
 from support.manifest import STREAM, Crash, Fault, GapRange
 from support.object_keys import fragment_key
 
-from bottomless.coordination.base import Changes
 from bottomless.errors import OffsetGone, StoreError, Unavailable
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Lease
-from bottomless.stores.operations import Operation
-from bottomless.stores.streams import delete_later
-from bottomless_server.manifest.condemning import give_back, grant, renew
-from bottomless_server.manifest.core.verdict import Verdict
-from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
-from bottomless_server.manifest.operations import Done
-from bottomless_server.manifest.retention import evaluate, preview, trim
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.operations.operations import Done
+from bottomless_server.manifest.removal.condemning import give_back, grant, renew
+from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.removal.retention import evaluate, preview, trim
+from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.stores.operations import Operation
+from bottomless_server.stores.streams import delete_later
 from model.publishing import DAY, HOUR, Publishing
 
 

@@ -18,11 +18,11 @@ from support.rebuilding import put_registry, rebuild
 from bottomless.errors import StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord, gap_due
-from bottomless.stores.generation import check_generation
-from bottomless.stores.streams import DELETES_KEY, node_key
-from bottomless_server.ingest.core.ownership import LocalView, claim
-from bottomless_server.manifest.freeing import free
-from bottomless_server.manifest.takeover import take_over
+from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.node.core.ownership import LocalView, claim
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.streams import DELETES_KEY, node_key
 from model.retention import Removing
 
 T = TypeVar("T")

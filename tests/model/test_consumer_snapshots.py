@@ -18,19 +18,19 @@ import pytest
 from support.manifest import STREAM, World, a_record
 from support.rebuilding import put_registry, rebuild
 
-from bottomless.coordination.base import Changes, Due
 from bottomless.errors import StoreError
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId
-from bottomless.stores import consumers
-from bottomless.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
-from bottomless.stores.generation import check_generation
-from bottomless.stores.operations import Operation
-from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
-from bottomless_server.manifest.salvaging import find_consumers
+from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.recovery.salvaging import find_consumers
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
+from bottomless_server.stores import consumers
+from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.operations import Operation
 
 NAMES: Final = [Reference(name) for name in ("audit", "billing", "search")]
 SKEWS: Final = (-1_000, 0, 1, 4 * 60_000, 2 * 86_400_000)

@@ -2,11 +2,11 @@
 
 from support.object_keys import fragment_key
 
-from bottomless.drives.memory import MemoryDrive
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.model.fragment import FragmentHeader
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, epoch_at, gap_due
+from bottomless_server.drives.memory import MemoryDrive
 
 
 class Fences:

@@ -12,28 +12,30 @@ from typing import Any, Final, NamedTuple
 
 from support.power_loss import PowerLossDisk
 
-from bottomless.coordination.base import Due
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import NodeId, StreamId
-from bottomless_server.ingest import lease
-from bottomless_server.ingest.core.admission import Admission, Ticket
-from bottomless_server.ingest.core.belief import Belief, Moment
-from bottomless_server.ingest.core.tracking import Tracking
-from bottomless_server.ingest.core.unopened import Unopened
-from bottomless_server.ingest.owner import Claim
-from bottomless_server.ingest.upkeep import Upkeep
-from bottomless_server.manifest import deleter, freeing, takeover
-from bottomless_server.manifest.committer import Committer, bounds_of
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.core import salvage, takeovers
-from bottomless_server.manifest.core.clock_trust import ClockTrust
-from bottomless_server.manifest.core.events import EditAsked, PutGroup, PutRoot, TakeOver
-from bottomless_server.manifest.core.keeper import Keeper
-from bottomless_server.manifest.failing_deletes import FailingDeletes
-from bottomless_server.manifest.publisher import Publisher
+from bottomless_server.coordination.base import Due
+from bottomless_server.ingest.local.core.unopened import Unopened
+from bottomless_server.ingest.local.upkeep import Upkeep
+from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.clock_trust import ClockTrust
+from bottomless_server.manifest.common.failing_deletes import FailingDeletes
+from bottomless_server.manifest.recovery import takeover
+from bottomless_server.manifest.removal import deleter
+from bottomless_server.manifest.tree import freeing
+from bottomless_server.manifest.tree.committer import Committer, bounds_of
+from bottomless_server.manifest.tree.core import salvage, takeovers
+from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
+from bottomless_server.manifest.tree.core.keeper import Keeper
+from bottomless_server.manifest.tree.publisher import Publisher
+from bottomless_server.node import lease
+from bottomless_server.node.core.admission import Admission, Ticket
+from bottomless_server.node.core.belief import Belief, Moment
+from bottomless_server.node.owner import Claim
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
-from bottomless_server.runtime.fault_points import reach
+from bottomless_server.runtime.base.fault_points import reach
 from simulation.flood import commits_beside_a_flood
 from simulation.run import Simulation
 

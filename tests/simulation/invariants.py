@@ -12,8 +12,6 @@ from weakref import WeakSet
 
 from support.object_keys import fragment_key, group_key, root_key
 
-from bottomless.coordination.memory import MemoryCoordination
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Fenced
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import decode_node
@@ -22,9 +20,11 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import RootPointer, StreamRecord, StreamState
-from bottomless.stores.streams import GENERATION_KEY, node_key, stream_key
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.app import IngestService
-from bottomless_server.ingest.owner import Claim
+from bottomless_server.node.owner import Claim
+from bottomless_server.stores.streams import GENERATION_KEY, node_key, stream_key
 from simulation.expected import Broken, Expected, past_gaps
 from simulation.fences import Fences
 from simulation.programs import Program

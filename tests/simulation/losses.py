@@ -17,10 +17,10 @@ from support.object_keys import fragment_key
 
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, is_unknown_epoch
-from bottomless.stores.streams import GENERATION_KEY
 from bottomless_server.ingest.app import IngestService
-from bottomless_server.runtime import fault_points
-from bottomless_server.runtime.fault_points import FaultAction
+from bottomless_server.runtime.base import fault_points
+from bottomless_server.runtime.base.fault_points import FaultAction
+from bottomless_server.stores.streams import GENERATION_KEY
 from simulation import neighbour
 from simulation.clients import LATER, Operator, Town
 from simulation.expected import Broken, Expected

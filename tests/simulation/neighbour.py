@@ -9,11 +9,11 @@ from typing import Final
 import orjson
 from support.object_keys import root_key
 
-from bottomless.coordination.base import Changes, Member
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName, Uid
 from bottomless.model.stream import StreamState
-from bottomless.stores.streams import (
+from bottomless_server.coordination.base import Changes, Member
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.stores.streams import (
     DELETES_KEY,
     STREAMS_KEY,
     Named,

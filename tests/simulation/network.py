@@ -18,11 +18,11 @@ from starlette.types import ASGIApp, Message, Scope
 from support.wire import Mishap, Weather
 
 from bottomless.errors import Outcome
-from bottomless_server.ingest.core.ownership import not_owner
-from bottomless_server.ingest.forwarding import Forwarding
-from bottomless_server.runtime import bulk
-from bottomless_server.runtime.http import ClientGone, wrap
-from bottomless_server.runtime.peers import Peer
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.forwarding import Forwarding
+from bottomless_server.runtime.http.app import ClientGone, wrap
+from bottomless_server.runtime.peers import bulk
+from bottomless_server.runtime.peers.peers import Peer
 from simulation.loop import Process
 
 Headers = Sequence[tuple[bytes, bytes]]

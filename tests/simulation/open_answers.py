@@ -16,7 +16,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message
 from support.wire import Mishap
 
-from bottomless_server.runtime.protocol import CUT_SECONDS
+from bottomless_server.runtime.listener.protocol import CUT_SECONDS
 from simulation.loop import Process
 from simulation.network import Exchange, Network, NoAnswer, NoConnection, Request, scope_of
 

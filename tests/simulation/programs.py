@@ -19,15 +19,15 @@ from support.fault_drive import FaultDrive
 from support.power_loss import PowerLossDisk
 from support.wire import Wire
 
-from bottomless.drives.memory import MemoryDrive
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.app import create_service as create_ingest
-from bottomless_server.ingest.lease import Clocks
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.app import create_service as create_manifest
-from bottomless_server.manifest.owners import PeerOwners
+from bottomless_server.manifest.common.owners import PeerOwners
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.node.lease import Clocks
 from bottomless_server.reader.app import create_service as create_reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless_server.ingest.core import ownership
 from bottomless_server.manifest.app import ManifestService
+from bottomless_server.node.core import ownership
 from simulation import neighbour
 from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer, Writer
 from simulation.clockwork import BEGIN_MS, Clockwork, running

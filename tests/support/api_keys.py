@@ -2,8 +2,8 @@
 
 from bottomless.errors import NotFound
 from bottomless.model.api_key import ApiKey, KeyId, hash_secret
-from bottomless.stores.generation import check_generation
-from bottomless_server.manifest.keys import Issued, Keys
+from bottomless_server.manifest.keys.keys import Issued, Keys
+from bottomless_server.stores.generation import check_generation
 from support.manifest import World
 
 HOUR_MS = 3_600_000

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 from starlette.types import ASGIApp, Message, Scope
 
-from bottomless_server.runtime.connections import HttpBounds
-from bottomless_server.runtime.listeners import Listener, bind_internal, bind_tcp
+from bottomless_server.runtime.listener.connections import HttpBounds
+from bottomless_server.runtime.listener.listeners import Listener, bind_internal, bind_tcp
 
 
 def client_of(app: ASGIApp) -> httpx.AsyncClient:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 REPORT_SECONDS: Final = 120

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import bottomless
 import bottomless_server
-from bottomless_server.ingest.file_calls import RealFileCalls
+from bottomless_server.node.file_calls import RealFileCalls
 
 _OURS: Final = tuple(
     str(Path(package.__file__ or "").parent) for package in (bottomless, bottomless_server)

@@ -13,10 +13,10 @@ from bottomless.formats.stream_record import decode_record
 from bottomless.model.api_key import hash_secret
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless.stores.keys import UNSAVED_KEY
-from bottomless.stores.streams import DELETES_KEY, node_key, stream_key
-from bottomless_server.runtime.fault_points import EXIT_AT_FAULT_POINT
-from bottomless_server.runtime.listeners import internal_url
+from bottomless_server.runtime.base.fault_points import EXIT_AT_FAULT_POINT
+from bottomless_server.runtime.listener.listeners import internal_url
+from bottomless_server.stores.keys import UNSAVED_KEY
+from bottomless_server.stores.streams import DELETES_KEY, node_key, stream_key
 from support.object_keys import stream_prefix
 from support.ports import lasting_ports
 from support.s3 import S3Server

@@ -9,7 +9,7 @@ watched says.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from bottomless.coordination.base import (
+from bottomless_server.coordination.base import (
     Change,
     Changes,
     CoordinationConflict,
@@ -19,7 +19,7 @@ from bottomless.coordination.base import (
     Hold,
     Room,
 )
-from bottomless.coordination.memory import MemoryCoordination
+from bottomless_server.coordination.memory import MemoryCoordination
 from support.wire import Lost, Wire
 
 _T = TypeVar("_T")

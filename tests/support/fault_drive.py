@@ -10,8 +10,8 @@ from bottomless.drives.base import (
     Location,
     ObjectFacts,
 )
-from bottomless.drives.object_key import check_object_key
 from bottomless.errors import StoreError
+from bottomless_server.drives.object_key import check_object_key
 from support.wire import Lost, Wire
 
 

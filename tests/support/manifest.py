@@ -9,17 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from bottomless.coordination.base import (
-    Change,
-    Changes,
-    CoordinationUnavailable,
-    CoordinationUnknown,
-    Due,
-    Room,
-)
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
 from bottomless.model.config import StreamConfig
@@ -27,15 +17,25 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_bytes
 from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, StreamState, check_record
-from bottomless.stores.nodes import load_node
-from bottomless.stores.objects import put_object
-from bottomless.stores.streams import Streams, delete_later, stream_key
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.core.clock_trust import ClockTrust
-from bottomless_server.manifest.resolver import load_root
-from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.coordination.base import (
+    Change,
+    Changes,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Due,
+    Room,
+)
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.clock_trust import ClockTrust
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.stores.nodes import load_node
+from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.streams import Streams, delete_later, stream_key
 from support.chunks import a_chunk
 from support.object_keys import fragment_key, group_key, root_key
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 from support.ports import lasting_ports
 from support.waiting import until
 

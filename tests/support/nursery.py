@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 
 _MESSAGE_SIZE_MAX: Final = 1 << 17
 _START_SECONDS: Final = 300
@@ -32,9 +32,9 @@ _LOADED: Final = (
     "bottomless_server.single",
     # What the program loads while it starts.
     "anyio._backends._asyncio",
-    "bottomless.coordination.redis",
-    "bottomless.drives.local",
-    "bottomless.drives.s3",
+    "bottomless_server.coordination.redis",
+    "bottomless_server.drives.local",
+    "bottomless_server.drives.s3",
     "httpcore",
     "opentelemetry.sdk.metrics",
     "pydantic.v1",

@@ -18,7 +18,7 @@ import httpx
 import pytest
 import yaml
 
-from bottomless.coordination.die_with_parent import die_with_parent
+from bottomless_server.coordination.die_with_parent import die_with_parent
 from support.ports import lasting_ports
 from support.waiting import until
 

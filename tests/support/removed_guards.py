@@ -10,7 +10,7 @@ from typing import Final
 
 NO_CONDITION: Final = """
 import dataclasses
-import bottomless_server.ingest.line as line
+import bottomless_server.ingest.local.line as line
 decide = line.decide
 def decide_without(tracking, append, *when):
     anywhere = dataclasses.replace(append.promise, expected_offset=None)
@@ -19,7 +19,7 @@ line.decide = decide_without
 """
 NO_MEMORY_OF_PRODUCERS: Final = """
 import dataclasses
-import bottomless_server.ingest.line as line
+import bottomless_server.ingest.local.line as line
 decide = line.decide
 def decide_without(tracking, append, *when):
     from_nobody = dataclasses.replace(append.promise, identity=None)
@@ -28,7 +28,7 @@ line.decide = decide_without
 """
 NO_DIRTY_MARK: Final = """
 import dataclasses
-import bottomless_server.ingest.core.ownership as ownership
+import bottomless_server.node.core.ownership as ownership
 claim = ownership.claim
 def claim_without(record, *view, **held):
     return claim(dataclasses.replace(record, dirty=False), *view, **held)
@@ -36,8 +36,8 @@ ownership.claim = claim_without
 """
 ANSWER_FIRST: Final = """
 import asyncio
-from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core.producers import Appended
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.producers.producers import Appended
 append_chosen = Appender._append_chosen
 async def answer_first(self, taken, timestamp):
     first = self.log.next_offset

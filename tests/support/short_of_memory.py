@@ -19,9 +19,9 @@ from unit.ingest.house import ROUTE, House, arrow
 from bottomless.formats.batch import Codec, decode_message, encode_frame, schema_of, split_frames
 from bottomless.model.limits import MIB
 from bottomless.model.record import Columns
-from bottomless_server.ingest.core.intake import take_arrow
-from bottomless_server.runtime.encodings import decode_body
-from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.ingest.records.intake import take_arrow
+from bottomless_server.runtime.http.encodings import decode_body
+from bottomless_server.runtime.observe.telemetry import configure_logs
 
 LARGE: Final = 40 * MIB
 """Beyond what the allocator of the C library keeps for later use."""

@@ -18,7 +18,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import Intent, StreamRecord
-from bottomless.stores.streams import DELETES_KEY, stream_key
+from bottomless_server.stores.streams import DELETES_KEY, stream_key
 from support.object_keys import fragment_key, group_key, registry_key, root_key, stream_prefix
 from support.stored import Stored
 from support.valkey import another_client

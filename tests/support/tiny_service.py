@@ -14,13 +14,13 @@ from typing import Any
 
 from starlette.requests import Request
 
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Unavailable
-from bottomless_server.runtime.http import create_api, json_response
-from bottomless_server.runtime.listeners import internal_url
-from bottomless_server.runtime.peers import Peer
-from bottomless_server.runtime.service import run_process, serve
-from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.runtime.http.app import create_api, json_response
+from bottomless_server.runtime.listener.listeners import internal_url
+from bottomless_server.runtime.observe.telemetry import configure_logs
+from bottomless_server.runtime.peers.peers import Peer
+from bottomless_server.runtime.process.service import run_process, serve
 
 DIRECTORY = Path(sys.argv[1])
 BEHAVIOUR = set(sys.argv[3:])

@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from bottomless.drives.base import DriveAmbiguous
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import StoreError
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import decode_index
 from bottomless.formats.keys import parse_fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
 from support.asgi import on_tcp

@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Code, Fenced, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
-from bottomless_server.runtime.http import create_api, json_response, wrap
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.runtime.http.app import create_api, json_response, wrap
 from support.object_keys import fragment_key
 
 STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import redis
 
-from bottomless.coordination.embedded import EmbeddedValkey
+from bottomless_server.coordination.embedded import EmbeddedValkey
 
 
 @contextmanager

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from bottomless_server.runtime import endless as endless_module
-from bottomless_server.runtime.endless import endless, loop_failures
-from bottomless_server.runtime.metrics import Metrics
+from bottomless_server.runtime.base import endless as endless_module
+from bottomless_server.runtime.base.endless import endless, loop_failures
+from bottomless_server.runtime.observe.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "services" / "bottomless_server"
 
 ALLOWED: dict[tuple[str, str], str] = {
-    ("ingest/appender.py", "_run"): "a bug stops the stream, which the next append opens anew",
-    ("ingest/names.py", "_ask_together"): "ends when nobody waits for a name",
-    ("ingest/routes.py", "drain"): "ends when no append is in flight",
-    ("ingest/upkeep.py", "_free"): "ends when enough segments are freed",
-    ("manifest/operations.py", "settled"): "ends when no operation is under way",
-    ("manifest/retention.py", "descend"): "ends with the descent, at the lowest node",
+    (
+        "ingest/local/appender.py",
+        "_run",
+    ): "a bug stops the stream, which the next append opens anew",
+    ("ingest/front/names.py", "_ask_together"): "ends when nobody waits for a name",
+    ("ingest/front/routes.py", "drain"): "ends when no append is in flight",
+    ("ingest/local/upkeep.py", "_free"): "ends when enough segments are freed",
+    ("drives/local.py", "list"): "ends with the last directory",
+    ("drives/s3_listing.py", "list_by_directory"): "ends with the last directory",
+    ("manifest/operations/operations.py", "settled"): "ends when no operation is under way",
+    ("manifest/removal/retention.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
     ("reader/roots.py", "leaves"): "ends with the last leaf",
     ("uploader/uploader.py", "_gather"): "ends when an upload has ended; within a session",
@@ -90,7 +95,7 @@ def test_every_endless_loop_of_the_services_goes_through_the_helper() -> None:
         for name in endless_loops(path.read_text())
     }
 
-    assert found - ALLOWED.keys() == set(), "use endless() of runtime/endless.py"
+    assert found - ALLOWED.keys() == set(), "use endless() of runtime/base/endless.py"
     assert ALLOWED.keys() - found == set(), "nobody has to allow what is not there any more"
 
 

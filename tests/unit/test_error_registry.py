@@ -12,8 +12,8 @@ from bottomless.errors import Code, Outcome
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.runtime.http import STATUS, problem_response
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.app import STATUS, problem_response
 from bottomless_server.uploader.settings import UploaderSettings
 
 ROOT = Path(__file__).parents[2]

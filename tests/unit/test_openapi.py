@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 from support.asgi import client_of
 from support.manifest import World as ManifestWorld
 
-from bottomless.drives.memory import MemoryDrive
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.runtime.health import PATHS, Health
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.http.app import wrap
+from bottomless_server.runtime.http.health import PATHS, Health
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings
 from unit.ingest.house import House
@@ -123,7 +123,7 @@ def table(found: list[Operation]) -> dict[str, set[str]]:
 
 
 def served(app: ASGIApp) -> ASGIApp:
-    """An application as a process serves it (runtime/service.py)."""
+    """An application as a process serves it (runtime/process/service.py)."""
     return wrap(Health({}).around(app))
 
 

@@ -16,20 +16,21 @@ from contracts.test_local_drive import (
     test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return as named_durably,
 )
 
-from bottomless.drives.file_calls import FileCalls
-from bottomless.drives.local import LocalDrive
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
-from bottomless.stores import nodes
-from bottomless_server.ingest import opening, recovery, walk
-from bottomless_server.ingest.core import ownership
-from bottomless_server.ingest.lease import NodeLease
-from bottomless_server.ingest.owner import Claim
-from bottomless_server.manifest import takeover
-from bottomless_server.manifest.core import takeovers
-from bottomless_server.manifest.core.keeper import Keeper
+from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.local import LocalDrive
+from bottomless_server.ingest.local import opening
+from bottomless_server.ingest.log import recovery, walk
+from bottomless_server.manifest.recovery import takeover
+from bottomless_server.manifest.tree.core import takeovers
+from bottomless_server.manifest.tree.core.keeper import Keeper
+from bottomless_server.node.core import ownership
+from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.owner import Claim
 from bottomless_server.reader import tail
+from bottomless_server.stores import nodes
 from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
 from unit.ingest.house import House, RecordedFiles
 from unit.manifest import test_edits, test_keeper

@@ -11,42 +11,42 @@ from fastapi import FastAPI, Request
 from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bottomless.coordination.base import Coordination
 from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
-from bottomless.stores.ingest_nodes import IngestNode
-from bottomless.stores.streams import Streams
-from bottomless_server.ingest.core.clock import CommitClock
-from bottomless_server.ingest.core.commit_parts import progress
-from bottomless_server.ingest.core.staged import Plan
-from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.core.tracking_room import TrackingRoom
-from bottomless_server.ingest.feed import CommitFeed
-from bottomless_server.ingest.file_calls import FileCalls, make_dir_durable
-from bottomless_server.ingest.forwarding import Forwarding, is_forwarded, take_forwarded
-from bottomless_server.ingest.handover import await_upload
-from bottomless_server.ingest.internal_routes import Tails, create_internal_api
-from bottomless_server.ingest.lease import Clocks, LeaseBounds, NodeLease
-from bottomless_server.ingest.leftovers import Leftovers
-from bottomless_server.ingest.metrics import TimedFileCalls, ingest_gauges
-from bottomless_server.ingest.names import ManifestCalls, StreamNames
-from bottomless_server.ingest.node import DirectoryLock, load_node_id
-from bottomless_server.ingest.owner import Owner
-from bottomless_server.ingest.producer_routes import add_producer_routes
-from bottomless_server.ingest.routes import AppendRoute, Appends
-from bottomless_server.ingest.segments import RollBounds
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.ingest.front.metrics import TimedFileCalls, ingest_gauges
+from bottomless_server.ingest.front.names import ManifestCalls, StreamNames
+from bottomless_server.ingest.front.producer_routes import add_producer_routes
+from bottomless_server.ingest.front.routes import AppendRoute, Appends
+from bottomless_server.ingest.front.staged_routes import add_staged_route
+from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.ingest.local.handover import await_upload
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.local.surroundings import Surroundings
+from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
+from bottomless_server.ingest.local.upkeep import DiskUse, UpkeepBounds
+from bottomless_server.ingest.log.leftovers import Leftovers
+from bottomless_server.ingest.log.segments import RollBounds
+from bottomless_server.ingest.producers.commit_parts import progress
+from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.settings import IngestSettings
-from bottomless_server.ingest.staged import StagedBatches, StagedBounds
-from bottomless_server.ingest.staged_routes import add_staged_route
-from bottomless_server.ingest.streams import OwnedStreams
-from bottomless_server.ingest.surroundings import Surroundings
-from bottomless_server.ingest.upkeep import DiskUse, UpkeepBounds
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.contract import describe
-from bottomless_server.runtime.descriptors import open_log_count_max
-from bottomless_server.runtime.http import create_api
-from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.peers import Peer
+from bottomless_server.ingest.staged.batches import StagedBatches, StagedBounds
+from bottomless_server.node.core.clock import CommitClock
+from bottomless_server.node.data_directory import DirectoryLock, load_node_id
+from bottomless_server.node.file_calls import FileCalls, make_dir_durable
+from bottomless_server.node.forwarding import Forwarding, is_forwarded, take_forwarded
+from bottomless_server.node.lease import Clocks, LeaseBounds, NodeLease
+from bottomless_server.node.owner import Owner
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.http.contract import describe
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peer
+from bottomless_server.runtime.process.descriptors import open_log_count_max
+from bottomless_server.stores.ingest_nodes import IngestNode
+from bottomless_server.stores.streams import Streams
 
 
 def _boot_seconds() -> float:
@@ -63,7 +63,7 @@ REAL_CLOCKS: Final = Clocks(
 
 
 class IngestService:
-    """One of the four services; see runtime/service.py for who calls what when."""
+    """One of the four services; see runtime/process/service.py for who calls what when."""
 
     name = "ingest"
 

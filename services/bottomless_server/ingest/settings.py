@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 
 from bottomless.model.limits import GIB, KIB, MIB
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
 
 _Positive = Annotated[int, Field(ge=1)]
 

@@ -8,40 +8,40 @@ import structlog
 from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
-from bottomless.coordination.base import Coordination
 from bottomless.drives.base import Drive
-from bottomless.drives.probe import probe
 from bottomless.errors import StoreError
-from bottomless.stores.streams import Streams
-from bottomless_server.manifest.bridging import register_bridge
-from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.deletion import Deletions
-from bottomless_server.manifest.far_times import FarTimes
-from bottomless_server.manifest.garbage import register_gc
-from bottomless_server.manifest.garbage_timer import GarbageTimer
-from bottomless_server.manifest.internal_routes import internal_api
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import Keys
-from bottomless_server.manifest.metrics import manifest_metrics
-from bottomless_server.manifest.mutator import Mutators
-from bottomless_server.manifest.operations import Operations
-from bottomless_server.manifest.owners import Owners, PeerOwners
-from bottomless_server.manifest.rebuild import KIND as REBUILD
-from bottomless_server.manifest.rebuild import Rebuild
-from bottomless_server.manifest.registry import Registry
-from bottomless_server.manifest.regression import Regression
-from bottomless_server.manifest.retention_operations import register_retention
-from bottomless_server.manifest.retention_timer import RetentionTimer
-from bottomless_server.manifest.root_key import RootKey
-from bottomless_server.manifest.routes import public_api
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.drives.probe import probe
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.metrics import manifest_metrics
+from bottomless_server.manifest.common.owners import Owners, PeerOwners
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.front.internal_routes import internal_api
+from bottomless_server.manifest.front.routes import public_api
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.keys.root_key import RootKey
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery.bridging import register_bridge
+from bottomless_server.manifest.recovery.far_times import FarTimes
+from bottomless_server.manifest.recovery.rebuild import KIND as REBUILD
+from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.manifest.recovery.regression import Regression
+from bottomless_server.manifest.recovery.takeover import register_takeover
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import register_gc
+from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
+from bottomless_server.manifest.removal.retention_operations import register_retention
+from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 from bottomless_server.manifest.settings import ManifestSettings
-from bottomless_server.manifest.takeover import register_takeover
-from bottomless_server.manifest.verify import register_verify
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.peers import Peers
+from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.verify import register_verify
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peers
+from bottomless_server.stores.streams import Streams
 
 log = structlog.get_logger(__name__)
 

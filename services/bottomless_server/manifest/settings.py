@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from bottomless.model.config import RetentionConfig
 from bottomless.model.duration import stored_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
 
 
 class ManifestSettings(CommonSettings):

@@ -35,10 +35,10 @@ from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
-from bottomless_server.runtime.contract import describe
-from bottomless_server.runtime.http import create_api, wrap
-from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.peers import Peer, Peers
+from bottomless_server.runtime.http.app import create_api, wrap
+from bottomless_server.runtime.http.contract import describe
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peer, Peers
 
 
 @dataclass(eq=False)

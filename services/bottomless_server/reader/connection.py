@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from bottomless.errors import Overloaded
-from bottomless_server.runtime.http import ClientGone
+from bottomless_server.runtime.http.app import ClientGone
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bottomless.errors import Code, Unavailable
 from bottomless_server.reader.ports import Asked
-from bottomless_server.runtime.peers import PeerAnswer, PeerBytes
+from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
 
 MANIFEST_SECONDS: Final = 6.0
 """Far longer than an answer takes, and shorter than people wait."""

@@ -8,7 +8,7 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.followers import Followers
-from bottomless_server.runtime.metrics import counted, gauged
+from bottomless_server.runtime.observe.metrics import counted, gauged
 
 
 def reader_metrics(

@@ -15,8 +15,14 @@ from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.rendering import timestamp_text
 from bottomless_server.reader.page_query import JSON, RESOLVE_PARAMETERS, refuse, start_of
 from bottomless_server.reader.pages import PageQuery
-from bottomless_server.runtime.full_names import full_name_of
-from bottomless_server.runtime.http import header, integer, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.app import (
+    header,
+    integer,
+    json_response,
+    negotiate,
+    parse_query,
+)
+from bottomless_server.runtime.http.full_names import full_name_of
 
 _OFFSETS_PARAMETERS = {
     "wait_ms": integer(0, LONG_POLL_MS_MAX),

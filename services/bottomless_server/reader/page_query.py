@@ -22,7 +22,7 @@ from bottomless.model.offset_spec import OffsetSpec, Stored, parse_offset_spec
 from bottomless_server.reader.core.framing import NDJSON, SSE
 from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.pages import PageQuery
-from bottomless_server.runtime.http import Parser, boolean, choice, integer
+from bottomless_server.runtime.http.app import Parser, boolean, choice, integer
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bottomless_server.runtime.peers import PeerAnswer, PeerBytes
+from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
 
 
 class Asked(Protocol):

@@ -53,9 +53,9 @@ from bottomless_server.reader.page_query import (
     page_query,
 )
 from bottomless_server.reader.pages import Page, PageQuery
-from bottomless_server.runtime.full_names import full_name_of
-from bottomless_server.runtime.gathered import GatheredResponse
-from bottomless_server.runtime.http import header, integer, negotiate, parse_query
+from bottomless_server.runtime.http.app import header, integer, negotiate, parse_query
+from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.listener.gathered import GatheredResponse
 
 _LINES: Final = Lines()
 _HELD_SHARE_MAX: Final = 2

@@ -22,13 +22,13 @@ from bottomless.formats.keys import group_key, root_key
 from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import StreamId, Uid, parse_uid, uid_from_bytes
 from bottomless.model.stream import RootPointer
-from bottomless.stores.nodes import load_node
-from bottomless.tree import search
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.ports import Asked
 from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.stores.nodes import load_node
+from bottomless_server.tree import search
 
 log = structlog.get_logger(__name__)
 

@@ -22,8 +22,9 @@ from bottomless_server.reader.listing import Listing, ListQuery
 from bottomless_server.reader.offset_routes import OffsetRoutes, stream_headers
 from bottomless_server.reader.page_query import JSON, OCTETS
 from bottomless_server.reader.record_routes import RecordRoutes
-from bottomless_server.runtime.full_names import full_name_of
-from bottomless_server.runtime.http import (
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.base.scopes import Operation
+from bottomless_server.runtime.http.app import (
     boolean,
     choice,
     header,
@@ -33,8 +34,7 @@ from bottomless_server.runtime.http import (
     parse_query,
     text,
 )
-from bottomless_server.runtime.identity.principal import principal_of
-from bottomless_server.runtime.identity.scopes import Operation
+from bottomless_server.runtime.http.full_names import full_name_of
 
 _LIST_LIMIT_MAX: Final = 1_000
 

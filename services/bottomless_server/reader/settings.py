@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from bottomless.model.limits import KIB, MIB
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
 
 
 class ReaderSettings(CommonSettings):

@@ -11,9 +11,9 @@ from cachetools import TTLCache
 from bottomless.errors import NotFound
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
-from bottomless.stores.streams import stream_not_found
 from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
+from bottomless_server.stores.streams import stream_not_found
 
 _STREAM_COUNT_MAX = 10_000
 """Names remembered; some hundred bytes each."""

@@ -1,7 +1,7 @@
 """The fragment-uploader as a service: what it is made of, and its life.
 
 Its public application has no endpoint of its own: health stands in front of it
-(runtime/health.py), and /openapi.json says that there is nothing else.
+(runtime/http/health.py), and /openapi.json says that there is nothing else.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.http import create_api
-from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.peers import Peer, Peers
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import CallPeer, CallPeers, ManifestCalls
 from bottomless_server.uploader.failures import Retries

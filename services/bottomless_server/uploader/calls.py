@@ -7,7 +7,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid, parse_stream_id, parse_uid
-from bottomless_server.runtime.peers import PeerAnswer, PeerBytes
+from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
 from bottomless_server.uploader.core.cutter import ChunksFetched, CommitSeen
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ how to take. So nothing has to be remembered here, and nothing can be missed.
 from collections.abc import Callable
 from typing import Final
 
-from bottomless_server.runtime.endless import endless
+from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import Commits, IngestCalls, StreamCommit
 from bottomless_server.uploader.failures import Failures, Retries
 

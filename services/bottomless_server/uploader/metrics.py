@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from prometheus_client.metrics_core import Metric
 
-from bottomless_server.runtime.metrics import counted, gauged
+from bottomless_server.runtime.observe.metrics import counted, gauged
 
 
 @dataclass(slots=True)

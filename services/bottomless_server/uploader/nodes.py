@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from bottomless.errors import StoreError
-from bottomless_server.runtime.endless import endless
+from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import CallPeers, IngestCalls, ManifestCalls, StreamCommit
 from bottomless_server.uploader.failures import Failures, Retries
 from bottomless_server.uploader.feed import CommitFeed

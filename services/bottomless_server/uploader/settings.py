@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from bottomless.model.limits import LONG_POLL_MS_MAX, MIB
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.uploader.core.window import UNAPPLIED_COUNT_MAX
 
 _Seconds = Annotated[float, Field(ge=0)]

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
-from bottomless_server.runtime.endless import endless
+from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import IngestCalls, StreamCommit
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.core.owner_seen import OwnerSeen

@@ -35,8 +35,8 @@ from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
-from bottomless.stores.objects import put_object
-from bottomless_server.runtime.fault_points import reach
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.objects import put_object
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import CallPeers, ChunkRun, IngestCalls, ManifestCalls
 from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, Wait

@@ -8,7 +8,7 @@ Why not Arrow's own buffer compression? Its declared sizes reach a decoder befor
 they can be bounded; here the uncompressed size stands in our header, is checked
 first, and decompression never gives more.
 
-On the record's path: made by services/bottomless_server/ingest/core/intake.py,
+On the record's path: made by services/bottomless_server/ingest/records/intake.py,
 kept by formats/chunk.py. Byte tables: docs/formats.md, "Batch frame".
 """
 

@@ -6,8 +6,8 @@
 Why is the offset in the header alone? The body is final, and its checksum known,
 before anybody knows where the chunk goes; only 64 bytes change when it is placed.
 
-On the record's path: after services/bottomless_server/ingest/core/batcher.py,
-before services/bottomless_server/ingest/appender.py. Byte tables: docs/formats.md, "Chunk".
+On the record's path: after services/bottomless_server/ingest/log/core/batcher.py,
+before services/bottomless_server/ingest/local/appender.py. Byte tables: docs/formats.md, "Chunk".
 """
 
 import struct

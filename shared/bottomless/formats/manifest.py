@@ -5,8 +5,8 @@
 Why fixed-size entries? A node of a thousand is searched where it lies by numpy in
 some microseconds, and decoding it costs one checksum.
 
-On the record's path: after services/bottomless_server/manifest/core/keeper.py, put by
-services/bottomless_server/manifest/committer.py. Byte tables: docs/formats.md, "Manifest node".
+On the record's path: after services/bottomless_server/manifest/tree/core/keeper.py, put by
+services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest node".
 """
 
 import struct

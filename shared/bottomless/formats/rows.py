@@ -4,7 +4,7 @@ In bulk: a batch of its own for each record would cost some 500 bytes and 20 µs
 makes one of the small requests that wait together, the client's producer of what was sent
 one by one.
 
-On the record's path: after services/bottomless_server/ingest/core/intake.py, before
+On the record's path: after services/bottomless_server/ingest/records/intake.py, before
 core/batcher.py there; in a client that numbers its records, before the request.
 """
 

@@ -7,7 +7,7 @@
 Index records are appended without a sync: they can be rebuilt from the chunks, and
 are believed only below the synced position of the checkpoint, each with its checksum.
 
-On the record's path: written by services/bottomless_server/ingest/segments.py.
+On the record's path: written by services/bottomless_server/ingest/log/segments.py.
 Byte tables: docs/formats.md, "Segment".
 """
 

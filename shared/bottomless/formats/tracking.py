@@ -5,7 +5,7 @@ segment and the rest still tells repeats from new appends; what changes without 
 such as a raised epoch, is a small one in between. Whoever takes them in order, each entry
 in place of what it names, ends with the same state wherever he begins.
 
-On the record's path: beside it; made by services/bottomless_server/ingest/core/tracking.py.
+On the record's path: beside it; made by services/bottomless_server/ingest/producers/tracking.py.
 Byte tables: docs/formats.md, "Tracking entry".
 """
 

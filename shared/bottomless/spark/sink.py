@@ -16,7 +16,7 @@ A write of its own: the producer is `txnAppId` and `txnId`, so a second run with
 
 What is there after a crash at each step: staged bodies, which expire; or the batch, or, where
 it is larger than one append, its first parts, which the next attempt of the batch completes
-(services/bottomless_server/ingest/staged_commits.py).
+(services/bottomless_server/ingest/staged/commits.py).
 """
 
 import re

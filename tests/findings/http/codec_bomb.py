@@ -1,7 +1,7 @@
 """Many empty zstd / lz4 frames in a body of 16 MiB: what does decode_body cost?"""
 import time,sys,zlib,gzip,resource
 import pyarrow as pa
-from bottomless_server.runtime.encodings import decode_body
+from bottomless_server.runtime.http.encodings import decode_body
 MIB=1<<20
 def frame(enc,data=b""):
     sink=pa.BufferOutputStream()

@@ -3,10 +3,10 @@ import asyncio
 from support.manifest import STREAM, World
 from unit.manifest.test_condemning import fragments_left, hold, stored
 from bottomless.model.stream import Lease
-from bottomless_server.manifest.condemning import give_back, grant, renew
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.metrics import ManifestCounts
+from bottomless_server.manifest.removal.condemning import give_back, grant, renew
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.common.metrics import ManifestCounts
 MIN, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 async def story(what, one_machine, skew, how):

@@ -5,14 +5,14 @@ from support.manifest import STREAM, NODE, World, a_record
 from support.rebuilding import put_registry, rebuild
 from bottomless.errors import StoreError
 from bottomless.model.stream import Lease, live_leases
-from bottomless.stores.generation import check_generation
-from bottomless.stores.operations import Operation
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.condemning import grant
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.garbage import collect_step, gc_arguments, GC
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import intend
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.operations import Operation
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.removal.condemning import grant
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import collect_step, gc_arguments, GC
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.tree.sessions import intend
 HOUR = 3_600_000
 async def data(w): return sorted(int(f.object_key.split("/data/")[1][:20]) for f in [f async for f in w.drive.list("")] if "/data/" in f.object_key)
 async def story(deleted_before):

@@ -3,9 +3,9 @@ import asyncio
 from support.api_keys import DAY_MS, HOUR_MS, a_world, create, is_good, nobody_checks
 from support.manifest import World
 from bottomless.formats.keys import API_KEYS_PREFIX
-from bottomless.stores.keys import TIDY_KEY, UNSAVED_KEY
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import Keys
+from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import Keys
 YEAR = 365 * DAY_MS
 
 async def n_objects(w): return len([o async for o in w.drive.list(API_KEYS_PREFIX)])

@@ -1,6 +1,6 @@
 """The reply to the first reservation is lost, nobody appends again, the node is drained: the stream stays dirty for nothing."""
 from common import *
-from bottomless.coordination.base import CoordinationUnknown
+from bottomless_server.coordination.base import CoordinationUnknown
 async def main():
     d = tmp()
     house = await (await House(d/"ingest").declare()).start()

@@ -2,8 +2,8 @@
 from common import *
 import time
 from bottomless.errors import Overloaded
-from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.room import Room
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.room import Room
 MIB = 2**20
 async def main():
     room = Room(Admission(64*MIB, 256*MIB), time.monotonic, 2.0)

@@ -2,8 +2,8 @@
 from common import *
 import random
 from bottomless.errors import Overloaded
-from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.room import Room
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.room import Room
 async def one(seed):
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """The next owner holds what it was left of producers in memory and in coordination only, until its first write."""
 from common import *
 from dataclasses import replace as rep
-from bottomless.stores.streams import producers_key
+from bottomless_server.stores.streams import producers_key
 async def main():
     d = tmp()
     a = await (await House(d/"a").declare()).start()

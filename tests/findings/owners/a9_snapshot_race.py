@@ -1,6 +1,6 @@
 """A plain append begins a segment (its thread reads what is known of producers), while another stream makes the room forget: nothing marks the first as busy."""
 from common import *
-import bottomless_server.ingest.appender as A
+import bottomless_server.ingest.local.appender as A
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.config import StreamConfig
 OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
@@ -19,7 +19,7 @@ async def main():
     # Make the window sure: the thread that writes waits after the first entry of the snapshot (10,000 producers take it tens of ms)
     import threading
     begun, go = threading.Event(), threading.Event()
-    from bottomless_server.ingest.core.tracking import Tracking
+    from bottomless_server.ingest.producers.tracking import Tracking
     real = Tracking.snapshot
     # only in the writing thread of the first stream, and the loop keeps the true table
     def only_iterate(self):

@@ -3,7 +3,7 @@ import asyncio, errno, os, sys, tempfile
 from pathlib import Path
 import structlog
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-from bottomless_server.ingest import staged as staged_module
+from bottomless_server.ingest.staged import batches as staged_module
 staged_module.SWEEP_SECONDS = 1e6
 from unit.ingest import test_staged as T
 from unit.ingest.house import *  # noqa

@@ -1,7 +1,7 @@
 """What only the fake can do: time goes by its clock, and others write at once."""
 
-from bottomless.coordination.base import Changes, Due
-from bottomless.coordination.memory import MemoryCoordination
+from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.coordination.memory import MemoryCoordination
 
 
 async def test_a_lease_lasts_exactly_as_long_as_its_clock_says() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottomless.drives.file_calls import FileCalls
+from bottomless_server.drives.file_calls import FileCalls
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100_000])

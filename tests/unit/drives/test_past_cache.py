@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bottomless.drives.file_calls import PAST_CACHE_SIZE_MIN, FileCalls
-from bottomless.drives.past_cache import write_past_cache
+from bottomless_server.drives.file_calls import PAST_CACHE_SIZE_MIN, FileCalls
+from bottomless_server.drives.past_cache import write_past_cache
 
 DIRECT = os.O_DIRECT
 SEED = 20261121

@@ -25,11 +25,11 @@ from bottomless.drives.base import (
     ObjectExists,
     ObjectMissing,
 )
-from bottomless.drives.s3 import S3Drive
-from bottomless.drives.s3_client import MIB, S3Options
 from bottomless.errors import Corrupt, Outcome, StoreError
 from bottomless.formats.checks import crc32c
-from bottomless.stores.objects import put_object
+from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.stores.objects import put_object
 
 BODY = b"body"
 

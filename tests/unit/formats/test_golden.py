@@ -48,9 +48,9 @@ from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamState
-from bottomless.stores import generation
-from bottomless.stores.operations import decode_operation
-from bottomless_server.ingest.core.staged import decode_plan
+from bottomless_server.ingest.producers.commit_plan import decode_plan
+from bottomless_server.stores import generation
+from bottomless_server.stores.operations import decode_operation
 from unit.formats.examples import (
     API_KEY_OBJECT,
     API_KEY_RECORD,

@@ -18,22 +18,22 @@ import orjson
 import pyarrow as pa
 from support.asgi import client_of
 
-from bottomless.coordination.base import Changes
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import GENERATION_KEY, Streams
+from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.app import IngestService, create_service
-from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.file_calls import RealFileCalls
-from bottomless_server.ingest.layout import stream_dir
-from bottomless_server.ingest.lease import Clocks, NodeLease
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.settings import IngestSettings
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.node.file_calls import RealFileCalls
+from bottomless_server.node.lease import Clocks, NodeLease
+from bottomless_server.runtime.peers.peers import PeerAnswer
+from bottomless_server.stores.streams import GENERATION_KEY, Streams
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 NAME = StreamName("orders")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.core.admission import Admission, Ticket
+from bottomless_server.node.core.admission import Admission, Ticket
 
 STREAMS = [StreamId(name) for name in ("one", "two", "three", *(f"s{n}" for n in range(20)))]
 ONE, TWO, THREE, *SMALL = STREAMS

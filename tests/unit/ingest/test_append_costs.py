@@ -17,9 +17,9 @@ import pytest
 from support.counting import CountedFiles, counted_calls
 
 from bottomless.model.limits import MIB
-from bottomless_server.ingest.core.batcher import seal_round
-from bottomless_server.ingest.core.intake import Append, take_arrow, take_frames, take_json
-from bottomless_server.runtime.http import encode_json, parse_json
+from bottomless_server.ingest.log.core.batcher import seal_round
+from bottomless_server.ingest.records.intake import Append, take_arrow, take_frames, take_json
+from bottomless_server.runtime.http.app import encode_json, parse_json
 from unit.ingest.house import ROUTE, House, arrow
 from unit.ingest.test_forms import frame
 

@@ -14,11 +14,11 @@ from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.core.batcher import Room, Round, seal_round
-from bottomless_server.ingest.core.chunk_index import ChunkIndex
-from bottomless_server.ingest.core.clock import CommitClock, commit_timestamp
-from bottomless_server.ingest.core.intake import Append
+from bottomless_server.ingest.log.core.batcher import Room, Round, seal_round
+from bottomless_server.ingest.log.core.chunk_index import ChunkIndex
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.core.clock import CommitClock, commit_timestamp
 
 CHUNK_SIZE_MAX = 4_096
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless_server.ingest.core.belief import SLEEP_SECONDS_MIN, Belief, Moment, is_lapse
+from bottomless_server.node.core.belief import SLEEP_SECONDS_MIN, Belief, Moment, is_lapse
 
 SECONDS = st.floats(0, 1e6)
 

@@ -31,12 +31,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bottomless.model.limits import KIB
-from bottomless_server.ingest import staged as staged_module
-from bottomless_server.ingest import staged_commits
-from bottomless_server.ingest.core.commit_parts import identity_of
-from bottomless_server.ingest.core.promises import FromProducer
-from bottomless_server.ingest.core.staged import Plan
-from bottomless_server.ingest.staged_commits import StagedCommits
+from bottomless_server.ingest.producers.commit_parts import identity_of
+from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.records.promises import FromProducer
+from bottomless_server.ingest.staged import batches as staged_module
+from bottomless_server.ingest.staged import commits as staged_commits
+from bottomless_server.ingest.staged.commits import StagedCommits
 from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually
 from unit.ingest.test_staged import commit, stage, staged_of
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bottomless_server.ingest.core.dues import Dues
+from bottomless_server.ingest.producers.dues import Dues
 
 
 @dataclass(eq=False)

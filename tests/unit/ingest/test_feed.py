@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bottomless.formats.chunk import split_chunks
-from bottomless_server.ingest.feed import CommitFeed
+from bottomless_server.ingest.local.feed import CommitFeed
 from unit.ingest.house import INTERNAL, STREAM, House, eventually, problem
 
 COMMITS = "/internal/v1/commits"

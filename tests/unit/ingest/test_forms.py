@@ -17,7 +17,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.limits import DECOMPRESSED_SIZE_MAX, JSON_BODY_SIZE_MAX, MIB
 from bottomless.model.record import Columns
-from bottomless_server.ingest.core.frames import read_frames
+from bottomless_server.ingest.records.frames import read_frames
 from unit.ingest.house import ROUTE, STREAM, House, arrow, problem
 
 FRAMES = {"content-type": "application/vnd.bottomless.batches"}

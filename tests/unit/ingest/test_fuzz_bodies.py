@@ -14,9 +14,9 @@ from support.edited_bytes import EDITS, Edit, edited
 from bottomless.errors import InvalidRequest
 from bottomless.formats.batch import decode_frames
 from bottomless.model.limits import MIB
-from bottomless_server.ingest.core.arrow_records import read_arrow
-from bottomless_server.ingest.core.json_records import read_records
-from bottomless_server.runtime.bodies import encode_json
+from bottomless_server.ingest.records.arrow_records import read_arrow
+from bottomless_server.ingest.records.json_records import read_records
+from bottomless_server.runtime.http.bodies import encode_json
 from unit.ingest.house import arrow
 
 COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "100"))

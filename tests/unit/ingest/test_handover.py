@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
-from bottomless.coordination.base import CoordinationUnknown
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.stream import StreamRecord
-from bottomless.stores.streams import node_key
-from bottomless_server.ingest import owner as owner_module
-from bottomless_server.ingest.core import ownership
-from bottomless_server.ingest.lease import NodeLease
-from bottomless_server.ingest.owner import Claim
+from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.node import owner as owner_module
+from bottomless_server.node.core import ownership
+from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.owner import Claim
+from bottomless_server.stores.streams import node_key
 from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, no_space, problem
 
 COMMITS = "/internal/v1/commits"

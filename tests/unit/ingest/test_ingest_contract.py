@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 from openapi_spec_validator import validate
 
-from bottomless_server.runtime.health import PATHS
+from bottomless_server.runtime.http.health import PATHS
 from unit.ingest.house import ROUTE, House
 
 PRODUCERS = ROUTE.replace("/records", "/producers")
@@ -25,7 +25,7 @@ def test_the_document_is_valid() -> None:
 async def test_the_paths_are_those_that_are_served(house: House) -> None:
     served = (await house.client.get("/openapi.json")).json()["paths"]
 
-    # Health stands in front of every service; runtime/health.py serves it.
+    # Health stands in front of every service; runtime/http/health.py serves it.
     own = {path: item for path, item in contract()["paths"].items() if path not in PATHS}
     assert {path: set(item) - {"parameters"} for path, item in own.items()} == {
         path: set(item) for path, item in served.items()
@@ -57,7 +57,7 @@ async def test_an_answer_in_another_form_is_refused_before_anything_is_stored(ho
 
 
 def test_the_members_of_a_record_are_those_that_are_read() -> None:
-    from bottomless_server.ingest.core import json_records
+    from bottomless_server.ingest.records import json_records
 
     named = contract()["components"]["schemas"]["NewRecord"]["properties"]
     assert named.keys() == json_records._MEMBERS | {json_records._ID}

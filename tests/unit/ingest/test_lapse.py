@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from bottomless.coordination.base import CoordinationUnknown, Hold
 from bottomless.errors import Fenced
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless.stores.streams import node_key
-from bottomless_server.ingest import lease as lease_module
-from bottomless_server.ingest.core import ownership
-from bottomless_server.ingest.core.belief import Belief
-from bottomless_server.ingest.owner import Claim
+from bottomless_server.coordination.base import CoordinationUnknown, Hold
+from bottomless_server.node import lease as lease_module
+from bottomless_server.node.core import ownership
+from bottomless_server.node.core.belief import Belief
+from bottomless_server.node.owner import Claim
+from bottomless_server.stores.streams import node_key
 from unit.ingest.house import STREAM, House, eventually, problem
 
 COMMITS = "/internal/v1/commits"

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Unavailable
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import GENERATION_KEY, name_key, stream_key
-from bottomless_server.ingest.leftovers import Leftovers
+from bottomless_server.coordination.base import Changes
+from bottomless_server.ingest.log.leftovers import Leftovers
+from bottomless_server.stores.streams import GENERATION_KEY, name_key, stream_key
 from unit.ingest.house import FULL_NAME, INTERNAL, STREAM, House, RecordedFiles, eventually
 
 CONFIRMED = b'{"generation":0,"bucket":true}'

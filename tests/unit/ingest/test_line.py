@@ -9,17 +9,17 @@ from bottomless.errors import Code, Overloaded, StoreError
 from bottomless.model.chunk import AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.producers import Appended
-from bottomless_server.ingest.core.promises import (
+from bottomless_server.ingest.local.line import Line
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import (
     NOTHING,
     FromProducer,
     Promise,
     WithKey,
     hash_of,
 )
-from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.line import Line
 
 BOUNDS = TrackingBounds(producer_count_max=10, append_count_max=5, key_count_max=10, keep_ms=1_000)
 SIZE_MAX = 10_000

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from bottomless.coordination.base import Changes, CoordinationUnavailable
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
-from bottomless_server.ingest import names
-from bottomless_server.ingest.names import StreamNames
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.ingest.front import names
+from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.runtime.peers.peers import PeerAnswer
+from bottomless_server.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
 from unit.ingest.house import SmallManifest, StandingClocks, eventually
 
 KEEP_MS = 8_000

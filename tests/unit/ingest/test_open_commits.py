@@ -11,14 +11,14 @@ import pytest
 
 from bottomless.errors import StoreError
 from bottomless.model.chunk import AppendEntry, AppendMode
-from bottomless_server.ingest.core.commit_parts import OpenCommit, open_commit
-from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.open_commits import OpenCommits
-from bottomless_server.ingest.core.part_names import name_of_parts
-from bottomless_server.ingest.core.producers import New, decide
-from bottomless_server.ingest.core.promises import FromProducer, Promise
-from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.core.tracking_room import TrackingRoom
+from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
+from bottomless_server.ingest.producers.open_commits import OpenCommits
+from bottomless_server.ingest.producers.part_names import name_of_parts
+from bottomless_server.ingest.producers.producers import New, decide
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import FromProducer, Promise
 from unit.ingest.house import House, problem
 from unit.ingest.test_staged import LARGE, SETTINGS, commit, cut_off, stage
 

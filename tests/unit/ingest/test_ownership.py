@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bottomless.coordination.base import CoordinationUnavailable
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState, unknown_epoch
-from bottomless_server.ingest.core.ownership import (
+from bottomless_server.coordination.base import CoordinationUnavailable
+from bottomless_server.node.core.ownership import (
     RESERVE_COUNT,
     LocalView,
     claim,
@@ -21,8 +21,8 @@ from bottomless_server.ingest.core.ownership import (
     leave_clean,
     reserve,
 )
-from bottomless_server.ingest.file_calls import RealFileCalls
-from bottomless_server.ingest.node import load_node_id
+from bottomless_server.node.data_directory import load_node_id
+from bottomless_server.node.file_calls import RealFileCalls
 from unit.ingest.house import INTERNAL, NAME, STREAM, House, eventually, problem
 
 MINE, OTHER = NodeId("a" * 32), NodeId("b" * 32)

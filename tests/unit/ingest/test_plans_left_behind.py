@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bottomless_server.ingest import staged as staged_module
-from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.commit_appends import CommitAppends
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.staged import batches as staged_module
+from bottomless_server.ingest.staged.commit_appends import CommitAppends
 from unit.ingest.house import STREAM, House, problem
 from unit.ingest.test_staged import (
     LARGE,

@@ -15,7 +15,7 @@ import pytest
 from bottomless.formats.chunk import HEADER_SIZE, split_chunks
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkKind
-from bottomless_server.ingest.lease import NodeLease
+from bottomless_server.node.lease import NodeLease
 from unit.ingest.house import (
     INTERNAL,
     ROUTE,

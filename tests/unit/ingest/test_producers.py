@@ -14,18 +14,18 @@ from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.core.batcher import seal_round, seal_state
-from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.producer_changes import forget, raise_epoch
-from bottomless_server.ingest.core.producers import Appended, New, decide
-from bottomless_server.ingest.core.promises import (
+from bottomless_server.ingest.log.core.batcher import seal_round, seal_state
+from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
+from bottomless_server.ingest.producers.producers import Appended, New, decide
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import (
     SEQUENCE_MAX,
     FromProducer,
     Promise,
     WithKey,
     hash_of,
 )
-from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
 
 BOUNDS = TrackingBounds(producer_count_max=4, append_count_max=5, key_count_max=4, keep_ms=1_000)
 HIGHWATER, TRANSACTION = AppendMode.HIGHWATER, AppendMode.TRANSACTION

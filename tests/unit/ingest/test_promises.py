@@ -4,7 +4,8 @@ import pytest
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.core.promises import (
+from bottomless_server.ingest.front.forms import read_form
+from bottomless_server.ingest.records.promises import (
     NOTHING,
     SEQUENCE_MAX,
     FromProducer,
@@ -13,8 +14,7 @@ from bottomless_server.ingest.core.promises import (
     hash_of,
     read_promise,
 )
-from bottomless_server.ingest.forms import read_form
-from bottomless_server.runtime.identity.principal import Principal, note_principal
+from bottomless_server.runtime.base.principal import Principal, note_principal
 
 
 def promise(**headers: str) -> Promise:

@@ -23,12 +23,12 @@ from bottomless.formats.segment import (
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless.model.segment import Checkpoint
-from bottomless_server.ingest.core.batcher import seal_round
-from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.file_calls import RealFileCalls
-from bottomless_server.ingest.layout import CHECKPOINT_NAME, index_path, segment_path
-from bottomless_server.ingest.recovery import Recovered, recover
-from bottomless_server.ingest.segments import RollBounds, SegmentLog
+from bottomless_server.ingest.log.core.batcher import seal_round
+from bottomless_server.ingest.log.layout import CHECKPOINT_NAME, index_path, segment_path
+from bottomless_server.ingest.log.recovery import Recovered, recover
+from bottomless_server.ingest.log.segments import RollBounds, SegmentLog
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.file_calls import RealFileCalls
 from unit.ingest.house import STREAM, RecordedFiles
 
 ROLL = RollBounds(size_max=100_000, age_ms_max=10**9, chunk_count_max=4)

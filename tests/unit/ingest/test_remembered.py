@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.core.batcher import seal_round
-from bottomless_server.ingest.core.intake import Append
-from bottomless_server.ingest.core.places import Places
-from bottomless_server.ingest.core.producers import Appended
-from bottomless_server.ingest.core.promises import FromProducer, Promise, WithKey, hash_of
-from bottomless_server.ingest.core.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.line import Line
+from bottomless_server.ingest.local.line import Line
+from bottomless_server.ingest.log.core.batcher import seal_round
+from bottomless_server.ingest.producers.places import Places
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import FromProducer, Promise, WithKey, hash_of
 from unit.ingest.test_line import SIZE_MAX, an_append
 
 KEEP_MS = 1_000

@@ -12,9 +12,9 @@ from support.asgi import scope_of
 
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.core.admission import Admission
-from bottomless_server.ingest.room import Body
 from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.room import Body
 from unit.ingest.house import ROUTE, STREAM, House, eventually, problem
 from unit.ingest.test_staged import commit, stage
 

@@ -17,14 +17,14 @@ from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless.model.rows import Rows
-from bottomless_server.ingest import staged as staged_module
-from bottomless_server.ingest import turns
 from bottomless_server.ingest.app import IngestService
-from bottomless_server.ingest.appender import Appender
-from bottomless_server.ingest.core import commit_parts
-from bottomless_server.ingest.core.promises import FromProducer, Promise
-from bottomless_server.ingest.core.staged import Plan
-from bottomless_server.ingest.staged import StagedBatches
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.producers import commit_parts
+from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.records.promises import FromProducer, Promise
+from bottomless_server.ingest.staged import batches as staged_module
+from bottomless_server.ingest.staged import turns
+from bottomless_server.ingest.staged.batches import StagedBatches
 from unit.ingest.house import (
     FULL_NAME,
     NAME,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.formats.sealed_json import seal
-from bottomless_server.ingest.core.staged import (
+from bottomless_server.ingest.producers.commit_plan import (
     Plan,
     StagedBatch,
     decode_plan,

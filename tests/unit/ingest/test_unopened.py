@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from bottomless.coordination.base import CoordinationUnavailable
 from bottomless.model.stream import StreamState
-from bottomless_server.ingest import streams as streams_module
-from bottomless_server.ingest.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
-from bottomless_server.ingest.streams import OwnedStreams
+from bottomless_server.coordination.base import CoordinationUnavailable
+from bottomless_server.ingest.local import streams as streams_module
+from bottomless_server.ingest.local.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
+from bottomless_server.ingest.local.streams import OwnedStreams
 from unit.ingest.house import STREAM, House, broken_disk, eventually, problem
 
 COMMITS = "/internal/v1/commits"

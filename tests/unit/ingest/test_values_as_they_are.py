@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bottomless_server.ingest.core.json_pointer import MISSING, follow, parse_pointer
+from bottomless_server.ingest.records.json_pointer import MISSING, follow, parse_pointer
 from unit.ingest.house import ROUTE, House, problem
 
 LINES = {"content-type": "application/x-ndjson"}

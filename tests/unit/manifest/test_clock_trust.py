@@ -17,14 +17,10 @@ from support.manifest import STREAM, World, from_the_first_start
 from unit.manifest.test_condemning import fragments_left, hold, stored
 from unit.manifest.test_edits import HOUR, configure, tens
 
-from bottomless.coordination.base import Changes, CoordinationUnavailable, Due
 from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_config
-from bottomless.stores.operations import OPERATIONS_KEY, Operation
-from bottomless.stores.streams import DELETES_KEY
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.condemning import give_back, renew
-from bottomless_server.manifest.core.clock_trust import (
+from bottomless_server.coordination.base import Changes, CoordinationUnavailable, Due
+from bottomless_server.manifest.common.core.clock_trust import (
     SETTLE_MS,
     SKEW_MS_MAX,
     STAND_MS,
@@ -33,17 +29,21 @@ from bottomless_server.manifest.core.clock_trust import (
     Known,
     Others,
 )
-from bottomless_server.manifest.core.verdict import Verdict
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.far_times import FarTimes
-from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments, register_gc
-from bottomless_server.manifest.garbage_timer import GarbageTimer
-from bottomless_server.manifest.mutator import Mutators
-from bottomless_server.manifest.operations import Operations
-from bottomless_server.manifest.retention import evaluate, trim
-from bottomless_server.manifest.retention_timer import LEASE_KEY, RetentionTimer
-from bottomless_server.manifest.sessions import begin, intend
-from bottomless_server.manifest.trusted_time import elapsed_ms
+from bottomless_server.manifest.common.trusted_time import elapsed_ms
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery.far_times import FarTimes
+from bottomless_server.manifest.removal.condemning import give_back, renew
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments, register_gc
+from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
+from bottomless_server.manifest.removal.retention import evaluate, trim
+from bottomless_server.manifest.removal.retention_timer import LEASE_KEY, RetentionTimer
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.stores.operations import OPERATIONS_KEY, Operation
+from bottomless_server.stores.streams import DELETES_KEY
 
 MINUTE = 60_000
 DAY = 24 * HOUR

@@ -7,11 +7,11 @@ from support.manifest import STREAM, Fault, World, a_fragment
 
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
-from bottomless.stores.streams import DELETES_KEY
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.core.events import Why
-from bottomless_server.manifest.resolver import load_root, root_object_key
-from bottomless_server.manifest.sessions import begin
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.events import Why
+from bottomless_server.manifest.tree.resolver import load_root, root_object_key
+from bottomless_server.manifest.tree.sessions import begin
+from bottomless_server.stores.streams import DELETES_KEY
 
 
 async def queued(world: World) -> dict[str, int]:

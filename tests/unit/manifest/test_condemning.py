@@ -11,12 +11,12 @@ from unit.manifest.test_edits import HOUR
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease
-from bottomless.stores.streams import DELETES_KEY
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.condemning import condemn, give_back, grant, renew
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import intend
+from bottomless_server.manifest.removal.condemning import condemn, give_back, grant, renew
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.sessions import intend
+from bottomless_server.stores.streams import DELETES_KEY
 
 
 async def stored(world: World, count: int) -> tuple[Committer, list[FragmentInfo]]:

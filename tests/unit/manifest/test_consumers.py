@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.manifest import STREAM, Crash, Fault, World, a_record
 from support.object_keys import consumers_key
 
-from bottomless.coordination.base import Changes, CoordinationUnknown
 from bottomless.errors import Code, InvalidRequest, NotFound, Unavailable, WrongOffset
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot, encode_snapshot
@@ -17,25 +16,26 @@ from bottomless.formats.stream_record import encode_record
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
-from bottomless.stores import consumers
-from bottomless.stores.consumers import (
-    SNAPSHOTS_KEY,
-    ConsumerOffsets,
-    Listed,
-    SnapshotPointer,
-)
-from bottomless.stores.operations import Operation
-from bottomless.stores.streams import DELETES_KEY, stream_key
-from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
-from bottomless_server.manifest.core.consumers import (
+from bottomless_server.coordination.base import Changes, CoordinationUnknown
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.consumers.core.consumers import (
     Commit,
     check_committed,
     commit,
     describe_offset,
     offset_etag,
 )
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
+from bottomless_server.stores import consumers
+from bottomless_server.stores.consumers import (
+    SNAPSHOTS_KEY,
+    ConsumerOffsets,
+    Listed,
+    SnapshotPointer,
+)
+from bottomless_server.stores.operations import Operation
+from bottomless_server.stores.streams import DELETES_KEY, stream_key
 
 HOUR = 3_600_000
 BILLING = Reference("billing")

@@ -3,8 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless.coordination.base import Due
-from bottomless_server.manifest.core.delete_page import PUT_OFF_MS_MAX, fair_page, put_off_until
+from bottomless_server.coordination.base import Due
+from bottomless_server.manifest.common.core.delete_page import (
+    PUT_OFF_MS_MAX,
+    fair_page,
+    put_off_until,
+)
 
 
 def dues(owners: str) -> list[Due]:

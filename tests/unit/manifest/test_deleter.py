@@ -3,15 +3,15 @@
 from support.manifest import STREAM, World, a_record, damage_a_neighbour
 from support.object_keys import fragment_key
 
-from bottomless.coordination.base import Changes
 from bottomless.formats import keys as keys_of_tenants
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import StreamId, StreamName, Uid
-from bottomless.stores.streams import DELETES_KEY, delete_later
-from bottomless_server.manifest.core.delete_page import PUT_OFF_MS_MAX
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.resolver import root_object_key
-from bottomless_server.manifest.sessions import abandon, intend
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.common.core.delete_page import PUT_OFF_MS_MAX
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.tree.resolver import root_object_key
+from bottomless_server.manifest.tree.sessions import abandon, intend
+from bottomless_server.stores.streams import DELETES_KEY, delete_later
 
 HOUR = 3_600_000
 FIRST_MS = 30_000

@@ -9,8 +9,6 @@ import pytest
 from support.manifest import OWNER, Fault, World, a_fragment
 from support.object_keys import fragment_key, registry_key
 
-from bottomless.coordination.base import Changes
-from bottomless.drives.local import LocalDrive
 from bottomless.errors import Code, Fenced, NotFound, Unavailable, WrongOffset
 from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import decode_registry
@@ -26,17 +24,19 @@ from bottomless.model.names import (
     Uid,
 )
 from bottomless.model.stream import EpochStart, Lease, StreamRecord, StreamState
-from bottomless.stores.consumers import ConsumerOffsets
-from bottomless.stores.operations import Operation, OperationState
-from bottomless.stores.streams import STREAMS_KEY, name_key, node_key
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.deletion import Deletions
-from bottomless_server.manifest.failing_deletes import note_stream
-from bottomless_server.manifest.mutator import Mutators
-from bottomless_server.manifest.operations import Operations
-from bottomless_server.manifest.registry import Registry
-from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.coordination.base import Changes
+from bottomless_server.drives.local import LocalDrive
+from bottomless_server.manifest.common.failing_deletes import note_stream
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.operations import Operation, OperationState
+from bottomless_server.stores.streams import STREAMS_KEY, name_key, node_key
 
 NAME = FullName(TENANT_DEFAULT, StreamName("orders"))
 HOME = NodeId("1" * 32)

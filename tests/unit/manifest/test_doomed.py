@@ -5,7 +5,7 @@ from support.manifest import STREAM
 from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
 from bottomless.model.names import Uid
-from bottomless_server.manifest.core.doomed import OffsetRange, parse_doomed
+from bottomless_server.manifest.tree.core.doomed import OffsetRange, parse_doomed
 
 UID = Uid("f" * 32)
 

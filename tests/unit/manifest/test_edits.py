@@ -12,11 +12,11 @@ from bottomless.model.config import parse_config
 from bottomless.model.manifest import EntryKind, GapReason
 from bottomless.model.names import NodeId
 from bottomless.model.stream import EpochStart, StreamRecord
-from bottomless.stores.streams import node_key
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.core.doomed import parse_doomed
-from bottomless_server.manifest.retention import evaluate, preview, records_lost, trim
-from bottomless_server.manifest.takeover import take_over
+from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.removal.retention import evaluate, preview, records_lost, trim
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.doomed import parse_doomed
+from bottomless_server.stores.streams import node_key
 
 HOUR = 3_600_000
 

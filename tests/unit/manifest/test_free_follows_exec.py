@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from support.manifest import STREAM, Fault, KnownOwners, World
 
-from bottomless.coordination.base import Change, Changes, Room
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId
-from bottomless.stores.streams import stream_key
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.mutator import Mutators
+from bottomless_server.coordination.base import Change, Changes, Room
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.stores.streams import stream_key
 
 
 class SuspiciousOwners(KnownOwners):

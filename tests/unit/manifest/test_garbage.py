@@ -7,22 +7,22 @@ import pytest
 from support.manifest import STREAM, Fault, World, a_record
 from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
-from bottomless.coordination.base import Changes, Due
 from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.consumers import ConsumerOffsets, SnapshotPointer
-from bottomless.stores.streams import DELETES_KEY, delete_later
-from bottomless_server.manifest import garbage
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.garbage import GC, gc_arguments, register_gc
-from bottomless_server.manifest.garbage_timer import GarbageTimer
-from bottomless_server.manifest.operations import Operations
-from bottomless_server.manifest.orphans import orphans_of
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import abandon, intend
+from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.removal import garbage
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.garbage import GC, gc_arguments, register_gc
+from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
+from bottomless_server.manifest.removal.orphans import orphans_of
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.sessions import abandon, intend
+from bottomless_server.stores.consumers import ConsumerOffsets, SnapshotPointer
+from bottomless_server.stores.streams import DELETES_KEY, delete_later
 
 HOUR = 3_600_000
 STRAY = Uid("f" * 32)
@@ -435,7 +435,7 @@ async def test_a_queue_too_long_to_look_at_keeps_what_is_below_the_floor(
     await sweep(world)
     await put(world, fragment_key(STREAM, 0, STRAY))
     world.coordination.write(Changes(queued=[Due(DELETES_KEY, b"x", 10**12)]))
-    monkeypatch.setattr("bottomless_server.manifest.orphans._QUEUE_COUNT_MAX", 1)
+    monkeypatch.setattr("bottomless_server.manifest.removal.orphans._QUEUE_COUNT_MAX", 1)
 
     assert (await collect(world))["orphan_count"] == 0
 

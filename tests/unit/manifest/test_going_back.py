@@ -13,9 +13,9 @@ from unit.manifest.test_manifest_api import running
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.names import NodeId
-from bottomless_server.manifest import committer as committers
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.going_back import has_gone_back
+from bottomless_server.manifest.tree import committer as committers
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.going_back import has_gone_back
 
 OTHER = NodeId(NODE[::-1])
 

@@ -3,14 +3,14 @@
 import pytest
 
 from bottomless.errors import Code, Denied, InvalidRequest
-from bottomless_server.manifest.core.granting import (
+from bottomless_server.manifest.keys.core.granting import (
     check_granting,
     check_scopes,
     covers,
     is_operator,
     tenant_for,
 )
-from bottomless_server.runtime.identity.principal import LOCAL, Principal
+from bottomless_server.runtime.base.principal import LOCAL, Principal
 
 
 @pytest.mark.parametrize(

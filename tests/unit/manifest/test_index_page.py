@@ -10,8 +10,8 @@ import pytest
 from support.asgi import client_of
 from support.documents import PUBLIC, bundled
 
-from bottomless_server.manifest.index_page import add_index_routes
-from bottomless_server.runtime.http import create_api, wrap
+from bottomless_server.manifest.front.index_page import add_index_routes
+from bottomless_server.runtime.http.app import create_api, wrap
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 

@@ -6,7 +6,7 @@ from support.manifest import Uids, a_fragment, a_record
 
 from bottomless.model.manifest import Node
 from bottomless.model.stream import EpochStart, Intent, StreamRecord
-from bottomless_server.manifest.core.events import (
+from bottomless_server.manifest.tree.core.events import (
     Action,
     Event,
     Failed,
@@ -21,9 +21,9 @@ from bottomless_server.manifest.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.core.keeper import Bounds, Keeper
-from bottomless_server.manifest.core.publication import publish_in
-from bottomless_server.manifest.resolver import empty_root
+from bottomless_server.manifest.tree.core.keeper import Bounds, Keeper
+from bottomless_server.manifest.tree.core.publication import publish_in
+from bottomless_server.manifest.tree.resolver import empty_root
 
 BOUNDS = Bounds(fanout=2, debounce_ms=50, debounce_count=4, held_count_max=6)
 

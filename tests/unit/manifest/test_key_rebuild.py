@@ -19,13 +19,13 @@ from bottomless.formats.api_key import KeyObject, encode_key_object
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import API_KEYS_PREFIX, ApiKeyKey, api_key_key
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, revoked
-from bottomless.stores.generation import check_generation, raise_generation
-from bottomless.stores.keys import TIDY_KEY
-from bottomless_server.manifest.core.key_salvage import Found, salvage_key
-from bottomless_server.manifest.key_rebuild import discard_keys, restore_keys
-from bottomless_server.manifest.key_reconciling import RECONCILE_MS, reconcile_keys
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import Issued, Keys
+from bottomless_server.manifest.keys.core.key_salvage import Found, salvage_key
+from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
+from bottomless_server.manifest.keys.key_reconciling import RECONCILE_MS, reconcile_keys
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import Issued, Keys
+from bottomless_server.stores.generation import check_generation, raise_generation
+from bottomless_server.stores.keys import TIDY_KEY
 
 DEAD = revoked(API_KEY, 5)
 

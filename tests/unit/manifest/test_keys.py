@@ -12,9 +12,9 @@ from bottomless.formats.api_key import KeyObject, decode_key_object, encode_key_
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import API_KEYS_PREFIX, api_key_key, parse_api_key_key
 from bottomless.model.api_key import ApiKey, KeyId, KeyState
-from bottomless.stores.keys import TIDY_KEY, UNSAVED_KEY
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import CREATION_MS, Keys, _Overtaken
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import CREATION_MS, Keys, _Overtaken
+from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY
 
 
 async def objects_of(world: World) -> list[tuple[int, int]]:

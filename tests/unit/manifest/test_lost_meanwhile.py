@@ -16,8 +16,8 @@ from unit.manifest.test_consumers import snapshots_of, store
 from unit.manifest.test_manifest_api import Service, running
 
 from bottomless.errors import Unavailable
-from bottomless.stores.generation import check_generation
-from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.stores.generation import check_generation
 
 REQUESTS: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/streams/orders/consumers/billing/offset", {"next_offset": 0}),

@@ -18,9 +18,9 @@ from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.manifest.discovery_routes import describe_limits
+from bottomless_server.manifest.front.discovery_routes import describe_limits
 from bottomless_server.manifest.settings import ManifestSettings
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.http.app import wrap
 
 
 class Service:

@@ -10,16 +10,16 @@ from bottomless.errors import Fenced
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind
 from bottomless.model.stream import EpochStart, StreamRecord
-from bottomless.stores.streams import DELETES_KEY
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.core import publication
-from bottomless_server.manifest.core.events import Why
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.lookup import path_to
-from bottomless_server.manifest.resolver import load_root
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import begin, intend
-from bottomless_server.manifest.takeover import take_over
+from bottomless_server.manifest.common.lookup import path_to
+from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core import publication
+from bottomless_server.manifest.tree.core.events import Why
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.stores.streams import DELETES_KEY
 
 HOUR = 3_600_000
 

@@ -6,8 +6,8 @@ import pytest
 from support.manifest import STREAM, World
 
 from bottomless.errors import Overloaded
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.mutator import MAILBOX_COUNT_MAX, Mutators
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.mutator import MAILBOX_COUNT_MAX, Mutators
 
 
 async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from support.manifest import World
 
-from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
-from bottomless.stores.operations import (
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
     OperationState,
@@ -18,8 +20,6 @@ from bottomless.stores.operations import (
     operation_key,
     operation_lease_key,
 )
-from bottomless_server.manifest.context import Context
-from bottomless_server.manifest.operations import Again, Done, Operations
 
 HOUR = 3_600_000
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.manifest import World
 
 from bottomless.errors import InvalidRequest
-from bottomless_server.manifest.core.page_token import decode_page_token, encode_page_token
-from bottomless_server.manifest.paging import Paging
+from bottomless_server.manifest.common.core.page_token import decode_page_token, encode_page_token
+from bottomless_server.manifest.common.paging import Paging
 
 SECRET = b"s" * 32
 SCOPE = ("streams", "default", "active", "a")

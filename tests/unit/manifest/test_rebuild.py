@@ -18,26 +18,26 @@ from support.rebuilding import (
     rebuild,
 )
 
-from bottomless.coordination.base import Changes
 from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
 from bottomless.formats.manifest import encode_node
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
 from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_epoch
-from bottomless.stores.consumers import ConsumerOffsets, restored
-from bottomless.stores.generation import check_generation, is_regressed, raise_generation
-from bottomless.stores.operations import OPERATIONS_KEY, OperationStore
-from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.condemning import grant
-from bottomless_server.manifest.core.salvage import RESERVED_COUNT, VERSION_STEP
-from bottomless_server.manifest.deleter import Deleter
-from bottomless_server.manifest.operations import Again, Operations
-from bottomless_server.manifest.rebuild import Rebuild
-from bottomless_server.manifest.resolver import load_root
-from bottomless_server.manifest.retention import trim
-from bottomless_server.manifest.sessions import begin, intend
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.operations.operations import Again, Operations
+from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.manifest.removal.condemning import grant
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.salvage import RESERVED_COUNT, VERSION_STEP
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.node.core.ownership import LocalView, claim, reserve
+from bottomless_server.stores.consumers import ConsumerOffsets, restored
+from bottomless_server.stores.generation import check_generation, is_regressed, raise_generation
+from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 OFFSET = StoredOffset(Reference("billing"), 6, 1_000, 1)

@@ -12,9 +12,9 @@ from support.rebuilding import a_world, doomed, firsts, publish, put, rebuild
 
 from bottomless.model.manifest import EntryKind, no_entries
 from bottomless.model.names import uid_from_bytes
-from bottomless_server.manifest import root_search
-from bottomless_server.manifest.core.salvage import Seen
-from bottomless_server.manifest.resolver import load_root, root_object_key
+from bottomless_server.manifest.recovery import root_search
+from bottomless_server.manifest.tree.core.salvage import Seen
+from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 
 FIRSTS = [0, 10, 20, 30, 40, 50]
 

@@ -7,17 +7,17 @@ import pytest
 from support.manifest import Fault, World, a_record
 from support.object_keys import registry_key
 
-from bottomless.coordination.base import Change, Changes, CoordinationUnknown, Room
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.errors import Code, Overloaded, Unavailable, WrongOffset
 from bottomless.formats.stream_record import decode_registry, encode_record
 from bottomless.model.config import StreamConfig, parse_config
 from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.stores.streams import DELETES_KEY, GENERATION_KEY, STREAMS_KEY, Streams
-from bottomless_server.manifest.core.preconditions import require_match
-from bottomless_server.manifest.registry import Registry
-from bottomless_server.manifest.view import etag
+from bottomless_server.coordination.base import Change, Changes, CoordinationUnknown, Room
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.registry.view import etag
+from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY, STREAMS_KEY, Streams
 
 NAME = FullName(TENANT_DEFAULT, StreamName("orders"))
 WEEK = parse_config({"retention": {"max_age": "7D"}})

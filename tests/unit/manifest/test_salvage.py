@@ -5,7 +5,7 @@ from support.manifest import a_fragment, a_record
 from bottomless.formats.keys import RootKey
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import NOBODY, check_record
-from bottomless_server.manifest.core.salvage import (
+from bottomless_server.manifest.tree.core.salvage import (
     End,
     equals,
     rank_roots,

@@ -17,16 +17,16 @@ from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import EpochStart, gap_due
-from bottomless.stores.generation import check_generation
-from bottomless.stores.streams import node_key
-from bottomless.tree.append import append_entries
-from bottomless_server.ingest.core.ownership import LocalView, claim, reserve
-from bottomless_server.manifest.committer import Committer
-from bottomless_server.manifest.core.takeovers import fence
-from bottomless_server.manifest.mutator import Mutators
-from bottomless_server.manifest.resolver import load_root
-from bottomless_server.manifest.sessions import begin, intend
-from bottomless_server.manifest.takeover import take_over
+from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.takeovers import fence
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.sessions import begin, intend
+from bottomless_server.node.core.ownership import LocalView, claim, reserve
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.streams import node_key
+from bottomless_server.tree.append import append_entries
 
 OTHER_NODE = NodeId("f" * 32)
 

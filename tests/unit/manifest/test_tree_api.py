@@ -8,9 +8,9 @@ import pytest
 from support.asgi import client_of
 from support.manifest import STREAM, World
 
-from bottomless_server.manifest import tree_routes
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.manifest.retention import trim
+from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.streams import tree_routes
 
 PATH = "/v1/streams/orders/manifest"
 

@@ -24,18 +24,18 @@ from unit.manifest.test_garbage import collect
 from unit.manifest.test_manifest_api import Service, running
 from unit.manifest.test_operations import House, work
 
-from bottomless.coordination.base import Changes
 from bottomless.model.api_key import KeyId
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, StreamName, Uid
-from bottomless.stores.consumers import ConsumerOffsets, consumer_key
-from bottomless.stores.generation import check_generation
-from bottomless.stores.keys import key_key
-from bottomless.stores.operations import OPERATIONS_KEY, operation_key
-from bottomless_server.manifest.consumer_snapshots import ConsumerSnapshots
-from bottomless_server.manifest.key_upkeep import KeyUpkeep
-from bottomless_server.manifest.keys import Keys
-from bottomless_server.manifest.registry import Registry
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.stores.consumers import ConsumerOffsets, consumer_key
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.keys import key_key
+from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 
 
 async def test_a_list_names_what_it_cannot_read_beside_its_items() -> None:

@@ -19,7 +19,7 @@ from bottomless.model.names import (
     uid_bytes,
     uid_from_bytes,
 )
-from bottomless.stores.streams import name_key
+from bottomless_server.stores.streams import name_key
 
 
 @pytest.mark.parametrize(

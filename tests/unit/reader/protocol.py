@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bottomless.errors import Code, NotFound, OffsetGone, Unavailable
 from bottomless.model.names import StreamId
 from bottomless.model.stream import RootPointer
-from bottomless_server.runtime.peers import PeerAnswer, PeerBytes
+from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
 
 if TYPE_CHECKING:
     from unit.reader.world import LocalChunk, World

@@ -20,7 +20,7 @@ from bottomless.model.record import Columns
 from bottomless_server.reader.core.page import Rows, as_table
 from bottomless_server.reader.core.rendering import as_arrow_stream
 from bottomless_server.reader.page_query import CHUNKS
-from bottomless_server.runtime.gathered import GATHERS, Gathered
+from bottomless_server.runtime.listener.gathered import GATHERS, Gathered
 
 BLOCK: Final = 64 * KIB
 VALUE: Final = bytes(100)

@@ -12,11 +12,11 @@ from support.s3 import CREDENTIALS
 from unit.reader.protocol import STREAM_ID
 from unit.reader.world import WatchedDrive, World
 
-from bottomless.drives.s3 import S3Drive
-from bottomless.drives.s3_client import S3Options
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import decode_index
 from bottomless.model.offset_spec import parse_timestamp
+from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_client import S3Options
 from bottomless_server.reader.presigned import YIELD_COUNT, PresignedUrls
 
 

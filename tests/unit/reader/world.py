@@ -15,7 +15,6 @@ import pyarrow as pa
 from support.object_keys import fragment_key, group_key, root_key
 from unit.reader.protocol import OWNER, STREAM_ID, Manifest, Owners
 
-from bottomless.drives.memory import MemoryDrive
 from bottomless.formats.batch import FIELDS, encode_frame
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import seal_chunk
@@ -34,11 +33,12 @@ from bottomless.model.manifest import (
 from bottomless.model.names import Uid
 from bottomless.model.record import Columns, Content
 from bottomless.model.stream import RootPointer
-from bottomless.stores.nodes import store_node
-from bottomless.tree.append import append_entries
-from bottomless.tree.rebalance import SealedNode, rebalance
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.reader.app import ReaderService, create_service
 from bottomless_server.reader.settings import ReaderSettings
+from bottomless_server.stores.nodes import store_node
+from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.rebalance import SealedNode, rebalance
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -6,7 +6,7 @@ import pytest
 from support.server import AllInOne
 
 from bottomless_server.allinone import locked
-from bottomless_server.runtime.cannot_start import CannotStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
 
 
 def test_a_directory_belongs_to_one_process(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message
 from support.asgi import client_of, on_tcp, scope_of
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless_server.runtime.http import (
+from bottomless_server.runtime.http.app import (
     ClientGone,
     content_encoding,
     content_type,

@@ -13,8 +13,8 @@ import pytest
 
 from bottomless.errors import Unavailable
 from bottomless.model.limits import MIB
-from bottomless_server.runtime import bulk
-from bottomless_server.runtime.peers import Peer
+from bottomless_server.runtime.peers import bulk
+from bottomless_server.runtime.peers.peers import Peer
 
 BODY: Final = bytes(range(256)) * (4 * MIB // 256)
 OK: Final = b"HTTP/1.1 200 OK\r\n"

@@ -4,8 +4,8 @@ from typing import Any
 
 from support.asgi import client_of
 
-from bottomless_server.runtime.contract import describe
-from bottomless_server.runtime.http import create_api, wrap
+from bottomless_server.runtime.http.app import create_api, wrap
+from bottomless_server.runtime.http.contract import describe
 
 
 async def told(*paths: str) -> dict[str, Any]:

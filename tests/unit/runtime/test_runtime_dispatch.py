@@ -9,8 +9,8 @@ from support.asgi import client_of
 
 from bottomless.errors import NotFound
 from bottomless_server.allinone import route
-from bottomless_server.runtime.dispatch import Dispatcher
-from bottomless_server.runtime.http import create_api, json_response, read_body, wrap
+from bottomless_server.runtime.http.app import create_api, json_response, read_body, wrap
+from bottomless_server.runtime.http.dispatch import Dispatcher
 
 
 def a_writer() -> ASGIApp:

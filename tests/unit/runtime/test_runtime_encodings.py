@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless_server.runtime.encodings import ENCODINGS, GZIP_MEMBER_COUNT_MAX, decode_body
+from bottomless_server.runtime.http.encodings import ENCODINGS, GZIP_MEMBER_COUNT_MAX, decode_body
 
 MIB = 1024 * 1024
 TEXT = b"stream " * 10_000

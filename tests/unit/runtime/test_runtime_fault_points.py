@@ -10,8 +10,8 @@ from support.asgi import client_of
 from support.manifest import World
 
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.runtime.fault_points import POINTS, FaultAction, arm, disarm_all, reach
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.base.fault_points import POINTS, FaultAction, arm, disarm_all, reach
+from bottomless_server.runtime.http.app import wrap
 
 SERVICES = Path(__file__).parents[3] / "services"
 POINT = "manifest.publish.before-exec"

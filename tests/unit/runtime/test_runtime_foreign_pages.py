@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 from support.asgi import client_of, listening
 
-from bottomless_server.runtime.foreign_pages import Hosts, without_foreign_pages
-from bottomless_server.runtime.front import Front
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.foreign_pages import Hosts, without_foreign_pages
+from bottomless_server.runtime.process.front import Front
 
 HERE: Final = [
     "127.0.0.1",

@@ -9,19 +9,19 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from support.asgi import client_of, scope_of
 
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.drives.base import ObjectMissing, Presigning
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import NotFound
 from bottomless.formats.checks import crc32c
-from bottomless_server.runtime.descriptors import connection_count_max
-from bottomless_server.runtime.front import Front
-from bottomless_server.runtime.http import request_id_of
-from bottomless_server.runtime.measured_parts import MeasuredCoordination, measured_drive
-from bottomless_server.runtime.metrics import Metrics
-from bottomless_server.runtime.route_templates import OTHER, RouteTemplates
-from bottomless_server.runtime.settings import CommonSettings
-from bottomless_server.runtime.tracing import Requests, name_request, passed_on, trace_of
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.app import request_id_of
+from bottomless_server.runtime.http.route_templates import OTHER, RouteTemplates
+from bottomless_server.runtime.http.tracing import Requests, name_request, passed_on, trace_of
+from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.metrics import Metrics
+from bottomless_server.runtime.process.descriptors import connection_count_max
+from bottomless_server.runtime.process.front import Front
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -125,7 +125,7 @@ async def test_what_is_done_for_a_request_says_so_until_it_is_answered() -> None
 
 def test_the_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
     program = (
-        "import resource as r; from bottomless_server.runtime.descriptors import *\n"
+        "import resource as r; from bottomless_server.runtime.process.descriptors import *\n"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
         "said = raise_descriptor_limit()\n"
         "assert said > 256 and r.getrlimit(r.RLIMIT_NOFILE)[0] == said\n"

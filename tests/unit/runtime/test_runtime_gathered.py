@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from support.asgi import client_of, listening
 
 from bottomless.model.limits import MIB
-from bottomless_server.runtime.gathered import GatheredResponse, Piece
+from bottomless_server.runtime.listener.gathered import GatheredResponse, Piece
 
 PIECES: Final[list[Piece]] = [
     b"head",

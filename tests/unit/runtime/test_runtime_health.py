@@ -6,8 +6,8 @@ import structlog
 from starlette.types import ASGIApp
 from support.asgi import client_of
 
-from bottomless_server.runtime.health import Health
-from bottomless_server.runtime.http import create_api, wrap
+from bottomless_server.runtime.http.app import create_api, wrap
+from bottomless_server.runtime.http.health import Health
 
 
 class Sick:

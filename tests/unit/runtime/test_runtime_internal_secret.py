@@ -10,12 +10,12 @@ from starlette.types import Receive, Scope, Send
 from support.asgi import client_of, on_socket, on_tcp, scope_of
 
 from bottomless.errors import Code, Outcome, Unavailable
-from bottomless_server.ingest.forwarding import Forwarding
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.front import Front
-from bottomless_server.runtime.internal_secret import asking, secret_to_send, secrets_of
-from bottomless_server.runtime.peers import Peer
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.node.forwarding import Forwarding
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.peers.internal_secret import asking, secret_to_send, secrets_of
+from bottomless_server.runtime.peers.peers import Peer
+from bottomless_server.runtime.process.front import Front
 
 OLD: Final = "old-0123456789abcdefghijklmnopqr"
 NEW: Final = "new-0123456789abcdefghijklmnopqr"

@@ -9,12 +9,12 @@ import pytest
 from support.asgi import on_tcp
 
 from bottomless.drives.base import Location
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.connections import HttpBounds
-from bottomless_server.runtime.http import create_api, wrap
-from bottomless_server.runtime.listeners import bind_tcp, internal_url, socket_path
-from bottomless_server.runtime.parts import open_coordination, open_drive
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.app import create_api, wrap
+from bottomless_server.runtime.listener.connections import HttpBounds
+from bottomless_server.runtime.listener.listeners import bind_tcp, internal_url, socket_path
+from bottomless_server.runtime.process.parts import open_coordination, open_drive
 
 HEAD_SIZE_MAX = HttpBounds().head_bytes_max
 

@@ -12,8 +12,14 @@ from support.asgi import on_socket, on_tcp
 
 from bottomless.client.problems import CLASSES
 from bottomless.errors import Code, Fault, Outcome, StoreError, Unavailable
-from bottomless_server.runtime.http import create_api, json_response, parse_json, read_body, wrap
-from bottomless_server.runtime.peers import Peer, Peers
+from bottomless_server.runtime.http.app import (
+    create_api,
+    json_response,
+    parse_json,
+    read_body,
+    wrap,
+)
+from bottomless_server.runtime.peers.peers import Peer, Peers
 
 
 def an_app() -> ASGIApp:

@@ -13,14 +13,14 @@ from starlette.types import Receive, Scope, Send
 from support.asgi import listening
 from unit.runtime.test_runtime_protocol import GET, QUICK, App, as_served, connected
 
-from bottomless_server.runtime.http import wrap
-from bottomless_server.runtime.listeners import Listener
-from bottomless_server.runtime.pipelining import (
+from bottomless_server.runtime.http.app import wrap
+from bottomless_server.runtime.listener.listeners import Listener
+from bottomless_server.runtime.listener.pipelining import (
     PIPELINE_COUNT_MAX,
     PIPELINE_PIECE_SIZE,
     piece_size,
 )
-from bottomless_server.runtime.protocol import BoundedProtocol
+from bottomless_server.runtime.listener.protocol import BoundedProtocol
 
 WAIT = b"GET /wait HTTP/1.1\r\nHost: x\r\n\r\n"
 LONG = 3_600

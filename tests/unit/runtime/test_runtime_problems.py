@@ -24,8 +24,8 @@ from bottomless.errors import (
     Overloaded,
     Unavailable,
 )
-from bottomless_server.runtime import http
-from bottomless_server.runtime.http import (
+from bottomless_server.runtime.http import app as http
+from bottomless_server.runtime.http.app import (
     PROBLEM_TYPE,
     STATUS,
     create_api,

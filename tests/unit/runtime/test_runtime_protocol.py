@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 from support.asgi import listening
 
 from bottomless.model.limits import KIB, MIB
-from bottomless_server.runtime.connections import HttpBounds
-from bottomless_server.runtime.http import ClientGone, read_body, wrap
-from bottomless_server.runtime.listeners import Listener
-from bottomless_server.runtime.pipelining import PIPELINE_COUNT_MAX, PIPELINE_PIECE_SIZE
-from bottomless_server.runtime.protocol import LINGER_BYTES, BoundedProtocol
+from bottomless_server.runtime.http.app import ClientGone, read_body, wrap
+from bottomless_server.runtime.listener.connections import HttpBounds
+from bottomless_server.runtime.listener.listeners import Listener
+from bottomless_server.runtime.listener.pipelining import PIPELINE_COUNT_MAX, PIPELINE_PIECE_SIZE
+from bottomless_server.runtime.listener.protocol import LINGER_BYTES, BoundedProtocol
 
 P = ParamSpec("P")
 

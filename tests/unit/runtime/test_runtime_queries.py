@@ -6,7 +6,7 @@ import pytest
 from support.asgi import scope_of
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless_server.runtime.http import boolean, choice, integer, parse_query, text
+from bottomless_server.runtime.http.app import boolean, choice, integer, parse_query, text
 
 PARSERS = {
     "limit": integer(1, 100),

@@ -13,15 +13,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of
 
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX, MIB
-from bottomless_server.runtime.http import create_api, read_body, wrap
-from bottomless_server.runtime.identity.principal import Principal, note_principal
-from bottomless_server.runtime.rate_limits import (
+from bottomless_server.runtime.base.principal import Principal, note_principal
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.app import create_api, read_body, wrap
+from bottomless_server.runtime.process.rate_limits import (
     Policy,
     RateLimits,
     policies_of,
     seconds_until_room,
 )
-from bottomless_server.runtime.settings import CommonSettings
 
 AGES = 10**7
 """A window of which no test sees the end."""

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from bottomless_server import settings_check
-from bottomless_server.runtime.cannot_start import CannotStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.settings_check import SETTINGS, check_settings, known_variables
 
 ROOT: Final = Path(__file__).parents[3]

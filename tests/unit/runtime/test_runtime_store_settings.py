@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from bottomless.drives.s3_client import MIB, S3Options
-from bottomless_server.runtime.settings import CommonSettings
-from bottomless_server.runtime.store_url import parse_s3_url
+from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.process.store_url import parse_s3_url
 
 
 def test_what_nobody_sets_is_as_the_drive_has_it() -> None:

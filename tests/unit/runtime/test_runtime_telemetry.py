@@ -6,7 +6,7 @@ import sys
 
 PROGRAM = """
 import logging, structlog
-from bottomless_server.runtime.telemetry import configure_logs
+from bottomless_server.runtime.observe.telemetry import configure_logs
 configure_logs("info", as_json={as_json})
 log = structlog.get_logger(__name__)
 log.debug("unheard")

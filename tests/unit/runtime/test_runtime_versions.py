@@ -8,7 +8,7 @@ from support.asgi import listening, on_tcp
 from unit.runtime.test_runtime_cut import Stuck
 from unit.runtime.test_runtime_protocol import GET, App, as_served, connected
 
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.http.app import wrap
 
 PIECES = (b"one", b"", b"three and more")
 

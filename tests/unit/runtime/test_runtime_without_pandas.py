@@ -5,7 +5,7 @@ import sys
 
 CONVERT = "import sys, pyarrow; pyarrow.array([b'x']); print('pandas' in sys.modules)"
 FORGO = (
-    "from bottomless_server.runtime.service import run_process\n"
+    "from bottomless_server.runtime.process.service import run_process\n"
     "async def main():\n"
     "    import sys, pyarrow\n"
     "    print(pyarrow.array([b'x'])[0].as_py(), 'pandas' in sys.modules)\n"

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from bottomless.coordination.base import Changes
-from bottomless.coordination.memory import MemoryCoordination
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats import keys
 from bottomless.formats.checks import crc32c
-from bottomless.stores.generation import check_generation
-from bottomless.stores.streams import GENERATION_KEY
+from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.streams import GENERATION_KEY
 
 FIRST = b'{"generation":0}'
 THIRD = b'{"generation":3}'

@@ -1,9 +1,9 @@
 """Which ingest nodes are alive, and where."""
 
-from bottomless.coordination.memory import MemoryCoordination
 from bottomless.model.names import NodeId
-from bottomless.stores.ingest_nodes import IngestNode, announce, live_nodes, withdraw
-from bottomless.stores.streams import node_key
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.stores.ingest_nodes import IngestNode, announce, live_nodes, withdraw
+from bottomless_server.stores.streams import node_key
 
 A, B = NodeId("a" * 32), NodeId("b" * 32)
 

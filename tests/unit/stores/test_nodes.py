@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from bottomless.drives.base import ObjectMissing
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node, fragment_entry
 from bottomless.model.names import StreamId, Uid
-from bottomless.stores.nodes import load_node, store_node
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.stores.nodes import load_node, store_node
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 

@@ -14,10 +14,10 @@ from bottomless.drives.base import (
     ObjectExists,
     ObjectFacts,
 )
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
-from bottomless.stores.objects import put_object
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.stores.objects import put_object
 
 BODY = b"body"
 

@@ -13,9 +13,9 @@ from bottomless.formats.manifest import decode_node, encode_node
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node, fragment_entry
 from bottomless.model.names import Uid, uid_from_bytes
-from bottomless.tree.append import append_entries
-from bottomless.tree.rebalance import rebalance
-from bottomless.tree.retention import (
+from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.rebalance import rebalance
+from bottomless_server.tree.retention import (
     UNKNOWN_TIME,
     Below,
     Bound,

@@ -15,10 +15,10 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_entry, fragment_info, no_entries
 from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import EpochStart, Intent
-from bottomless.tree.append import append_entries
-from bottomless.tree.rebalance import SealedNode, rebalance
-from bottomless.tree.resolve import Found, epoch_covers, resolve_intents
-from bottomless.tree.search import at_offset, since
+from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.rebalance import SealedNode, rebalance
+from bottomless_server.tree.resolve import Found, epoch_covers, resolve_intents
+from bottomless_server.tree.search import at_offset, since
 
 Groups = dict[Uid, Node]
 

@@ -11,13 +11,13 @@ from support.uploading import FakeIngest
 
 from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId
-from bottomless.stores.ingest_nodes import IngestNode, announce
-from bottomless.stores.streams import node_key
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.manifest.context import now_ms
-from bottomless_server.manifest.trusted_time import elapsed_ms
-from bottomless_server.runtime.http import wrap
-from bottomless_server.runtime.listeners import Listener, bind_tcp
+from bottomless_server.manifest.common.context import now_ms
+from bottomless_server.manifest.common.trusted_time import elapsed_ms
+from bottomless_server.runtime.http.app import wrap
+from bottomless_server.runtime.listener.listeners import Listener, bind_tcp
+from bottomless_server.stores.ingest_nodes import IngestNode, announce
+from bottomless_server.stores.streams import node_key
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
 

@@ -12,10 +12,10 @@ from support.uploader_house import House, until
 from support.uploading import STREAM_ID, FakeIngest, unavailable
 
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
-from bottomless.drives.memory import MemoryDrive
 from bottomless.errors import Code, Fenced, StoreError
 from bottomless.model.chunk import ChunkFlags
 from bottomless.model.limits import MIB
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
 

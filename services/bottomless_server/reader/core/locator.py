@@ -1,9 +1,9 @@
 """Locate: from what a reader asks for to the offset where it starts, and to the chunks that hold it.
 
 Who decides what: a start too low is moved by the manifest's floor alone, one too high by
-the live owner's committed offset alone. The search in a node is shared/bottomless/tree/search.py.
+the live owner's committed offset alone. The search in a node is services/bottomless_server/tree/search.py.
 
-On the record's path: after services/bottomless_server/manifest/committer.py published the
+On the record's path: after services/bottomless_server/manifest/tree/committer.py published the
 root, before ../fragments.py reads the bytes.
 """
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from cachetools import LRUCache
 
+from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.identity.credential import (
     API_KEY_START,
     RefusedError,
     parse_api_key,
 )
 from bottomless_server.runtime.identity.keys import Keys
-from bottomless_server.runtime.identity.principal import Principal
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens
 
 VERDICT_SECONDS: Final = 60.0

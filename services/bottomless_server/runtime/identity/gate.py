@@ -16,24 +16,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, NotFound, StoreError
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless.stores.streams import stream_not_found
-from bottomless_server.runtime.identity.audit import Audit, Audited, note_audited
-from bottomless_server.runtime.identity.authenticator import Authenticator
-from bottomless_server.runtime.identity.credential import RefusedError, bearer_token, not_good
-from bottomless_server.runtime.identity.principal import (
-    LOCAL,
-    Principal,
-    forbidden,
-    note_principal,
-)
-from bottomless_server.runtime.identity.rules import STREAM, Found, Reach, find_rules, is_open
-from bottomless_server.runtime.identity.standing import Standing, note_standing
-from bottomless_server.runtime.problems import (
+from bottomless_server.runtime.base.principal import LOCAL, Principal, forbidden, note_principal
+from bottomless_server.runtime.http.problems import (
     STATUS,
     method_not_allowed,
     request_id_of,
     send_problem,
 )
+from bottomless_server.runtime.identity.audit import Audit, Audited, note_audited
+from bottomless_server.runtime.identity.authenticator import Authenticator
+from bottomless_server.runtime.identity.credential import RefusedError, bearer_token, not_good
+from bottomless_server.runtime.identity.rules import STREAM, Found, Reach, find_rules, is_open
+from bottomless_server.runtime.identity.standing import Standing, note_standing
+from bottomless_server.stores.streams import stream_not_found
 
 log = structlog.get_logger(__name__)
 

@@ -20,10 +20,10 @@ import orjson
 import structlog
 
 from bottomless.errors import Code, Unavailable
-from bottomless_server.runtime.cannot_start import CannotStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.identity_settings import ALGORITHMS
+from bottomless_server.runtime.base.loopback import is_loopback
 from bottomless_server.runtime.identity.credential import RefusedError
-from bottomless_server.runtime.identity.settings import ALGORITHMS
-from bottomless_server.runtime.loopback import is_loopback
 
 log = structlog.get_logger(__name__)
 

@@ -22,9 +22,9 @@ from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.names import parse_tenant
+from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
-from bottomless_server.runtime.identity.principal import Principal
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.runtime.peers.peers import PeerAnswer
 
 GRACE_SECONDS: Final = 30.0
 """How old the word of a manifest may get that does not answer."""

@@ -3,16 +3,16 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bottomless_server.runtime.cannot_start import CannotStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.identity.jwks import Jwks, loader
 from bottomless_server.runtime.identity.keys import Keys
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
-from bottomless_server.runtime.internal_secret import secret_to_send
-from bottomless_server.runtime.peers import Peer
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peer
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from bottomless_server.runtime.identity.scopes import Operation
+from bottomless_server.runtime.base.scopes import Operation
 
 OPEN: Final = ("/", "/livez", "/readyz", "/openapi.json", "/docs")
 """Paths that need no credential."""

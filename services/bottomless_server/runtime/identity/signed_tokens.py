@@ -14,16 +14,16 @@ import jwt
 from bottomless.errors import InvalidRequest
 from bottomless.model.limits import TIMESTAMP_MAX
 from bottomless.model.names import parse_tenant
+from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import Jwks
-from bottomless_server.runtime.identity.principal import Principal
 
 _ACTOR_SIZE_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which tokens are good, and where they say what; see settings.py."""
+    """Which tokens are good, and where they say what; see base/identity_settings.py."""
 
     issuer: str
     audience: str

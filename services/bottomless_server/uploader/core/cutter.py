@@ -8,7 +8,7 @@ Sizes are measured on the log's own scale: the feed says where the committed log
 in bytes, each fetch says where the fetched part ends, and the difference is uncut.
 The scale is the owner's, so a new epoch makes it unknown until something is fetched.
 
-On the record's path: after services/bottomless_server/ingest/appender.py, before
+On the record's path: after services/bottomless_server/ingest/local/appender.py, before
 services/bottomless_server/uploader/uploader.py.
 """
 

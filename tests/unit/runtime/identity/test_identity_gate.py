@@ -15,19 +15,19 @@ from structlog.testing import LogCapture
 from support.asgi import client_of
 
 from bottomless.errors import Denied, NotFound, StoreError, Unavailable
-from bottomless_server.runtime.cannot_start import CannotStart
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.principal import Principal, principal_of
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit, note_action, note_target
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.gate import Gate, judge
 from bottomless_server.runtime.identity.keys import Keys
 from bottomless_server.runtime.identity.opening import open_gate
-from bottomless_server.runtime.identity.principal import Principal, principal_of
 from bottomless_server.runtime.identity.rules import find_rules
 from bottomless_server.runtime.identity.standing import Standing, standing_of
-from bottomless_server.runtime.peers import PeerAnswer
-from bottomless_server.runtime.settings import CommonSettings
+from bottomless_server.runtime.peers.peers import PeerAnswer
 
 BEARER = {"authorization": "Bearer ada"}
 

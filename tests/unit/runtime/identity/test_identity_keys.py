@@ -10,7 +10,7 @@ import pytest
 from bottomless.errors import Code, NotFound, Unavailable
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError, parse_api_key
 from bottomless_server.runtime.identity.keys import ASK_SECONDS, STRANGER_COUNT_MAX, Keys
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.runtime.peers.peers import PeerAnswer
 
 SECRET = "0123456789abcdef"
 KEY = ApiKey("a1", SECRET)

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of
 
-from bottomless_server.runtime.http import wrap
+from bottomless_server.runtime.base.principal import Principal
+from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.identity.keys import Keys
-from bottomless_server.runtime.identity.principal import Principal
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.runtime.peers.peers import PeerAnswer
 
 ROOT: Final = "the-operator"
 KEY_ID: Final = "0" * 24

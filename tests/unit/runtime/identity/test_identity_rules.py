@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from bottomless_server.runtime.health import PATHS
+from bottomless_server.runtime.http.health import PATHS
 from bottomless_server.runtime.identity.rules import Reach, find_rules, is_open, templates
 
 OPENAPI: Final = Path(__file__).parents[4] / "openapi"

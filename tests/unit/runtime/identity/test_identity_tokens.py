@@ -15,13 +15,13 @@ from support.asgi import on_tcp
 from support.signed import AUDIENCE, NAME, Issuer, claims_of
 
 from bottomless.errors import Unavailable
-from bottomless_server.runtime.cannot_start import CannotStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import SIZE_MAX, Jwks, loader, parse_jwks
 from bottomless_server.runtime.identity.keys import Keys
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
-from bottomless_server.runtime.peers import PeerAnswer
+from bottomless_server.runtime.peers.peers import PeerAnswer
 
 ISSUER = Issuer()
 OTHER = Issuer()

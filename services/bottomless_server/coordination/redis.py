@@ -1,0 +1,384 @@
+"""Coordination in Redis or Valkey, over redis-py's connections but not its client.
+
+Why not its pipelines? They turn a connection that broke while keys were watched
+into the error that means "others changed them", and may reconnect and send again.
+Here one attempt is one connection from WATCH to the reply of EXEC: an error before
+EXEC is sent changed nothing; after it nobody knows, and the caller hears so. Either
+way that connection is closed, so that no late reply can reach another caller.
+
+On the server after a crash of this process: before EXEC arrived, nothing of the
+transaction; after it, all of it, synced before the reply (`appendfsync always`).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self, TypeAlias
+
+from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from bottomless_server.coordination.base import (
+    Change,
+    Changes,
+    CoordinationConflict,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Due,
+    Hold,
+    Room,
+)
+
+Command: TypeAlias = tuple[str | bytes | int, ...]
+
+CONNECTION_COUNT_MAX: Final = 16
+"""Transactions at the same time; more wait, for at most the connect timeout."""
+ANSWER_SECONDS: Final = 10.0
+"""Longer than any fsync that is worth waiting for."""
+CONNECT_SECONDS: Final = 5.0
+CONFLICT_COUNT_MAX: Final = 16
+
+_SETTLE: Final = """
+for place, queue in ipairs(KEYS) do
+    local member, due_at = ARGV[2 * place - 1], ARGV[2 * place]
+    local queued = redis.call('ZSCORE', queue, member)
+    if queued and tonumber(queued) == tonumber(due_at) then
+        redis.call('ZREM', queue, member)
+    end
+end
+"""
+_SETTLE_COUNT: Final = 256
+"""Members of one run of it: nobody else is served meanwhile."""
+
+_WANTED: Final = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "maxmemory-policy": "noeviction",
+}
+"""Settings without which an answered write can be lost."""
+
+
+class RedisCoordination:
+    """Made by `connect`. Calls may run at the same time."""
+
+    def __init__(self, pool: BlockingConnectionPool, *, accept_unsafe: bool = False) -> None:
+        self._pool = pool
+        self._accept_unsafe = accept_unsafe
+        self._deadline: float | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        """Of calls that wait for the server, so that `hurry` reaches them."""
+
+    @classmethod
+    def connect(
+        cls, url: str, *, accept_unsafe: bool = False, answer_seconds: float = ANSWER_SECONDS
+    ) -> Self:
+        """For `redis://`, `rediss://` or `unix:///path?db=0`. Connections open when needed."""
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTION_COUNT_MAX,
+            timeout=CONNECT_SECONDS,
+            socket_timeout=answer_seconds,
+            socket_connect_timeout=CONNECT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            # RESP2: no pushed messages between replies, no move to another address.
+            protocol=2,
+            health_check_interval=0,
+        )
+        return cls(pool, accept_unsafe=accept_unsafe)
+
+    async def get(self, redis_key: str) -> bytes | None:
+        (value,) = await self._ask(("GET", redis_key))
+        return _bytes_or_none(value)
+
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
+        if not redis_keys:
+            return []
+        (values,) = await self._ask(("MGET", *redis_keys))
+        return [_bytes_or_none(value) for value in values]
+
+    async def transact(
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
+    ) -> Changes:
+        assert redis_keys
+        decided: list[Changes] = []
+
+        def decide(replies: list[Any]) -> list[Command]:
+            values = [_bytes_or_none(value) for value in replies[0]]
+            decided[:] = [change(dict(zip(redis_keys, values, strict=True)))]
+            if room is not None:
+                count, score = replies[1:]
+                room.check(decided[0], count, score is not None)
+            return _commands(decided[0])
+
+        watched: list[str] = [*redis_keys]
+        reads: list[Command] = [("MGET", *redis_keys)]
+        if room is not None:
+            watched.append(room.redis_key)
+            reads += [("ZCARD", room.redis_key), ("ZSCORE", room.redis_key, room.member)]
+        for _ in range(attempts):
+            if await self._attempt(watched, reads, decide):
+                return decided[0]
+        raise CoordinationConflict("others changed the same keys at every attempt")
+
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
+        found: list[Hold] = []
+
+        def decide(replies: list[Any]) -> list[Command]:
+            # A key that runs out between this and EXEC counts as changed: it is read again.
+            found[:] = [_hold_of(replies[0], value)]
+            return [("SET", redis_key, value, "PX", ttl_ms)] if found[0] else []
+
+        await self._until_written([redis_key], [("GET", redis_key)], decide)
+        return found[0]
+
+    async def release(self, redis_key: str, value: bytes) -> None:
+        def decide(replies: list[Any]) -> list[Command]:
+            return [("DEL", redis_key)] if replies[0] == value else []
+
+        await self._until_written([redis_key], [("GET", redis_key)], decide)
+
+    async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
+        (found,) = await self._ask(
+            ("ZRANGEBYSCORE", redis_key, "-inf", now, "WITHSCORES", "LIMIT", 0, limit)
+        )
+        return [
+            Due(redis_key, member, int(float(score)))
+            for member, score in zip(found[::2], found[1::2], strict=True)
+        ]
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        # Not by WATCH: others write into a queue all the time, and each of their members would
+        # be a conflict with all of ours.
+        for start in range(0, len(dues), _SETTLE_COUNT):
+            page = dues[start : start + _SETTLE_COUNT]
+            members = [word for due in page for word in (due.member, due.due_at)]
+            await self._run_script(_SETTLE, [due.redis_key for due in page], members)
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        if not members:
+            return []
+        (scores,) = await self._ask(("ZMSCORE", redis_key, *members))
+        return [None if score is None else int(float(score)) for score in scores]
+
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        (found,) = await self._ask(
+            ("ZRANGEBYSCORE", redis_key, f"({latest}", "+inf", "WITHSCORES", "LIMIT", 0, limit)
+        )
+        late = [
+            Due(redis_key, member, int(float(score)))
+            for member, score in zip(found[::2], found[1::2], strict=True)
+        ]
+        # XX: it may have been settled meanwhile. A lost reply costs nothing: it may be done twice.
+        moves: list[Command] = [("ZADD", redis_key, "XX", "LT", latest, due.member) for due in late]
+        if moves:
+            await self._ask(*moves)
+        return late
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
+        start = b"(" + after if after else b"-"
+        (found,) = await self._ask(("ZRANGEBYLEX", redis_key, start, "+", "LIMIT", 0, limit))
+        return list(found)
+
+    async def member_count(self, redis_key: str) -> int:
+        (count,) = await self._ask(("ZCARD", redis_key))
+        return int(count)
+
+    async def clock(self) -> int:
+        ((seconds, microseconds),) = await self._ask(("TIME",))
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    async def check(self) -> None:
+        if self._accept_unsafe:
+            await self._ask(("PING",))
+            return
+        found = await self._ask(*(("CONFIG GET", name) for name in _WANTED))
+        for (name, wanted), pair in zip(_WANTED.items(), found, strict=True):
+            value = pair[1].decode("ascii", "replace") if len(pair) == 2 else "unknown"
+            if value != wanted:
+                raise CoordinationUnavailable(
+                    "the coordination store can lose what it answered",
+                    retryable=False,
+                    facts={"setting": name, "value": value, "wanted": wanted},
+                )
+
+    def hurry(self, seconds: float) -> None:
+        if self._deadline is not None:
+            return
+        self._deadline = asyncio.get_running_loop().time() + seconds
+        for wait in self._waits:
+            wait.reschedule(self._deadline)
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+    async def _until_written(
+        self,
+        redis_keys: Sequence[str],
+        reads: Sequence[Command],
+        decide: Callable[[list[Any]], list[Command]],
+    ) -> None:
+        for _ in range(CONFLICT_COUNT_MAX):
+            if await self._attempt(redis_keys, reads, decide):
+                return
+        raise CoordinationUnavailable("others changed the same key at every attempt")
+
+    async def _run_script(
+        self, script: str, redis_keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> None:
+        """Run what changes its keys at one moment, whoever else writes them."""
+        command: Command = ("EVAL", script, len(redis_keys), *redis_keys, *arguments)
+        async with self._connection() as connection:
+            try:
+                replies = await self._exchange(connection, [command])
+            except (RedisError, OSError) as error:
+                raise CoordinationUnknown("the coordination store did not answer") from error
+            try:
+                _unless_refused(replies)
+            except ResponseError as error:
+                raise _unavailable(error) from error
+
+    async def _ask(self, *commands: Command) -> list[Any]:
+        """Replies to commands that only read."""
+        async with self._connection() as connection:
+            try:
+                return _unless_refused(await self._exchange(connection, commands))
+            except (RedisError, OSError) as error:
+                raise _unavailable(error) from error
+
+    async def _attempt(
+        self,
+        redis_keys: Sequence[str],
+        reads: Sequence[Command],
+        decide: Callable[[list[Any]], list[Command]],
+    ) -> bool:
+        """Watch, read, decide, write; False if the keys changed in between.
+
+        EXEC is sent also where nothing is to be written: it tells whether what was read
+        at one time was true at one time.
+        """
+        async with self._connection() as connection:
+            try:
+                replies = await self._exchange(connection, [("WATCH", *redis_keys), *reads])
+                _unless_refused(replies)
+            except (RedisError, OSError) as error:
+                raise _unavailable(error) from error
+            # What this raises ends the attempt; the connection is then closed, which
+            # also ends the watch, cheaper to get right than UNWATCH.
+            writes = decide(replies[1:])
+            # redis-py would connect anew here, and a new connection watches nothing.
+            if not connection.is_connected:
+                raise CoordinationUnavailable("the connection was closed")
+            try:
+                replies = await self._exchange(connection, [("MULTI",), *writes, ("EXEC",)])
+            except (RedisError, OSError) as error:
+                raise CoordinationUnknown("the coordination store did not answer EXEC") from error
+            return _executed(replies)
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[AbstractConnection]:
+        """One connection; closed, not reused, unless the block ends without an exception."""
+        try:
+            async with self._in_time():
+                connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        try:
+            yield connection
+        except BaseException:
+            await asyncio.shield(connection.disconnect(nowait=True))
+            raise
+        finally:
+            await asyncio.shield(self._pool.release(connection))
+
+    async def _exchange(
+        self, connection: AbstractConnection, commands: Sequence[Command]
+    ) -> list[Any]:
+        """Send commands at once and read all their replies; a refusal is a reply like others."""
+        async with self._in_time():
+            try:
+                await connection.send_packed_command(connection.pack_commands(commands))
+            except RuntimeError as error:
+                # What uvloop says of a connection that the other side has reset meanwhile.
+                raise ConnectionResetError("the connection is closed") from error
+            replies: list[Any] = []
+            for _ in commands:
+                try:
+                    replies.append(await connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+            return replies
+
+    @asynccontextmanager
+    async def _in_time(self) -> AsyncIterator[None]:
+        """Wait for the server no longer than `hurry` allows; the TimeoutError is an OSError."""
+        async with asyncio.timeout_at(self._deadline) as wait:
+            self._waits.add(wait)
+            try:
+                yield
+            finally:
+                self._waits.discard(wait)
+
+
+def _unless_refused(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise reply
+    return replies
+
+
+def _executed(replies: list[Any]) -> bool:
+    """Whether EXEC wrote; False where a watched key had changed."""
+    done = replies[-1]
+    if isinstance(done, ResponseError):
+        # Refused as a whole: out of memory, read-only, no right to one of the commands.
+        refusal = next(reply for reply in replies if isinstance(reply, ResponseError))
+        raise CoordinationUnavailable("the coordination store refused to write") from refusal
+    if done is None:
+        return False
+    failed = [reply for reply in done if isinstance(reply, Exception)]
+    # A command that fails inside EXEC does not undo the others: a key holds another type.
+    assert not failed, failed
+    return True
+
+
+def _commands(changes: Changes) -> list[Command]:
+    commands: list[Command] = [
+        ("DEL", key) if value is None else ("SET", key, value)
+        for key, value in changes.values.items()
+    ]
+    # GT: a member that is queued again waits for the later time.
+    commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
+    for due in changes.requeued:
+        # Together: its time, or one later than it is queued for, whichever is later.
+        commands.append(("ZADD", due.redis_key, "GT", due.due_at - 1, due.member))
+        commands.append(("ZINCRBY", due.redis_key, 1, due.member))
+    # One score for all members of an index: Redis then orders them by their bytes.
+    commands += [
+        ("ZADD", redis_key, 0, member) if present else ("ZREM", redis_key, member)
+        for redis_key, member, present in changes.members
+    ]
+    return commands
+
+
+def _hold_of(before: Any, value: bytes) -> Hold:
+    if before is None:
+        return Hold.TAKEN
+    return Hold.RENEWED if before == value else Hold.REFUSED
+
+
+def _bytes_or_none(value: Any) -> bytes | None:
+    assert value is None or isinstance(value, bytes)
+    return value
+
+
+def _unavailable(error: Exception) -> CoordinationUnavailable:
+    if isinstance(error, ResponseError):
+        # It answers, and will answer the same again: a right is missing, or a key is not ours.
+        return CoordinationUnavailable("the coordination store refused a command", retryable=False)
+    return CoordinationUnavailable("the coordination store does not answer")

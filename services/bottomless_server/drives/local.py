@@ -1,0 +1,423 @@
+"""A directory as a drive: local, or a network file system that is mounted.
+
+One object is one file; its key is its path below the root. What a crash leaves
+behind at each step of a put:
+
+    1. temp file made, written        a stale temp file, swept an hour later; no object
+    2. temp file synced               the same
+    3. linked to its name             the object, whole, or no object: never a part of it,
+                                      since its bytes were synced before it had a name
+    4. directories synced             the object, whole
+    5. temp name removed              nothing else; before it, a stale temp name
+
+A delete unlinks and then syncs the directory; between the two a crash may bring the
+object back, and the caller, who has not been told that it is gone, deletes it again.
+Directories are removed by `tidy` alone, which is for streams that are gone, and only where they
+are empty. A put that loses its own in this moment makes it once more. What such a put leaves may
+be lost with the power, where a third process made the directory and did not sync it yet: nobody
+relies on it, since the stream is gone.
+"""
+
+import asyncio
+import errno
+import os
+import secrets
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, ParamSpec, TypeVar
+
+from bottomless.drives.base import (
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    Location,
+    ObjectExists,
+    ObjectFacts,
+    ObjectMissing,
+)
+from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.object_key import SCRATCH_DIRECTORY, check_object_key
+
+_Args = ParamSpec("_Args")
+_Answer = TypeVar("_Answer")
+
+THREAD_COUNT: Final = 8
+"""Calls that block at the same time; more wait. Enough to keep one disk busy."""
+STALE_SECONDS: Final = 3600
+"""A temp file older than this belongs to a put that died: no put takes an hour."""
+DURABLE_COUNT_MAX: Final = 16_384
+"""Directories that are known to be durable; of one that was forgotten a put syncs the name again."""
+READ_SIZE_MAX: Final = 8 * 1024 * 1024
+"""Bytes read at once where a whole object is checked."""
+
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
+_REFUSED: Final = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+        errno.EMLINK,
+        errno.EOPNOTSUPP,
+        errno.ENOSYS,
+    }
+)
+"""What waiting does not mend; the last two where there are no hard links."""
+
+
+class LocalDrive:
+    """Objects as files below `root`, which the first put makes if it is absent."""
+
+    def __init__(
+        self,
+        root: Path,
+        calls: FileCalls | None = None,
+        *,
+        durable_count_max: int = DURABLE_COUNT_MAX,
+    ) -> None:
+        self._root = root.absolute()
+        self._scratch = self._root / SCRATCH_DIRECTORY
+        self._calls = calls or FileCalls()
+        self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
+        # Directories whose own names this process knows to be durable: three a stream.
+        self._durable = _Recent(durable_count_max)
+        self._prepared = False
+
+    @property
+    def location(self) -> Location:
+        return Location("file", str(self._root))
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        """As `Drive.put`. Cancelling it leaves the attempt running; the object may appear."""
+        check_object_key(object_key)
+        await self._run(self._put, object_key, parts, crc)
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        check_object_key(object_key)
+        assert start >= 0
+        assert size is None or size >= 0
+        return await self._run(self._get, object_key, start, size)
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        check_object_key(object_key)
+        return await self._run(self._head, object_key, checksum)
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        """As `Drive.list`; one directory at a time is read, and held in memory."""
+        # A directory sorts as its name with a slash, which is where its keys begin:
+        # `a.b` comes before `a/b`, though the name `a` comes before `a.b`.
+        top = prefix.rpartition("/")[0]
+        waiting: list[Iterator[ObjectFacts | str]] = [iter([f"{top}/" if top else ""])]
+        while waiting:
+            found = next(waiting[-1], None)
+            if found is None:
+                waiting.pop()
+            elif isinstance(found, str):
+                waiting.append(iter(await self._run(self._scan, found, prefix, after)))
+            else:
+                yield found
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        for object_key in object_keys:
+            check_object_key(object_key)
+        return await self._run(self._delete, object_keys)
+
+    async def tidy(self, prefix: str) -> None:
+        assert prefix.endswith("/")
+        check_object_key(prefix[:-1])
+        await self._run(self._tidy, self._root / prefix)
+
+    @property
+    def has_own_clock(self) -> bool:
+        """It has not: whoever sets the clock of the machine sets both."""
+        return False
+
+    async def clock(self) -> int:
+        """As `Drive.clock`; a directory has the clock of the machine that mounts it."""
+        return time.time_ns() // 1_000_000
+
+    async def aclose(self) -> None:
+        """Wait for what still runs, and end the threads."""
+        await asyncio.to_thread(self._threads.shutdown)
+
+    async def _run(
+        self,
+        call: Callable[_Args, _Answer],
+        *args: _Args.args,
+        **kwargs: _Args.kwargs,
+    ) -> _Answer:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+
+    # What follows blocks, and runs in a thread.
+
+    def _put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        views = [memoryview(part).cast("B") for part in parts]
+        found = 0
+        for view in views:
+            found = crc32c(view, found)
+        if found != crc:
+            raise Corrupt("the bytes to be put do not match their checksum")
+        path = self._root / object_key
+        with _translated():
+            self._prepare()
+            self._make_ready(path.parent)
+            temp = self._scratch / secrets.token_hex(16)
+            try:
+                self._write_durably(temp, views)
+                try:
+                    self._link_durably(temp, path)
+                except FileNotFoundError:
+                    self._make_ready(path.parent, anew=True)
+                    self._link_durably(temp, path)
+            finally:
+                with suppress(OSError):
+                    self._calls.unlink(temp)
+
+    def _write_durably(self, temp: Path, views: Sequence[memoryview]) -> None:
+        file = self._calls.create(temp)
+        try:
+            self._calls.write(file, views)
+            self._calls.sync_file(file)
+        finally:
+            os.close(file)
+
+    def _make_ready(self, directory: Path, *, anew: bool = False) -> None:
+        """Make the directory of an object; a `tidy`, of another process perhaps, may have taken it
+        away since it was made, or those above it."""
+        above = [each for each in directory.parents if self._root in each.parents]
+        if anew:
+            self._durable.discard(directory, *above)
+        try:
+            self._make_directories(directory)
+        except FileNotFoundError:
+            self._durable.discard(directory, *above)
+            self._make_directories(directory)
+
+    def _link_durably(self, temp: Path, path: Path) -> None:
+        exists = False
+        try:
+            self._calls.link(temp, path)
+        except FileExistsError:
+            exists = True
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            # A network file system may have done it and lost the reply.
+            if error.errno in _FULL | _REFUSED:
+                raise
+            raise DriveAmbiguous("the object may have got its name") from error
+        # Also for an object that was there: whoever put it may have died before this
+        # sync, and who hears that it exists will rely on it.
+        try:
+            self._calls.sync_directory(path.parent)
+        except OSError as error:
+            raise DriveAmbiguous("the object has its name, but may lose it again") from error
+        if exists:
+            raise ObjectExists("an object of this key exists")
+
+    def _prepare(self) -> None:
+        """Before the first put: make the root, and sweep what dead puts left."""
+        if self._prepared:
+            return
+        self._make_directories(self._scratch)
+        oldest = time.time() - STALE_SECONDS
+        for entry in os.scandir(self._scratch):
+            # Another process may sweep at the same time.
+            with suppress(FileNotFoundError):
+                if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    self._calls.unlink(Path(entry.path))
+        self._prepared = True
+
+    def _make_directories(self, directory: Path) -> None:
+        """Make a directory and what is missing above it, and make their names durable.
+
+        A directory that exists proves nothing about its name, since whoever made it may
+        have died before syncing: so each is synced once by each process.
+        """
+        inside = directory.is_relative_to(self._root)
+        if directory in self._durable or (not inside and directory.is_dir()):
+            return
+        self._make_directories(directory.parent)
+        self._calls.make_directory(directory)
+        try:
+            self._calls.sync_directory(directory.parent)
+        except PermissionError:
+            # The root may be a mount in a directory that is not ours to open.
+            if directory != self._root:
+                raise
+        self._durable.add(directory)
+
+    def _get(self, object_key: str, start: int, size: int | None) -> bytes:
+        with _translated(), self._opened(object_key) as file:
+            # Bounded by what is there: pread makes room for all it is asked for.
+            rest = max(0, os.fstat(file).st_size - start)
+            size = rest if size is None else min(size, rest)
+            pieces = []
+            while size and (piece := os.pread(file, size, start)):
+                pieces.append(piece)
+                start += len(piece)
+                size -= len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _head(self, object_key: str, checksum: bool) -> ObjectFacts:
+        with _translated(), self._opened(object_key) as file:
+            crc = _checksum(file) if checksum else None
+            return _facts(object_key, os.fstat(file), crc)
+
+    @contextmanager
+    def _opened(self, object_key: str) -> Iterator[int]:
+        try:
+            file = os.open(self._root / object_key, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                raise ObjectMissing("no object has this key") from error
+            raise
+        try:
+            if stat.S_ISDIR(os.fstat(file).st_mode):
+                raise ObjectMissing("no object has this key")
+            yield file
+        finally:
+            os.close(file)
+
+    def _scan(self, directory: str, prefix: str, after: str) -> Sequence[ObjectFacts | str]:
+        """Objects and directories (their keys end in a slash) of one directory, in key order."""
+        found: list[tuple[str, ObjectFacts | str]] = []
+        with _translated():
+            try:
+                entries = list(os.scandir(self._root / directory))
+            except OSError as error:
+                if error.errno in _ABSENT:
+                    return []
+                raise
+            for entry in entries:
+                key = directory + entry.name
+                if key == SCRATCH_DIRECTORY or not key.isascii():
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    below = f"{key}/"
+                    wanted = below.startswith(prefix) or prefix.startswith(below)
+                    if wanted and (below > after or after.startswith(below)):
+                        found.append((below, below))
+                elif key.startswith(prefix) and key > after:
+                    # It may have been deleted since the directory was read.
+                    with suppress(FileNotFoundError):
+                        found.append((key, _facts(key, entry.stat(follow_symlinks=False), None)))
+        found.sort(key=lambda item: item[0])
+        return [item for _, item in found]
+
+    def _delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        failures: dict[str, StoreError] = {}
+        by_directory: dict[Path, list[str]] = {}
+        for object_key in object_keys:
+            path = self._root / object_key
+            by_directory.setdefault(path.parent, []).append(object_key)
+            try:
+                with _translated(), _absent_is_fine():
+                    self._calls.unlink(path)
+            except StoreError as error:
+                failures[object_key] = error
+        for directory, keys in by_directory.items():
+            # Also where every object was absent: it may have been unlinked, but not synced,
+            # by a process that died.
+            try:
+                with _translated(), _absent_is_fine():
+                    self._calls.sync_directory(directory)
+            except StoreError as error:
+                failures.update(dict.fromkeys(keys, error))
+        return failures
+
+    def _tidy(self, top: Path) -> None:
+        for name, _, _ in os.walk(top, topdown=False):
+            directory = Path(name)
+            # First, so that nobody of this process takes it for one that is there.
+            self._durable.discard(directory)
+            with _translated():
+                try:
+                    self._calls.remove_directory(directory)
+                except OSError as error:
+                    # What is not empty stays, with what is above it.
+                    if error.errno not in _ABSENT | {errno.ENOTEMPTY, errno.EEXIST}:
+                        raise
+
+
+class _Recent:
+    """The directories that were asked for last, for several threads."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Path, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, directory: Path) -> bool:
+        with self._lock:
+            if directory not in self._kept:
+                return False
+            self._kept.move_to_end(directory)
+            return True
+
+    def add(self, directory: Path) -> None:
+        with self._lock:
+            self._kept[directory] = None
+            if len(self._kept) > self._count_max:
+                self._kept.popitem(last=False)
+
+    def discard(self, *directories: Path) -> None:
+        with self._lock:
+            for directory in directories:
+                self._kept.pop(directory, None)
+
+
+@contextmanager
+def _absent_is_fine() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
+
+
+def _checksum(file: int) -> int:
+    crc, position = 0, 0
+    while piece := os.pread(file, READ_SIZE_MAX, position):
+        crc = crc32c(piece, crc)
+        position += len(piece)
+    return crc
+
+
+def _facts(object_key: str, found: os.stat_result, crc: int | None) -> ObjectFacts:
+    return ObjectFacts(object_key, found.st_size, found.st_mtime_ns // 1_000_000, crc)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what the system says as what a caller can do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise DriveFull("there is no room in the directory of the store") from error
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        if error.errno in _REFUSED:
+            raise DriveRefused(
+                "the directory of the store refuses", facts={"errno": name}
+            ) from error
+        raise DriveUnavailable(
+            "the directory of the store does not answer", facts={"errno": name}
+        ) from error

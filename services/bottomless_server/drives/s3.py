@@ -1,0 +1,265 @@
+"""S3, or a store that speaks it, as a drive.
+
+One object is one S3 object; its key is its S3 key below the prefix. S3 itself makes an
+object appear whole or not at all, durably, before it answers; `If-None-Match: *` makes
+it put only if absent, and our own CRC-32C goes along, which the store checks before it
+stores. So after a crash at any step of a put there is the object or there is none, and
+nothing else to see; objects in parts have their own list, in `s3_multipart.py`. Deleting
+is one step for each key, in any order.
+
+Not all that speaks S3 keeps this: `drives/probe.py` finds out before a start.
+"""
+
+import asyncio
+from base64 import b64decode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from botocore.exceptions import ClientError
+
+from bottomless.drives.base import (
+    DriveRefused,
+    DriveUnavailable,
+    Location,
+    ObjectFacts,
+    ObjectMissing,
+)
+from bottomless.drives.s3_answers import of_answer, status_of
+from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless_server.drives.object_key import check_object_key
+from bottomless_server.drives.s3_client import MIB, S3Options, open_client
+from bottomless_server.drives.s3_errors import lost, translated
+from bottomless_server.drives.s3_listing import list_by_directory, list_by_key
+from bottomless_server.drives.s3_multipart import put_in_parts, shown_crc
+
+DELETE_COUNT: Final = 1000
+"""What S3 allows in one call."""
+CHECK_BYTES: Final = 8 * MIB
+"""Bytes read at once where a store does not know a checksum."""
+PRESIGNED_SECONDS_MAX: Final = 7 * 24 * 3600
+"""What S3 allows."""
+_CLOCK_KEY: Final = "_system/clock"
+"""Need not exist: an answer that it does not has a date too."""
+
+
+class S3Drive:
+    """Objects below one prefix of one bucket. Connects at its first use."""
+
+    def __init__(self, options: S3Options) -> None:
+        self._options = options
+        self._prefix = f"{options.prefix}/" if options.prefix else ""
+        self._opening = asyncio.Lock()
+        self._held = AsyncExitStack()
+        self._client: Any = None
+        self._closed = False
+
+    @property
+    def location(self) -> Location:
+        options = self._options
+        root = f"{options.bucket}/{options.prefix}" if options.prefix else options.bucket
+        return Location("s3", root, options.endpoint, options.region, options.in_path)
+
+    async def start(self) -> None:
+        """Open the client now; otherwise the first call does.
+
+        Raises:
+            DriveRefused: it cannot be opened as it is set up.
+        """
+        await self._opened()
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        """As `Drive.put`. The whole object is copied once where it is not put in parts."""
+        check_object_key(object_key)
+        views = [memoryview(part).cast("B") for part in parts]
+        found = 0
+        for view in views:
+            found = crc32c(view, found)
+        if found != crc:
+            raise Corrupt("the bytes to be put do not match their checksum")
+        place = self._place(object_key)
+        size = sum(view.nbytes for view in views)
+        if size > self._options.multipart_bytes:
+            await put_in_parts(await self._opened(), place, views, crc, self._options)
+            return
+        async with self._attempt(size, puts=True) as client:
+            await client.put_object(
+                **place, Body=b"".join(views), IfNoneMatch="*", ChecksumCRC32C=shown_crc(crc)
+            )
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        check_object_key(object_key)
+        assert start >= 0
+        assert size is None or size >= 0
+        if size == 0:
+            await self.head(object_key)
+            return b""
+        ranged = start > 0 or size is not None
+        last = "" if size is None else start + size - 1
+        wanted = {"Range": f"bytes={start}-{last}"} if ranged else {}
+        async with self._attempt(size or 0) as client:
+            try:
+                reply = await client.get_object(**self._place(object_key), **wanted)
+            except ClientError as error:
+                if status_of(error) == 416:
+                    return b""
+                raise
+            async with reply["Body"] as body:
+                async with asyncio.timeout(self._options.seconds_for(reply["ContentLength"])):
+                    data: bytes = await body.read()
+        if len(data) != reply["ContentLength"]:
+            raise lost(puts=False)
+        if not ranged:
+            return data
+        return _part_of(data, reply.get("ContentRange"), start, size)
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        check_object_key(object_key)
+        asked = {"ChecksumMode": "ENABLED"} if checksum else {}
+        try:
+            async with self._attempt() as client:
+                reply = await client.head_object(**self._place(object_key), **asked)
+        except ObjectMissing:
+            # A HEAD has no body: an absent bucket looks like an absent object.
+            await self.get(object_key, 0, 1)
+            raise
+        crc = None
+        if checksum:
+            crc = _crc_of(reply)
+            if crc is None:
+                crc = await self._read_crc(object_key, reply["ContentLength"])
+        modified = int(reply["LastModified"].timestamp() * 1000)
+        return ObjectFacts(object_key, reply["ContentLength"], modified, crc)
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        """As `Drive.list`; what is no key of ours is left out."""
+        by_key = self._options.listed_by_key
+        if by_key is None:
+            by_key = self._options.endpoint is None
+        listed = list_by_key if by_key else list_by_directory
+        async for facts in listed(self._list_page, self._prefix, prefix, after):
+            yield facts
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        for object_key in object_keys:
+            check_object_key(object_key)
+        failures: dict[str, StoreError] = {}
+        for first in range(0, len(object_keys), DELETE_COUNT):
+            batch = object_keys[first : first + DELETE_COUNT]
+            try:
+                failures.update(await self._delete_batch(batch))
+            except StoreError as error:
+                failures.update(dict.fromkeys(batch, error))
+        return failures
+
+    async def tidy(self, prefix: str) -> None:
+        """There are no directories."""
+
+    @property
+    def has_own_clock(self) -> bool:
+        return True
+
+    async def clock(self) -> int:
+        """As `Drive.clock`: the date of an answer, whatever it answers."""
+        async with self._attempt() as client:
+            try:
+                reply = await client.head_object(**self._place(_CLOCK_KEY))
+            except ClientError as error:
+                reply = error.response
+            shown = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+        try:
+            return int(parsedate_to_datetime(shown).timestamp() * 1000)
+        except (TypeError, ValueError) as error:
+            raise DriveUnavailable("the object store does not date its answers") from error
+
+    async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        """A URL with which anybody may read one object for a while, without credentials.
+
+        Raises:
+            DriveRefused, DriveUnavailable: there are no credentials to sign it with.
+        """
+        check_object_key(object_key)
+        assert 0 < valid_seconds <= PRESIGNED_SECONDS_MAX
+        async with self._attempt() as client:
+            url: str = await client.generate_presigned_url(
+                "get_object", Params=self._place(object_key), ExpiresIn=valid_seconds
+            )
+            return url
+
+    async def aclose(self) -> None:
+        """Close all connections; calls that are under way fail."""
+        async with self._opening:
+            self._closed = True
+            self._client = None
+            await self._held.aclose()
+
+    async def _opened(self) -> Any:
+        # The lock: calls at the same time must not open two.
+        async with self._opening:
+            assert not self._closed, "the drive is closed"
+            if self._client is None:
+                with translated():
+                    self._client = await self._held.enter_async_context(open_client(self._options))
+            return self._client
+
+    @asynccontextmanager
+    async def _attempt(self, size: int = 0, *, puts: bool = False) -> AsyncIterator[Any]:
+        """The client for one call that moves `size` bytes, in time and with our errors."""
+        client = await self._opened()
+        with translated(puts=puts):
+            async with asyncio.timeout(self._options.seconds_for(size)):
+                yield client
+
+    def _place(self, object_key: str) -> dict[str, str]:
+        return {"Bucket": self._options.bucket, "Key": self._prefix + object_key}
+
+    async def _list_page(self, **wanted: str) -> Mapping[str, Any]:
+        async with self._attempt() as client:
+            page: Mapping[str, Any] = await client.list_objects_v2(
+                Bucket=self._options.bucket, MaxKeys=self._options.list_count, **wanted
+            )
+            return page
+
+    async def _read_crc(self, object_key: str, size: int) -> int:
+        crc = 0
+        for start in range(0, size, CHECK_BYTES):
+            piece = await self.get(object_key, start, min(CHECK_BYTES, size - start))
+            if len(piece) != min(CHECK_BYTES, size - start):
+                raise lost(puts=False)
+            crc = crc32c(piece, crc)
+        return crc
+
+    async def _delete_batch(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        named = [{"Key": self._prefix + object_key} for object_key in object_keys]
+        async with self._attempt() as client:
+            reply = await client.delete_objects(
+                Bucket=self._options.bucket, Delete={"Objects": named, "Quiet": True}
+            )
+        failures: dict[str, StoreError] = {}
+        for item in reply.get("Errors", ()):
+            # An error of one key has no status; only these two codes are the store's own fault.
+            code = item.get("Code", "")
+            own = code in ("InternalError", "ServiceUnavailable")
+            error = of_answer(code, 500 if own else 400, puts=False)
+            if not isinstance(error, ObjectMissing):
+                failures[item["Key"].removeprefix(self._prefix)] = error
+        return failures
+
+
+def _part_of(data: bytes, content_range: str | None, start: int, size: int | None) -> bytes:
+    """The range that was asked for, also from a store that sends the whole object for it."""
+    if content_range is None:
+        return data[start:] if size is None else data[start : start + size]
+    if not content_range.startswith(f"bytes {start}-") or (size is not None and len(data) > size):
+        raise DriveRefused("the object store sends other ranges than it is asked for")
+    return data
+
+
+def _crc_of(reply: dict[str, Any]) -> int | None:
+    """The checksum of the whole object, if the store knows it: that of its parts is another."""
+    shown = reply.get("ChecksumCRC32C")
+    if not shown or "-" in shown or reply.get("ChecksumType") == "COMPOSITE":
+        return None
+    return int.from_bytes(b64decode(shown), "big")

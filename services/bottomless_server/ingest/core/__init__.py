@@ -1,1 +1,0 @@
-"""What ingest decides, without I/O, clocks or randomness."""

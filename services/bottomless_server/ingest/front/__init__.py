@@ -1,0 +1,1 @@
+"""What ingest answers to producers over HTTP."""

@@ -1,0 +1,79 @@
+"""What an append is answered, as a body or in headers alone."""
+
+from typing import Final
+
+import orjson
+from starlette.types import Message, Receive, Scope, Send
+
+from bottomless.model.names import StreamId
+from bottomless.model.offset_spec import format_timestamp
+from bottomless_server.ingest.producers.producers import Appended
+
+_REPLAYED: Final = (b"idempotent-replayed", b"true")
+_CLOSE: Final = (b"connection", b"close")
+
+
+def wants_minimal(scope: Scope) -> bool:
+    """Whether `Prefer: return=minimal` is there; preferences that are not known are no faults."""
+    preferences = b",".join(value for name, value in scope["headers"] if name == b"prefer")
+    words = (word.partition(b";")[0].strip().lower() for word in preferences.split(b","))
+    return b"return=minimal" in words
+
+
+async def send_answer(
+    send: Send, stream_id: StreamId, end: int, appended: Appended, *, minimal: bool
+) -> None:
+    """Send what an append gets; `end` is the end of the stream by now."""
+    headers = [
+        (b"stream-id", stream_id.encode("ascii")),
+        (b"stream-next-offset", b"%d" % end),
+    ]
+    if appended.replayed:
+        headers.append(_REPLAYED)
+    first_offset = appended.first_offset
+    if minimal:
+        if first_offset is not None:
+            headers.append((b"stream-first-offset-appended", b"%d" % first_offset))
+        headers.append((b"preference-applied", b"return=minimal"))
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
+        await send({"type": "http.response.body"})
+        return
+    timestamp = appended.timestamp
+    body = orjson.dumps(
+        {
+            "stream_id": stream_id,
+            "first_offset": first_offset,
+            "last_offset": None if first_offset is None else appended.next_offset - 1,
+            "next_offset": appended.next_offset,
+            "count": appended.record_count,
+            "duplicates": appended.duplicates,
+            "timestamp": None if timestamp is None else format_timestamp(timestamp),
+            "durability": "fsync",
+        }
+    )
+    headers.append((b"content-type", b"application/json"))
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Expecting:
+    """A request that waits for `100 Continue` before it sends its body.
+
+    It is told to go on when the body is asked for. Refused before that, it may send the body
+    or not, and nobody can know where the next request begins: so the connection ends.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive = receive
+        self._send = send
+        self._waiting = any(name == b"expect" for name, _ in scope["headers"])
+
+    async def receive(self) -> Message:
+        self._waiting = False
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        if self._waiting and message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], _CLOSE]}
+        await self._send(message)

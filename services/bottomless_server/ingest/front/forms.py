@@ -1,0 +1,262 @@
+"""The forms that an append comes in: what its headers say, and how its body is read.
+
+On the record's path: after routes.py, before records/intake.py.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+from starlette.types import Scope
+
+from bottomless.model.limits import (
+    BINARY_BODY_SIZE_MAX,
+    DECOMPRESSED_SIZE_MAX,
+    JSON_BODY_SIZE_MAX,
+    KIB,
+)
+from bottomless.model.record import Content
+from bottomless_server.ingest.records.frames import is_plain
+from bottomless_server.ingest.records.intake import (
+    Append,
+    check_headers,
+    take_arrow,
+    take_frames,
+    take_items,
+    take_json,
+    take_lines,
+    take_raw,
+    take_value,
+)
+from bottomless_server.ingest.records.json_pointer import parse_pointer
+from bottomless_server.ingest.records.json_values import Within, split_lines
+from bottomless_server.ingest.records.promises import NOTHING, Promise, bad_header, read_promise
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.http.app import (
+    any_content_type,
+    bad_parameter,
+    boolean,
+    choice,
+    content_encoding,
+    content_type,
+    encode_json,
+    header,
+    negotiate,
+    parse_json,
+    parse_json_lines,
+    parse_query,
+)
+from bottomless_server.runtime.http.encodings import ENCODINGS
+
+_T = TypeVar("_T")
+
+JSON: Final = "application/json"
+RAW: Final = "application/octet-stream"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+FRAMES: Final = "application/vnd.bottomless.batches"
+STAGED: Final = "application/vnd.bottomless.staged+json"
+"""Not records but the ids of batches that were staged before."""
+LINES: Final = "application/x-ndjson"
+ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES, STAGED, LINES)
+_RECORD_FORMS: Final = (ARROW, FRAMES, STAGED, LINES)
+"""Those that are records by themselves, and never one value."""
+_JSON_FORMS: Final = (JSON, STAGED, LINES)
+_JSON_SUFFIX: Final = "+json"
+_TEXTS: Final = "text/"
+
+_QUERY: Final = {
+    "as": choice("value"),
+    "key": parse_pointer,
+    "key_optional": boolean,
+    "event_time": parse_pointer,
+    "event_time_optional": boolean,
+}
+_OPTIONAL: Final = (("key_optional", "key"), ("event_time_optional", "event_time"))
+
+_INLINE_JSON_SIZE: Final = 64 * KIB
+_INLINE_SIZE: Final = 128 * KIB
+"""Bodies above are read in a thread, since the loop serves everybody: some tenths of a
+millisecond each. Below, to go there and back would cost more."""
+
+_OF_RAW: Final = frozenset({b"stream-key", b"stream-filter-value"})
+_PROMISES: Final = frozenset(
+    {
+        b"producer-id",
+        b"producer-epoch",
+        b"producer-seq",
+        b"producer-start",
+        b"txn-number",
+        b"idempotency-key",
+        b"stream-expected-offset",
+    }
+)
+
+
+class Form(NamedTuple):
+    """What an append's headers say of it."""
+
+    media_type: str
+    encoding: str | None
+    promise: Promise
+    declared_size: int | None
+    as_value: bool = False
+    """Whether the whole body is one record's value, whatever its media type."""
+    within: Within | None = None
+    """What the query says of where a record's key and time are; None where it says nothing."""
+
+    @property
+    def is_json(self) -> bool:
+        if self.media_type in _JSON_FORMS:
+            return True
+        return self.as_value and self.media_type.endswith(_JSON_SUFFIX)
+
+    @property
+    def body_size_max(self) -> int:
+        """Bytes of the body as it is sent."""
+        return JSON_BODY_SIZE_MAX if self.is_json else BINARY_BODY_SIZE_MAX
+
+    @property
+    def decoded_size_max(self) -> int:
+        """Bytes of it once its encoding is undone. JSON grows tenfold when it is read."""
+        return JSON_BODY_SIZE_MAX if self.is_json else DECOMPRESSED_SIZE_MAX
+
+    @property
+    def size_to_hold(self) -> int:
+        """Bytes to hold for the body: what it says, or what it may have at most."""
+        if self.declared_size is None:
+            return self.body_size_max
+        return min(self.declared_size, self.body_size_max)
+
+
+def read_form(scope: Scope) -> Form:
+    """What can be known, and refused, without the stream or the body.
+
+    Raises:
+        InvalidRequest: 400, 406 or 415.
+    """
+    asked = parse_query(scope, _QUERY)
+    negotiate(header(scope, b"accept"), [JSON])
+    as_value = "as" in asked
+    media_type = _type_of_value(scope) if as_value else content_type(scope, ACCEPTED)
+    promise = NOTHING
+    named = {name for name, _ in scope["headers"]}
+    if media_type != RAW and not as_value:
+        _refuse(_OF_RAW & named, f"it goes with {RAW}; other records bring their own")
+    if not _PROMISES.isdisjoint(named):
+        principal = principal_of(scope)
+        sender = principal.actor if principal.authenticated else ""
+        promise = read_promise(lambda name: header(scope, name.encode()), sender)
+    declared = header(scope, b"content-length")
+    form = Form(
+        media_type=media_type,
+        encoding=content_encoding(scope, ENCODINGS),
+        promise=promise,
+        declared_size=int(declared) if declared is not None and declared.isdigit() else None,
+        as_value=as_value,
+    )
+    return form._replace(within=_within(form, asked, named)) if asked else form
+
+
+def _type_of_value(scope: Scope) -> str:
+    """The media type of a body that is one value; only JSON and text have a charset that counts."""
+    media_type = any_content_type(scope)
+    if media_type in _RECORD_FORMS:
+        raise bad_parameter("as", f"it goes with one value, and {media_type} holds records")
+    if media_type == JSON or media_type.endswith(_JSON_SUFFIX) or media_type.startswith(_TEXTS):
+        content_type(scope)
+    return media_type
+
+
+def _within(form: Form, asked: dict[str, Any], named: set[bytes]) -> Within:
+    """Where keys and times stand, refused where nothing has such places."""
+    for name, of in _OPTIONAL:
+        if name in asked and of not in asked:
+            raise bad_parameter(name, f"it goes with the parameter {of}")
+    if not form.is_json or form.media_type == STAGED:
+        for name in asked.keys() - {"as"}:
+            raise bad_parameter(
+                name, f"it goes with {JSON} and {LINES}; other bodies have no members"
+            )
+    if "key" in asked and b"stream-key" in named:
+        raise bad_parameter("key", "it excludes the header Stream-Key")
+    return Within(
+        key=asked.get("key"),
+        key_optional=asked.get("key_optional", False),
+        event_time=asked.get("event_time"),
+        event_time_optional=asked.get("event_time_optional", False),
+    )
+
+
+def refuse_promises(scope: Scope) -> None:
+    """Refuse what only an append can be asked for, where nothing is appended.
+
+    Raises:
+        InvalidRequest: 400.
+    """
+    named = {name for name, _ in scope["headers"]}
+    _refuse((_PROMISES | _OF_RAW) & named, "it says nothing here: it is for an append")
+
+
+def _refuse(names: set[bytes] | frozenset[bytes], sentence: str) -> None:
+    for name in sorted(names):
+        raise bad_header(name.decode(), sentence)
+
+
+async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int) -> Append:
+    """The records of a whole body, its encoding undone.
+
+    Raises:
+        InvalidRequest: 400, 413 or 422.
+    """
+    if form.media_type == RAW or form.as_value:
+        key, filter_value = header(scope, b"stream-key"), header(scope, b"stream-filter-value")
+        if form.is_json:
+            return await _run(_is_small_json(body), _take_value, body, form, key, filter_value)
+        text = form.media_type.startswith(_TEXTS)
+        content = Content.TEXT if text else Content.BYTES
+        return take_raw(body, key, filter_value, form.promise, content)
+    if form.media_type == ARROW:
+        inline = len(body) <= _INLINE_SIZE
+        return await _run(inline, take_arrow, body, frame_size_max, form.promise)
+    if form.media_type == FRAMES:
+        inline = len(body) <= _INLINE_SIZE and is_plain(body)
+        return await _run(inline, take_frames, body, frame_size_max, form.promise)
+    take = _take_lines if form.media_type == LINES else _take_json
+    return await _run(_is_small_json(body), take, body, form)
+
+
+def _is_small_json(body: bytes) -> bool:
+    return len(body) <= _INLINE_JSON_SIZE
+
+
+def _take_json(body: bytes, form: Form) -> Append:
+    """`{"records": …}`, or an array, whose items are values: the two that a first byte tells apart."""
+    value = parse_json(body)
+    if isinstance(value, list):
+        return take_items(body, value, encode_json, form.within or Within(), form.promise)
+    if form.within is not None:
+        raise bad_parameter(
+            "key" if form.within.key else "event_time",
+            "it goes with values as they are: NDJSON, an array, or as=value",
+        )
+    return take_json(body, value, encode_json, form.promise)
+
+
+def _take_lines(body: bytes, form: Form) -> Append:
+    lines = split_lines(body)
+    within = form.within or Within()
+    return take_lines(lines, parse_json_lines(lines), body, encode_json, within, form.promise)
+
+
+def _take_value(body: bytes, form: Form, key: str | None, filter_value: str | None) -> Append:
+    check_headers(key, filter_value)
+    assert form.within is not None
+    within = replace(form.within, fixed_key=key, filter_value=filter_value)
+    return take_value(body, parse_json(body), encode_json, within, form.promise)
+
+
+async def _run(inline: bool, call: Callable[..., _T], *arguments: object) -> _T:
+    if inline:
+        return call(*arguments)
+    return await asyncio.to_thread(call, *arguments)

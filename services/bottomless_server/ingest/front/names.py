@@ -1,0 +1,266 @@
+"""Which stream a name means: asked of manifest, and remembered for less than a lease.
+
+After a deletion a name may be given to another stream, so nobody may go by an old answer
+for longer than the old owner's lease would last. Names in use are asked for again before that,
+many in one question: a node has thousands, and a question costs more than an append.
+
+Where manifest does not answer, the coordination store is asked whether a name that is known
+still means the same stream: a deletion frees the name in the EXEC that makes it true. So appends
+to streams in use go on without manifest, and a deleted stream takes none. Nothing else is
+learned from there: what is not known, or is another stream's by now, waits for manifest.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+import structlog
+from cachetools import LRUCache
+
+from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
+from bottomless.model.names import FullName, StreamId, parse_stream_id
+from bottomless.model.stream import StreamState
+from bottomless_server.node.lease import Clocks
+from bottomless_server.runtime.peers.peers import PeerAnswer
+from bottomless_server.stores.streams import Streams, stream_not_found
+
+log = structlog.get_logger(__name__)
+
+_NAME_COUNT_MAX: Final = 100_000
+MANIFEST_SECONDS: Final = 2.0
+"""How long manifest is waited for before the coordination store is asked for a known name."""
+STRANGER_SECONDS: Final = 6.0
+"""The same for a name of which nothing is known: only manifest can help, and it may be busy."""
+_GATHER_SECONDS: Final = 0.1
+"""How long a name waits for others that are due; what is known of it is good for much longer."""
+
+
+class ManifestCalls(Protocol):
+    """What ingest asks of manifest; a `Peer` is one."""
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        body: Any = None,
+    ) -> PeerAnswer: ...
+
+    async def aclose(self) -> None: ...
+
+
+class StreamNames:
+    """A small cache in front of manifest; one question at a time for each name, and one for all
+    that are due."""
+
+    def __init__(
+        self, manifest: ManifestCalls, streams: Streams, clocks: Clocks, keep_ms: int
+    ) -> None:
+        self._manifest = manifest
+        self._streams = streams
+        self._clocks = clocks
+        self._keep_ms = keep_ms
+        self._known: LRUCache[FullName, tuple[StreamId, int]] = LRUCache(_NAME_COUNT_MAX)
+        self._asking: dict[FullName, asyncio.Task[StreamId]] = {}
+        self._due: dict[FullName, None] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def find(self, name: FullName) -> StreamId:
+        """The stream behind a name.
+
+        Raises:
+            NotFound: there is none, or it is being deleted.
+            Unavailable: manifest does not answer, and did not lately; outcome none.
+        """
+        known = self._known.get(name)
+        if known is None:
+            return await asyncio.shield(self._ask(name))
+        stream_id, age = known[0], self._clocks.elapsed() - known[1]
+        if age >= self._keep_ms:
+            return await asyncio.shield(self._ask(name))
+        if age >= self._keep_ms // 2:
+            # Asked again while the old answer is good, so that no append waits for it.
+            self._refresh(name)
+        return stream_id
+
+    async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
+        """The stream behind a name that once meant `stale`, which is no more.
+
+        Raises:
+            NotFound: it means no other stream now.
+            Unavailable: manifest does not answer; outcome none.
+        """
+        known = self._known.get(name)
+        if known is not None and known[0] == stale:
+            del self._known[name]
+        found = await self.find(name)
+        if found == stale:
+            raise stream_not_found()
+        return found
+
+    async def note_home(self, stream_id: StreamId) -> None:
+        """Have the bucket say that this node is the stream's home.
+
+        Raises:
+            NotFound: the stream is gone.
+            Unavailable: it does not say so yet; outcome none.
+        """
+        try:
+            await self._manifest.call("PUT", f"/internal/v1/streams/{stream_id}/registry")
+        except Unavailable as error:
+            raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+
+    async def state_of(self, stream_id: StreamId) -> StreamState | None:
+        """What became of a stream; None if there is none of this id.
+
+        Raises:
+            Unavailable: that cannot be told, also where coordination shows less than it did.
+        """
+        path = f"/internal/v1/streams/{stream_id}"
+        try:
+            answer: Any = (await self._manifest.call("GET", path)).body
+        except NotFound as error:
+            if error.code is not Code.STREAM_NOT_FOUND:
+                raise Unavailable("manifest does not know this question") from error
+            return None
+        if answer["stream_id"] != stream_id:
+            raise Unavailable("manifest gave an answer to another question")
+        return StreamState(answer["state"])
+
+    def _refresh(self, name: FullName) -> None:
+        self._due[name] = None
+        # One that has just ended does not look at what is due any more.
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._ask_together())
+            self._refreshing.add_done_callback(self._refreshed)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("names could not be asked for", exc_info=error)
+
+    async def _ask_together(self) -> None:
+        while self._due:
+            await asyncio.sleep(_GATHER_SECONDS)
+            names = list(islice(self._due, NAMES_TOGETHER_COUNT_MAX))
+            for name in names:
+                del self._due[name]
+            asked_at = self._clocks.elapsed()
+            try:
+                async with asyncio.timeout(MANIFEST_SECONDS):
+                    await self._load_together(names)
+            except TimeoutError:
+                await self._confirm(names, asked_at)
+            except StoreError as error:
+                if error.code is Code.PEER_UNAVAILABLE:
+                    await self._confirm(names, asked_at)
+                    continue
+                # The old answers are good for a while; then each is asked for by itself.
+                log.info("names were not asked for ahead of time", error=str(error))
+
+    async def _load_together(self, names: list[FullName]) -> None:
+        asked_at = self._clocks.elapsed()
+        asked = [{"tenant": name.tenant, "name": name.name} for name in names]
+        answer: Any = (
+            await self._manifest.call("POST", "/internal/v1/names", body={"names": asked})
+        ).body
+        found = {
+            FullName(one["tenant"], one["name"]): one["stream_id"] for one in answer["streams"]
+        }
+        for name in names:
+            known = self._known.get(name)
+            if known is not None and known[1] > asked_at:
+                # Asked for alone meanwhile, and that is the newer answer.
+                continue
+            if name in found:
+                self._keep(name, parse_stream_id(found[name]), asked_at)
+            else:
+                # What became of it is told to who asks for it next.
+                self._known.pop(name, None)
+
+    def _keep(self, name: FullName, stream_id: StreamId, asked_at: int) -> None:
+        self._known[name] = (stream_id, asked_at)
+
+    def _ask(self, name: FullName) -> asyncio.Task[StreamId]:
+        asking = self._asking.get(name)
+        if asking is None:
+            asking = asyncio.create_task(self._load(name))
+            self._asking[name] = asking
+            asking.add_done_callback(lambda task: self._asked(name, task))
+        return asking
+
+    def _asked(self, name: FullName, task: asyncio.Task[StreamId]) -> None:
+        del self._asking[name]
+        # Looked at here, since all who waited for the answer may have gone.
+        if not task.cancelled():
+            task.exception()
+
+    async def _confirm(self, names: Sequence[FullName], asked_at: int) -> None:
+        """Keep those names that mean the same streams as before, by the coordination store."""
+        try:
+            found = await self._streams.find_many(names)
+            records = (await self._streams.load_many([*found.values()])).records
+        except StoreError as error:
+            # The old answers are good for a while; then each is asked for by itself.
+            log.info("names could not be confirmed without manifest", error=str(error))
+            return
+        active = {one.stream_id for one in records if one.state is StreamState.ACTIVE}
+        for name in names:
+            known = self._known.get(name)
+            if known is None or known[1] > asked_at:
+                continue
+            if known[0] == found.get(name) and known[0] in active:
+                self._keep(name, known[0], asked_at)
+
+    async def _confirmed(self, name: FullName, asked_at: int) -> StreamId:
+        """The stream behind a known name, without manifest.
+
+        Raises:
+            Unavailable: nothing was known of it, or it means another stream; outcome none.
+        """
+        await self._confirm([name], asked_at)
+        known = self._known.get(name)
+        if known is None or known[1] < asked_at:
+            raise Unavailable(
+                "the manifest service does not answer",
+                code=Code.PEER_UNAVAILABLE,
+                retry_after_seconds=1,
+            )
+        return known[0]
+
+    async def _load(self, name: FullName) -> StreamId:
+        asked_at = self._clocks.elapsed()
+        seconds = MANIFEST_SECONDS if name in self._known else STRANGER_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                answer: Any = (
+                    await self._manifest.call(
+                        "GET",
+                        f"/internal/v1/streams/by-name/{name.name}",
+                        params={"tenant": name.tenant},
+                    )
+                ).body
+        except TimeoutError:
+            return await self._confirmed(name, asked_at)
+        except Unavailable as error:
+            if error.code is not Code.PEER_UNAVAILABLE:
+                raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+            return await self._confirmed(name, asked_at)
+        except Exception:
+            self._known.pop(name, None)
+            raise
+        if answer["state"] != StreamState.ACTIVE:
+            self._known.pop(name, None)
+            raise stream_not_found()
+        stream_id = parse_stream_id(answer["stream_id"])
+        self._keep(name, stream_id, asked_at)
+        return stream_id
+
+    async def aclose(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for asking in list(self._asking.values()):
+            asking.cancel()
+        await self._manifest.aclose()

@@ -1,0 +1,161 @@
+"""What a stream knows of its producers, shown and changed: openapi/ingest.yaml.
+
+Changes go through the stream's appender, in order with its appends, and are answered when
+they are durable: the log holds them, as it holds appends (log/producer_log.py).
+"""
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from heapq import nsmallest
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import KIB
+from bottomless.model.names import StreamId, parse_reference
+from bottomless.model.offset_spec import format_timestamp
+from bottomless_server.ingest.front.routes import Appends
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.producers.part_names import is_of_parts
+from bottomless_server.ingest.producers.producer_changes import (
+    forget,
+    producer_not_found,
+    raise_epoch,
+)
+from bottomless_server.ingest.producers.producers import MODES
+from bottomless_server.ingest.producers.tracking import Producer
+from bottomless_server.runtime.http.app import (
+    header,
+    integer,
+    json_response,
+    negotiate,
+    parse_query,
+    read_body,
+    text,
+)
+from bottomless_server.runtime.http.full_names import full_name_of
+
+_PAGE_COUNT_DEFAULT: Final = 100
+_PAGE_COUNT_MAX: Final = 1000
+
+
+class ProducerRoutes:
+    """The routes of producers."""
+
+    def __init__(self, appends: Appends) -> None:
+        self._appends = appends
+
+    async def show_all(self, s: str, request: Request) -> Response:
+        asked = parse_query(
+            request.scope, {"limit": integer(1, _PAGE_COUNT_MAX), "page_token": text}
+        )
+        _require_json(request)
+        limit = asked.get("limit", _PAGE_COUNT_DEFAULT)
+        appender = await self._find(request, s)
+        after = _after(asked.get("page_token"), appender.stream_id)
+        known = appender.tracking.producers
+        names = nsmallest(
+            limit + 1, (name for name in known if name > after and not is_of_parts(name))
+        )
+        body = {
+            "items": [_shown(name, known[name]) for name in names[:limit]],
+            "next_page_token": _token(appender.stream_id, names[limit - 1])
+            if len(names) > limit
+            else None,
+        }
+        return json_response(body, headers={"stream-id": appender.stream_id})
+
+    async def show(self, s: str, p: str, request: Request) -> Response:
+        parse_query(request.scope, {})
+        _require_json(request)
+        producer_id = parse_reference(p)
+        return _answer(await self._find(request, s), producer_id)
+
+    async def raise_epoch(self, s: str, p: str, request: Request) -> Response:
+        parse_query(request.scope, {})
+        _require_json(request)
+        producer_id = parse_reference(p)
+        if await read_body(request.scope, request.receive, KIB):
+            raise InvalidRequest("there is no body here", code=Code.VALIDATION_FAILED)
+        appender = await self._find(request, s)
+        self._appends.require_disk()
+        # After a crash between the two the epoch is raised, and nobody was told the last number.
+        await appender.change(lambda tracking, now: raise_epoch(tracking, producer_id, now))
+        await self._appends.settle_commits(appender, producer_id)
+        return _answer(appender, producer_id)
+
+    async def forget(self, s: str, p: str, request: Request) -> Response:
+        parse_query(request.scope, {})
+        producer_id = parse_reference(p)
+        appender = await self._find(request, s)
+        self._appends.require_disk()
+        # Before it is forgotten: after a crash between the two the producer is still there to be
+        # forgotten, and what the plan said was lost anyway.
+        await self._appends.drop_damaged_plan(appender.stream_id, producer_id)
+        await appender.change(lambda tracking, now: forget(tracking, producer_id, now))
+        return Response(status_code=204, headers={"stream-id": appender.stream_id})
+
+    async def _find(self, request: Request, s: str) -> Appender:
+        return await self._appends.find(full_name_of(request.scope, s))
+
+
+def add_producer_routes(api: FastAPI, appends: Appends) -> None:
+    """Serve producers beside what `api` serves."""
+    routes = ProducerRoutes(appends)
+    several = "/v1/streams/{s}/producers"
+    one = f"{several}/{{p}}"
+    api.add_api_route(several, routes.show_all, methods=["GET"], operation_id="list_producers")
+    api.add_api_route(one, routes.show, methods=["GET"], operation_id="get_producer")
+    api.add_api_route(one, routes.forget, methods=["DELETE"], operation_id="forget_producer")
+    api.add_api_route(
+        f"{one}/epoch", routes.raise_epoch, methods=["POST"], operation_id="raise_producer_epoch"
+    )
+
+
+def _require_json(request: Request) -> None:
+    negotiate(header(request.scope, b"accept"), ["application/json"])
+
+
+def _answer(appender: Appender, producer_id: str) -> Response:
+    producer = appender.tracking.producers.get(producer_id)
+    if producer is None:
+        raise producer_not_found()
+    return json_response(_shown(producer_id, producer), headers={"stream-id": appender.stream_id})
+
+
+def _shown(producer_id: str, producer: Producer) -> dict[str, Any]:
+    return {
+        "producer_id": producer_id,
+        "mode": MODES.get(producer.mode),
+        "epoch": producer.epoch,
+        "last_seq": producer.last_sequence,
+        "updated_at": format_timestamp(producer.timestamp),
+    }
+
+
+def _token(stream_id: StreamId, name: str) -> str:
+    # Says nothing that the page did not; the stream is in it so that it goes on with no other.
+    place = f"{stream_id}:{name}".encode("ascii")
+    return urlsafe_b64encode(place).decode("ascii").rstrip("=")
+
+
+def _after(token: str | None, stream_id: StreamId) -> str:
+    """Behind which producer a page begins.
+
+    Raises:
+        InvalidRequest: the token was not made for this list.
+    """
+    if token is None:
+        return ""
+    try:
+        padded = token.encode("ascii") + b"=" * (-len(token) % 4)
+        of_stream, _, name = urlsafe_b64decode(padded).decode("ascii").partition(":")
+        if of_stream == stream_id:
+            return parse_reference(name)
+    except (binascii.Error, UnicodeError, InvalidRequest):
+        pass
+    sentence = "the page token was not made for this list"
+    fault = Fault(Code.BAD_PARAMETER, sentence, parameter="page_token")
+    raise InvalidRequest(sentence, faults=[fault])

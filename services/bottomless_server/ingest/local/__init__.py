@@ -1,0 +1,1 @@
+"""Streams whose newest records are on the disk of this node: append, upkeep, hand over."""

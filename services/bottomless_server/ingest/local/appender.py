@@ -1,0 +1,351 @@
+"""The one task that owns a stream's tail: seal what waits, write, sync, answer.
+
+New appends queue up while a round is being synced and share the next one, so that one
+sync serves all who wait; syncs of many streams run beside each other in threads.
+
+The order of one round, which `tests/unit/ingest/test_append_order.py` records:
+offsets reserved in coordination → bytes written → synced → visible → answered.
+After a crash before the sync recovery cuts the round, and nobody had an answer; after it
+the round is there, answered or not.
+
+On the record's path: after log/core/batcher.py, before feed.py, from where the uploader takes it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import structlog
+
+from bottomless.errors import Fenced, Outcome, StoreError
+from bottomless.model.chunk import TrackedEntry
+from bottomless.model.stream import StreamRecord
+from bottomless_server.ingest.local.line import Chosen, Line
+from bottomless_server.ingest.local.surroundings import Surroundings, log_broken, restated
+from bottomless_server.ingest.local.upkeep import Upkeep
+from bottomless_server.ingest.log.core.batcher import Round, SealedChunk, seal_round, seal_state
+from bottomless_server.ingest.log.segments import LogBroken, SegmentLog
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.core.clock import commit_timestamp
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.owner import Claim
+from bottomless_server.node.pulse import Pulse
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+StateChange = Callable[[Tracking, int], Sequence[TrackedEntry]]
+"""What is to be written of a producer, from what is known and the time; or why not."""
+
+
+@dataclass(slots=True, eq=False)
+class _Changing:
+    change: StateChange
+    answer: asyncio.Future[None]
+
+
+class Appender:
+    """Owned by the table of streams; `stopped` says why it takes nothing any more."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        claim: Claim,
+        local: SegmentLog,
+        record: StreamRecord,
+        tracking: Tracking,
+        changed: Callable[["Appender"], None],
+    ) -> None:
+        self.tracking = tracking
+        """What is known of producers: of committed chunks, and of nothing else."""
+        self.stream_id = claim.stream_id
+        self.claim = claim
+        self.log = local
+        self.config = record.config
+        self.stopped: StoreError | None = None
+        self.advanced = Pulse()
+        """Fires when records become visible, and when the stream stops."""
+        self.used_at = around.clocks.elapsed()
+        """When something was written last."""
+        self._around = around
+        self._changed = changed
+        self._line = Line(around.chunk_size_max)
+        self._changing: deque[_Changing] = deque()
+        self._wake = asyncio.Event()
+        published = (record.published_next, record.version)
+        self._upkeep = Upkeep(
+            around.executor, around.clocks, around.disk, around.upkeep, claim, local, published
+        )
+        self._resting = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Note durably what was claimed, then take appends.
+
+        Raises:
+            OSError: the disk does not take the checkpoint.
+        """
+        await self._upkeep.save_checkpoint()
+        self._upkeep.count_disk()
+        self._task = asyncio.create_task(self._run(), name=f"appender-{self.stream_id}")
+
+    async def append(self, append: Append) -> Appended:
+        """Return when the records are durable and visible.
+
+        Cancelling this does not undo the append: its outcome is then unknown to the caller.
+
+        Raises:
+            StoreError: with the outcome that is known.
+        """
+        if self.stopped is not None:
+            raise restated(self.stopped)
+        answer = self._line.add(append)
+        self._wake.set()
+        return await answer
+
+    async def change(self, change: StateChange) -> None:
+        """Return when a change of what is known of producers is durable.
+
+        After a crash before its sync recovery cuts it; after it, it holds, answered or not.
+
+        Raises:
+            StoreError: what the change raises, and what an append may meet.
+        """
+        if self.stopped is not None:
+            raise restated(self.stopped)
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changing.append(_Changing(change, answer))
+        self._wake.set()
+        await answer
+
+    @property
+    def published_next(self) -> int:
+        return self._upkeep.published_next
+
+    @property
+    def version(self) -> int:
+        """Of the manifest, as far as this node heard."""
+        return self._upkeep.version
+
+    def note_published(self, next_offset: int, version: int) -> None:
+        """What object storage holds, as of the last successful EXEC."""
+        if self._upkeep.note_published(next_offset, version):
+            self._wake.set()
+
+    def tick(self) -> None:
+        """Look after files, if there is something to look after; called now and then."""
+        if self._upkeep.is_due():
+            self._wake.set()
+
+    def rest(self) -> None:
+        """Give the file handles back when nothing is under way; the next round takes new ones."""
+        self._resting = True
+        self._wake.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it touches no file any more."""
+        return self.stopped is not None and (self._task is None or self._task.done())
+
+    async def close(self, why: StoreError, *, leave: bool) -> None:
+        """Finish what waits, note what is durable, and stop; with `leave`, leave it clean, unless a
+        commit of staged batches is open whose rest only this node has."""
+        if self.stopped is None:
+            self.stopped = why
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+            self._task = None
+            self._upkeep.count_disk(closed=True)
+            if leave and not isinstance(self.stopped, LogBroken) and not self._is_bound():
+                with suppress(StoreError):
+                    await self.claim.leave(self.log.next_offset, self._known_producers())
+        self.advanced.fire()
+
+    def _is_bound(self) -> bool:
+        """Whether the rest of a commit lies on this disk: another owner could never finish it."""
+        return self._around.has_begun(self.stream_id, self.tracking)
+
+    def _known_producers(self) -> bytes | None:
+        """What the next owner has to know, as a chunk says it; None if nothing is known."""
+        if not self.tracking:
+            return None
+        sealed = seal_state(
+            self.tracking.snapshot(),
+            first_offset=self.log.next_offset,
+            timestamp=self.log.last_timestamp,
+            epoch=self.claim.epoch,
+        )
+        return b"".join(sealed.parts)
+
+    async def _run(self) -> None:
+        try:
+            while self.stopped is None or self._line or self._changing:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._line or self._changing:
+                    await (self._change_round() if self._changing else self._round())
+                    if self._upkeep.is_due():
+                        await self._upkeep.look()
+                await self._upkeep.look(last=self.stopped is not None)
+                if self._resting and not self._line and not self._changing:
+                    await self._in_thread(self.log.close)
+                self._resting = False
+        except StoreError as error:
+            self._stop(error)
+        except Exception:
+            log.exception("the appender met a bug", stream_id=self.stream_id)
+            self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
+        # Not after a cancel, when a stop is cut: a thread may still be writing, and behind a
+        # closed file its number may be another file's.
+        await self._in_thread(self.log.close)
+        self.advanced.fire()
+
+    async def _round(self) -> None:
+        """One round; what fails only this round is answered here, what stops the stream raises."""
+        try:
+            self.claim.require()
+            timestamp = self._timestamp()
+        except StoreError as error:
+            self._line.refuse_all(error)
+            return
+        self.tracking.begin()
+        taken = self._line.choose(self.tracking, self.log.next_offset, timestamp)
+        if not taken:
+            self.tracking.end()
+            return
+
+        def refuse(error: StoreError) -> None:
+            for one in taken:
+                self._line.settle(one.waiting, error)
+
+        try:
+            await self._attempt(self._append_chosen(taken, timestamp), refuse)
+        finally:
+            self.tracking.end()
+
+    async def _change_round(self) -> None:
+        """One change of producers' state, in a chunk of its own."""
+        changing = self._changing.popleft()
+
+        def refuse(error: StoreError) -> None:
+            if not changing.answer.done():
+                changing.answer.set_exception(error)
+
+        try:
+            await self._attempt(self._write_change(changing), refuse)
+        finally:
+            self.tracking.end()
+
+    async def _attempt(
+        self, work: Coroutine[Any, Any, None], refuse: Callable[[StoreError], None]
+    ) -> None:
+        """Do what answers some, or refuse them with what is known of the outcome."""
+        try:
+            await work
+        except (LogBroken, Fenced) as error:
+            outcome = error.outcome or Outcome.NONE
+            refuse(not_owner() if isinstance(error, Fenced) else log_broken(outcome))
+            raise
+        except StoreError as error:
+            refuse(error)
+        except BaseException:
+            refuse(StoreError("an unexpected error", outcome=Outcome.UNKNOWN))
+            raise
+
+    async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int) -> None:
+        last_offset = self.log.next_offset + sum(one.append.record_count for one in taken)
+        await self.claim.reserve(last_offset)
+        sealed = seal_round(
+            [one.append for one in taken],
+            next_offset=self.log.next_offset,
+            timestamp=timestamp,
+            epoch=self.claim.epoch,
+            chunk_size_max=self._around.chunk_size_max,
+        )
+        await self._write(sealed)
+        self._changed(self)
+        self.advanced.fire()
+        # Durable, but perhaps no longer ours to confirm. Who reads it asks the same.
+        self.claim.require(Outcome.UNKNOWN)
+        for one, (first, count) in zip(taken, sealed.placements, strict=True):
+            answer = Appended(first, first + count, timestamp, count, one.duplicates)
+            self._line.settle(one.waiting, answer)
+
+    async def _write_change(self, changing: _Changing) -> None:
+        self.claim.require()
+        timestamp = self._timestamp()
+        self.tracking.begin()
+        entries = changing.change(self.tracking, timestamp)
+        # Takes no offset, but makes the stream dirty: nobody else may own it without this.
+        await self.claim.reserve(self.log.next_offset)
+        chunk = seal_state(
+            entries,
+            first_offset=self.log.next_offset,
+            timestamp=timestamp,
+            epoch=self.claim.epoch,
+        )
+        await self._write(Round([chunk], [], timestamp, self.log.next_offset))
+        self.claim.require(Outcome.UNKNOWN)
+        if not changing.answer.done():
+            changing.answer.set_result(None)
+
+    async def _write(self, sealed: Round) -> None:
+        """Write, sync, and only then let it count: for readers, and for who asks twice."""
+        elapsed = self._around.clocks.elapsed()
+
+        def state() -> SealedChunk | None:
+            # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
+            return _state_before(self.tracking, sealed)
+
+        written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed, state)
+        self.log.commit(written)
+        self.used_at = elapsed
+        self._upkeep.count_disk()
+        for chunk in sealed.chunks:
+            self.tracking.take_tracked(chunk.tracked)
+            self.tracking.take_chunk(
+                chunk.first_offset,
+                chunk.timestamp,
+                chunk.entries,
+                more_follows=chunk.more_follows,
+            )
+
+    def _timestamp(self) -> int:
+        wall = self._around.read_clock()
+        return commit_timestamp(self.log.last_timestamp, wall)
+
+    def _stop(self, error: StoreError) -> None:
+        log.error("the stream stops", stream_id=self.stream_id, error=str(error))
+        if self.stopped is None:
+            self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
+        refused = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
+        self._line.refuse_all(refused)
+        while self._changing:
+            answer = self._changing.popleft().answer
+            if not answer.done():
+                answer.set_exception(refused)
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._around.executor, call, *arguments)
+
+
+def _state_before(tracking: Tracking, sealed: Round) -> SealedChunk | None:
+    """What was known before a round, as the chunk that stands before it; None if nothing was."""
+    if not tracking:
+        return None
+    first = sealed.chunks[0]
+    return seal_state(
+        tracking.snapshot(),
+        first_offset=first.first_offset,
+        timestamp=first.timestamp,
+        epoch=first.epoch,
+        more_follows=True,
+    )

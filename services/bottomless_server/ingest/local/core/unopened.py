@@ -1,0 +1,52 @@
+"""Streams that lie on this disk and are not open, and when each is to be tried again.
+
+A stream may be refused for a moment: coordination does not answer, or the disk fails. Until it is
+open nothing of it is uploaded, and perhaps nobody ever touches it again. So it is tried again, at
+first at once and then ever more rarely, for as long as it lies here.
+
+Asked and told by local/streams.py. Times are in ms of a clock that never goes back.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from bottomless.model.names import StreamId
+
+WAIT_MS_MIN: Final = 500
+WAIT_MS_MAX: Final = 30_000
+"""Each try reads the end of a log and asks coordination, and thousands may be refused at once."""
+
+
+class _Try(NamedTuple):
+    due_at: int
+    wait_ms: int
+    """After this try, before the next one."""
+
+
+class Unopened:
+    """No more than there are streams on the disk."""
+
+    def __init__(self) -> None:
+        self._tries: dict[StreamId, _Try] = {}
+
+    def __len__(self) -> int:
+        return len(self._tries)
+
+    def __iter__(self) -> Iterator[StreamId]:
+        return iter(self._tries)
+
+    def add(self, stream_id: StreamId, now: int) -> None:
+        """Try it at once; one that is known already keeps its turn."""
+        self._tries.setdefault(stream_id, _Try(now, WAIT_MS_MIN))
+
+    def due(self, now: int) -> list[StreamId]:
+        return [stream_id for stream_id, next_try in self._tries.items() if next_try.due_at <= now]
+
+    def begin_try(self, stream_id: StreamId, now: int) -> None:
+        """It is being tried; unless it is dropped, the next try comes after a longer wait."""
+        wait_ms = self._tries[stream_id].wait_ms if stream_id in self._tries else WAIT_MS_MIN
+        self._tries[stream_id] = _Try(now + wait_ms, min(2 * wait_ms, WAIT_MS_MAX))
+
+    def drop(self, stream_id: StreamId) -> None:
+        """It is open, or is not this node's to open."""
+        self._tries.pop(stream_id, None)

@@ -1,0 +1,280 @@
+"""Give out what is committed: which streams have news, and chunks as they lie on disk.
+
+Nothing is given out beyond what is durable, and nothing when the lease may have run out:
+a fenced owner's tail may differ from the stream's.
+
+On the record's path: after appender.py, before uploader/core/cutter.py and, for the
+tail, the reader.
+"""
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple
+
+from bottomless.errors import Code, Corrupt, OffsetGone
+from bottomless.formats.chunk import decode_header
+from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.chunk import ChunkFlags
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.log.layout import segment_path
+from bottomless_server.ingest.log.segments import Segment
+from bottomless_server.node.file_calls import FileCalls, read_exactly
+from bottomless_server.node.pulse import Pulse, wait_for
+
+_FOLLOWED_SECONDS: Final = 6.0
+"""Who did not ask for so long follows no more. Between two questions hardly any time passes, but
+on a machine that has too much to do; and a stream that is taken for one that nobody uploads
+waits for this node's return."""
+_CHANGED_COUNT_MAX: Final = 10_000
+"""Streams named in one answer; the token then stands at the last of them."""
+
+
+class Run(NamedTuple):
+    """Whole chunks, one after the other; none at the end of the stream."""
+
+    data: bytes
+    first_offset: int
+    next_offset: int
+    log_end: int
+    """Cumulative log bytes up to the end of the last chunk."""
+
+
+class CommitFeed:
+    """Remembers which streams changed and are not published yet, in the order of their last change.
+
+    A stream leaves when all of it is published, and when it is closed: until then whoever
+    follows has to hear of it, and afterwards there is nothing to hear.
+    """
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        """Tokens of another process mean nothing here."""
+        self._changes: OrderedDict[StreamId, tuple[int, Appender]] = OrderedDict()
+        self._count = 0
+        self._pulse = Pulse()
+        self._hurried = False
+        self._ended = False
+        self._waiting_count = 0
+        self._asked_at = float("-inf")
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody asks for what is new."""
+        since = asyncio.get_running_loop().time() - self._asked_at
+        return self._waiting_count > 0 or since < _FOLLOWED_SECONDS
+
+    def hurry(self) -> None:
+        """From now on everything is old enough to be uploaded, also what was told of before."""
+        self._hurried = True
+        for _, appender in list(self._changes.values()):
+            if appender.log.next_offset > appender.published_next:
+                self.note(appender)
+
+    def note(self, appender: Appender) -> None:
+        self._count += 1
+        self._changes[appender.stream_id] = (self._count, appender)
+        self._changes.move_to_end(appender.stream_id)
+        self._pulse.fire()
+
+    def settle(self, appender: Appender) -> None:
+        """Forget a stream of which nothing is left to be uploaded from here."""
+        _, known = self._changes.get(appender.stream_id, (0, None))
+        published = appender.log.next_offset <= appender.published_next
+        # Another appender of the same stream has news of its own.
+        if known is appender and (published or appender.stopped is not None):
+            del self._changes[appender.stream_id]
+
+    def end(self) -> None:
+        """At a stop: nobody waits any more, and whoever asks yet is answered at once."""
+        self._ended = True
+        self._pulse.fire()
+
+    async def wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
+        """Streams that changed since `token`, at once or when there are any."""
+        self._waiting_count += 1
+        try:
+            return await self._wait(token, wait_seconds)
+        finally:
+            self._waiting_count -= 1
+            self._asked_at = asyncio.get_running_loop().time()
+
+    async def _wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
+        after = self._parse(token)
+        if after is None:
+            # A new follower hears of everything that is not published yet.
+            waiting = [a for _, a in self._changes.values() if a.log.next_offset > a.published_next]
+            return self._answer(self._count, waiting)
+        changed = self._pulse.next()
+        found = self._since(after)
+        if not found and not self._ended:
+            await wait_for(changed, wait_seconds)
+            found = self._since(after)
+        if len(found) > _CHANGED_COUNT_MAX:
+            found = found[:_CHANGED_COUNT_MAX]
+        return self._answer(found[-1][0] if found else after, [appender for _, appender in found])
+
+    def _since(self, after: int) -> list[tuple[int, Appender]]:
+        found = []
+        for change in reversed(self._changes.values()):
+            if change[0] <= after:
+                break
+            found.append(change)
+        return found[::-1]
+
+    def _parse(self, token: str | None) -> int | None:
+        instance, _, number = (token or "").partition(".")
+        if instance != self._instance or not number.isdecimal() or int(number) > self._count:
+            return None
+        return int(number)
+
+    def _answer(self, count: int, appenders: list[Appender]) -> dict[str, Any]:
+        streams = [
+            {
+                "stream_id": appender.stream_id,
+                "epoch": appender.claim.epoch,
+                "committed_next": appender.log.next_offset,
+                "published_next": appender.published_next,
+                "log_end": appender.log.log_end,
+                "target_bytes": appender.config.fragment.target_bytes,
+                "max_age_ms": 0 if self._hurried else appender.config.fragment.max_age_ms,
+            }
+            for appender in appenders
+            # One whose claim is in doubt is told of again when it is confirmed.
+            if appender.stopped is None and appender.claim.held
+        ]
+        return {"token": f"{self._instance}.{count}", "streams": streams}
+
+
+def bounds_of(appender: Appender) -> dict[str, int | None]:
+    """What every answer says of a stream beside its bytes."""
+    return {
+        "epoch": appender.claim.epoch,
+        "local_first_offset": appender.log.first_offset,
+        "committed_next": appender.log.next_offset,
+        "published_next": appender.published_next,
+        "version": appender.version,
+        "last_chunk_offset": appender.log.last_chunk_offset,
+        # 0 where no record is left here: object storage knows it then.
+        "last_timestamp": appender.log.last_record_timestamp or 0,
+    }
+
+
+def locate(appender: Appender, timestamp: int) -> int | None:
+    """First offset of the first local chunk with this timestamp or a later one."""
+    appender.claim.require()
+    for segment in appender.log.segments:
+        number = segment.index.since(timestamp)
+        if number < len(segment.index):
+            offset = segment.index.place(number).first_offset
+            # A chunk without records may stand at the end.
+            return offset if offset < appender.log.next_offset else None
+    return None
+
+
+async def read_run(
+    files: FileCalls,
+    executor: Executor,
+    appender: Appender,
+    first_offset: int,
+    size_max: int,
+    wait_seconds: float,
+) -> Run:
+    """Whole chunks from the one that holds `first_offset`; at least one, if there is one.
+
+    They end at the end of a segment at the latest, and never within a group.
+
+    Raises:
+        OffsetGone: `moved`: below what lies here.
+        Unavailable: `not-owner`.
+        Corrupt: the file does not hold what was written.
+    """
+    appender.claim.require()
+    advanced = appender.advanced.next()
+    if first_offset == appender.log.next_offset:
+        await wait_for(advanced, wait_seconds)
+        appender.claim.require()
+    if first_offset >= appender.log.next_offset:
+        return Run(b"", first_offset, first_offset, appender.log.log_end)
+    if first_offset < appender.log.first_offset:
+        raise moved(appender)
+    segment = _segment_of(appender, first_offset)
+    loop = asyncio.get_running_loop()
+    try:
+        run = await loop.run_in_executor(
+            executor, _read, files, appender, segment, first_offset, size_max, len(segment.index)
+        )
+    except FileNotFoundError:
+        # It was freed meanwhile.
+        raise moved(appender) from None
+    appender.claim.require()
+    return run
+
+
+def moved(appender: Appender) -> OffsetGone:
+    """The answer for what is in object storage only, with all that is needed to find it."""
+    return OffsetGone(
+        "these offsets are not kept here any more",
+        code=Code.MOVED,
+        retryable=True,
+        facts=bounds_of(appender),
+    )
+
+
+def _segment_of(appender: Appender, offset: int) -> Segment:
+    for segment in reversed(appender.log.segments):
+        if segment.first_offset <= offset:
+            return segment
+    raise moved(appender)
+
+
+def _read(
+    files: FileCalls,
+    appender: Appender,
+    segment: Segment,
+    first_offset: int,
+    size_max: int,
+    count: int,
+) -> Run:
+    index = segment.index
+    number = index.holding(first_offset)
+    first = index.place(number)
+    last = max(min(index.before(first.position + size_max), count - 1), number)
+    place = index.place(last)
+    if last > number and place.position + place.size > first.position + size_max:
+        last -= 1
+    # Nor does a run end with chunks that hold no record: whoever asked has no use for them.
+    while last > number and not index.place(last).record_count:
+        last -= 1
+    place = index.place(last)
+    fd = files.open(segment_path(appender.log.directory, segment.first_offset))
+    try:
+        data = _read_places(files, fd, first.position, place.position + place.size)
+        parts = [data]
+        # A group is committed as a whole, so its end is there.
+        while _more_follows(parts[-1], place.size):
+            last += 1
+            place = index.place(last)
+            parts.append(_read_places(files, fd, place.position, place.position + place.size))
+    finally:
+        files.close(fd)
+    log_end = segment.log_start + place.position + place.size - HEADER_SIZE
+    whole = data if len(parts) == 1 else b"".join(parts)
+    return Run(whole, first.first_offset, place.next_offset, log_end)
+
+
+def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:
+    data = read_exactly(files, fd, end - start, start)
+    if len(data) != end - start:
+        raise Corrupt("the log is shorter than what was written")
+    return data
+
+
+def _more_follows(data: bytes, last_size: int) -> bool:
+    try:
+        header = decode_header(data, len(data) - last_size)
+    except Corrupt:
+        # Whoever takes the run verifies each chunk that he needs: those before it are good.
+        return False
+    return ChunkFlags.MORE_FOLLOWS in header.flags

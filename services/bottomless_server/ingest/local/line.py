@@ -1,0 +1,154 @@
+"""The appends that wait for a stream's next round, and which of them it takes.
+
+In the order in which they came, but of one producer or key only one at a time: the next is
+decided when the outcome of the first is known. An append that expects a certain offset is
+taken first and alone, so that its place is certain. What is a repeat, or out of order, is
+answered here and never reaches the log.
+
+On the record's path: after records/intake.py, before log/core/batcher.py.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from bottomless.errors import StoreError
+from bottomless_server.ingest.log.core.batcher import Room
+from bottomless_server.ingest.producers.places import Places
+from bottomless_server.ingest.producers.producers import Appended, decide, in_flight
+from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import NOTHING, Promise, WithKey
+
+_LEFT_COUNT_MAX: Final = 64
+"""Appends that one round steps over; beyond, the rest waits too, so that rounds stay cheap."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    append: Append
+    answer: asyncio.Future[Appended]
+
+
+@dataclass(slots=True, eq=False)
+class Chosen:
+    """An append that is to be written."""
+
+    waiting: Waiting
+    append: Append
+    """Without the records that are stored already."""
+    duplicates: int
+
+
+class Line:
+    """Owned by one appender. Whatever is taken out of it is answered through `settle`."""
+
+    def __init__(self, chunk_size_max: int) -> None:
+        self._chunk_size_max = chunk_size_max
+        self._waiting: deque[Waiting] = deque()
+        self._keys: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, append: Append) -> asyncio.Future[Appended]:
+        """Put an append at the end.
+
+        Raises:
+            Overloaded: `idempotency-in-flight`.
+        """
+        key = _key_of(append.promise)
+        if key is not None:
+            if key in self._keys:
+                raise in_flight()
+            self._keys.add(key)
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Waiting(append, answer))
+        return answer
+
+    def choose(self, tracking: Tracking, next_offset: int, now: int) -> list[Chosen]:
+        """Take out what the next round holds, and answer what needs none."""
+        chosen: list[Chosen] = []
+        left: list[Waiting] = []
+        try:
+            self._choose(chosen, left, tracking, next_offset, now)
+        except BaseException:
+            # A bug: nobody may be forgotten, so all stand in line again, to be refused.
+            left = [one.waiting for one in chosen] + left
+            raise
+        finally:
+            self._waiting.extendleft(reversed(left))
+        return chosen
+
+    def settle(self, waiting: Waiting, outcome: Appended | StoreError) -> None:
+        """Answer one that was taken out."""
+        key = _key_of(waiting.append.promise)
+        if key is not None:
+            self._keys.discard(key)
+        if waiting.answer.done():
+            return
+        if isinstance(outcome, StoreError):
+            waiting.answer.set_exception(outcome)
+        else:
+            waiting.answer.set_result(outcome)
+
+    def refuse_all(self, error: StoreError) -> None:
+        """Answer everybody who waits with the same refusal."""
+        while self._waiting:
+            self.settle(self._waiting.popleft(), error)
+
+    def _choose(
+        self,
+        chosen: list[Chosen],
+        left: list[Waiting],
+        tracking: Tracking,
+        next_offset: int,
+        now: int,
+    ) -> None:
+        room, busy = Room(self._chunk_size_max), set[str | bytes | None]()
+        places = Places(tracking, now)
+        while self._waiting and not room.full and len(left) < _LEFT_COUNT_MAX:
+            waiting = self._waiting.popleft()
+            left.append(waiting)
+            promise, append, duplicates = waiting.append.promise, waiting.append, 0
+            if promise is not NOTHING:
+                if _must_wait(promise, busy, first=not chosen):
+                    busy.add(_name_of(promise))
+                    continue
+                try:
+                    verdict = decide(tracking, append, next_offset, now, places)
+                except StoreError as error:
+                    self.settle(left.pop(), error)
+                    continue
+                if isinstance(verdict, Appended):
+                    self.settle(left.pop(), verdict)
+                    continue
+                duplicates = verdict.duplicates
+                append = append.without_first(duplicates)
+                busy.add(_name_of(promise))
+            if not room.take(append):
+                return
+            if promise.identity is not None:
+                places.take(promise.identity)
+            chosen.append(Chosen(left.pop(), append, duplicates))
+            if promise.expected_offset is not None:
+                return
+
+
+def _must_wait(promise: Promise, busy: set[str | bytes | None], *, first: bool) -> bool:
+    if promise.expected_offset is not None and not first:
+        return True
+    name = _name_of(promise)
+    return name is not None and name in busy
+
+
+def _name_of(promise: Promise) -> str | bytes | None:
+    identity = promise.identity
+    if identity is None:
+        return None
+    return identity.key_hash if isinstance(identity, WithKey) else identity.line_id
+
+
+def _key_of(promise: Promise) -> bytes | None:
+    return promise.identity.key_hash if isinstance(promise.identity, WithKey) else None

@@ -1,0 +1,188 @@
+"""Open one stream: recover its directory, claim it with the next epoch, note the claim.
+
+What is there after a crash at each step:
+
+1. the directory is recovered            the log is whole; the next opening does the same again
+2. a log that is outdated is put away    the stream is as if it had never been here
+3. the stream is claimed                 the next opening claims it with a higher epoch
+4. what the last owner knew of           it is in coordination still, and taken up again
+   producers is taken up
+5. the claim is noted in the checkpoint  the stream takes appends
+
+On the record's path: beside it; streams.py asks for it, appender.py is what comes of it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from bottomless.errors import Corrupt, Outcome, Unavailable
+from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.surroundings import Surroundings
+from bottomless_server.ingest.log.layout import stream_dir
+from bottomless_server.ingest.log.leftovers import give_up
+from bottomless_server.ingest.log.producer_log import read_tracking, take_left
+from bottomless_server.ingest.log.recovery import Recovered, recover
+from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
+from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.node.core.ownership import LocalView, is_outdated
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.owner import Claim, Owner
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHere:
+    """What this node's disk holds of a stream."""
+
+    local: LocalView
+    segments: list[Segment]
+    last_timestamp: int
+    tracking: Tracking
+    is_nothing: bool
+
+
+class Opener:
+    """For all streams of a process; it keeps nothing."""
+
+    def __init__(
+        self,
+        files: FileCalls,
+        data_dir: Path,
+        owner: Owner,
+        around: Surroundings,
+        roll: RollBounds,
+        changed: Callable[[Appender], None],
+    ) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self._owner = owner
+        self._around = around
+        self._roll = roll
+        self._changed = changed
+
+    async def recover(self, stream_id: StreamId, cut_at: tuple[int, int] | None) -> FoundHere:
+        """Find out what lies here, cut at a place after which nothing is believed.
+
+        Raises:
+            Corrupt: what lies here is damaged.
+            LogBroken: `storage-failed`, outcome none.
+        """
+        directory = stream_dir(self._data_dir, stream_id)
+        elapsed = self._around.clocks.elapsed()
+        try:
+            found = await self._in_thread(
+                recover, self._files, directory, stream_id, elapsed, cut_at
+            )
+            tracking = await self._in_thread(
+                read_tracking, self._files, directory, found.segments, self._around.tracking
+            )
+        except OSError as error:
+            raise _storage_failed() from error
+        if found.cut_size:
+            log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
+        is_nothing = not found.segments and found.checkpoint is None
+        local = _local_view(found)
+        return FoundHere(local, found.segments, found.last_timestamp, tracking, is_nothing)
+
+    async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
+        """What is the stream's of what was found; a log that another node has continued is put away.
+
+        Raises:
+            StoreError: as `Owner.load`; also `storage-failed`, outcome none.
+        """
+        if found.is_nothing:
+            return found
+        record = await self._owner.load(stream_id)
+        if not is_outdated(record, self._owner.node_id, found.local):
+            return found
+        try:
+            await self._in_thread(self._give_up, stream_id, record.epoch, found.local.published)
+        except OSError as error:
+            raise _storage_failed() from error
+        local = replace(found.local, next_offset=0, empty=True)
+        nothing = Tracking(self._around.tracking)
+        return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True)
+
+    async def claim(self, stream_id: StreamId, found: FoundHere) -> Appender:
+        """Claim what was found, and take appends.
+
+        Raises:
+            StoreError: as `Owner.claim`; also `storage-failed`, outcome none.
+        """
+        record, claim = await self._owner.claim(stream_id, found.local)
+        # One may lie here without a chunk, and then says nothing of producers.
+        if not any(len(segment.index) for segment in found.segments):
+            await self._take_left(record, claim, found.tracking)
+        try:
+            return await self._begin(stream_id, found, record, claim)
+        except OSError as error:
+            raise _storage_failed() from error
+
+    async def _begin(
+        self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
+    ) -> Appender:
+        directory = stream_dir(self._data_dir, stream_id)
+        await self._in_thread(self._make_dir, directory)
+        appender = Appender(
+            self._around,
+            claim,
+            SegmentLog(
+                self._files,
+                directory,
+                stream_id,
+                self._roll,
+                segments=found.segments,
+                next_offset=claim.first_offset,
+                last_timestamp=max(found.last_timestamp, record.last_timestamp),
+            ),
+            record,
+            found.tracking,
+            self._changed,
+        )
+        await appender.start()
+        return appender
+
+    async def _take_left(self, record: StreamRecord, claim: Claim, tracking: Tracking) -> None:
+        """Take up what the last owner knew of producers, where nothing lies here that says it."""
+        left = await self._owner.left_producers(record)
+        try:
+            if left is not None and not take_left(tracking, left, claim.first_offset):
+                log.warning("producers are not known any more", stream_id=record.stream_id)
+        except Corrupt as error:
+            log.exception("what was left of producers is damaged", stream_id=record.stream_id)
+            raise Unavailable("what is known of producers is damaged", retryable=False) from error
+
+    def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
+        give_up(self._files, self._data_dir, stream_id, epoch, published=published)
+
+    def _make_dir(self, directory: Path) -> None:
+        self._files.make_dir(directory)
+        self._files.fsync_dir(directory.parent)
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._around.executor, call, *arguments)
+
+
+def _local_view(found: Recovered) -> LocalView:
+    point = found.checkpoint
+    return LocalView(
+        next_offset=found.next_offset,
+        empty=not found.segments,
+        epoch=found.epoch,
+        version=0 if point is None else point.version,
+        published_next=0 if point is None else point.published_next,
+    )
+
+
+def _storage_failed() -> LogBroken:
+    return LogBroken("the local disk does not work", outcome=Outcome.NONE)

@@ -1,0 +1,350 @@
+"""The streams that this node owns: opened at the start or at first touch, each once.
+
+What lies on this disk and is not open is tried again until it is (local/core/unopened.py): its records
+may be on this disk alone, and nobody need ever touch it. opening.py says what an opening does, and
+what is there after a crash between any two of its steps.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+from cachetools import TTLCache
+
+from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.core.unopened import Unopened
+from bottomless_server.ingest.local.opening import FoundHere, Opener
+from bottomless_server.ingest.local.surroundings import Surroundings, restated
+from bottomless_server.ingest.log.layout import aside_dir, streams_dir
+from bottomless_server.ingest.log.leftovers import local_ids
+from bottomless_server.ingest.log.segments import LogBroken, RollBounds
+from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.owner import Owner
+from bottomless_server.runtime.base.endless import endless
+
+log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+_NAMED_COUNT_MAX: Final = 10
+"""Streams that one line of the log names."""
+_ELSEWHERE_COUNT_MAX: Final = 100_000
+_ELSEWHERE_SECONDS: Final = 1.0
+"""For so long it is remembered that another node owns a stream: less costs coordination a
+question with each request that is passed on, more lets a stream wait that was released."""
+TICK_SECONDS: Final = 0.5
+"""How often streams are asked whether their files need looking after."""
+
+
+class OwnedStreams:
+    """All appenders of this process, by stream id."""
+
+    def __init__(
+        self,
+        files: FileCalls,
+        data_dir: Path,
+        owner: Owner,
+        around: Surroundings,
+        roll: RollBounds,
+        changed: Callable[[Appender], None],
+        closed: Callable[[Appender], None],
+    ) -> None:
+        self._files = files
+        self._data_dir = data_dir
+        self._owner = owner
+        self._around = around
+        self._opener = Opener(files, data_dir, owner, around, roll, changed)
+        self._changed = changed
+        self._closed = closed
+        self._open: dict[StreamId, Appender] = {}
+        self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
+        self._damaged: dict[StreamId, Corrupt] = {}
+        self._unopened = Unopened()
+        self._opening_room = asyncio.Semaphore(1)
+        """So many are opened at once, but for those that somebody touches."""
+        self._elsewhere: TTLCache[StreamId, str] = TTLCache(
+            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, around.clocks.monotonic
+        )
+        """Internal addresses of other nodes, by the streams that they own."""
+        self._stopping = False
+        self._generation: int | None = None
+        """Of coordination when these streams were claimed."""
+        self._confirmed_term = 0
+        """Of the lease under which all claims were last confirmed."""
+        self._ticking: list[asyncio.Task[None]] = []
+
+    async def start(self, open_count: int) -> None:
+        """Open every stream that has a directory here, some at once; others are tried again."""
+        await self._in_thread(self._make_dirs)
+        self._opening_room = asyncio.Semaphore(open_count)
+        await self._open_all(await self._in_thread(self._local_ids))
+        self._generation = self._owner.lease.generation
+        self._confirmed_term = self._owner.lease.term
+        self._ticking = [
+            asyncio.create_task(endless("ingest-files", self._tick), name="ingest-files"),
+            asyncio.create_task(endless("ingest-claims", self._confirm_due), name="ingest-claims"),
+            asyncio.create_task(endless("ingest-opening", self._open_due), name="ingest-opening"),
+        ]
+
+    async def stop(self) -> None:
+        """Close every stream; those that object storage holds whole are left clean."""
+        self._stopping = True
+        for ticking in self._ticking:
+            ticking.cancel()
+        await asyncio.gather(*self._ticking, return_exceptions=True)
+        for opening in list(self._opening.values()):
+            with suppress(StoreError):
+                await opening
+        draining = Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        await asyncio.gather(
+            *(appender.close(draining, leave=True) for appender in self._open.values())
+        )
+
+    def opened(self) -> Iterator[Appender]:
+        """Those that are open and take appends."""
+        return (appender for appender in self._open.values() if appender.stopped is None)
+
+    def unopened(self) -> list[StreamId]:
+        """Those that lie here, and could not be opened so far."""
+        return [*self._unopened, *self._damaged]
+
+    async def open_all(self) -> None:
+        """Try once more to open what lies here and is not open."""
+        await self._open_all(list(self._unopened))
+
+    def find(self, stream_id: StreamId) -> Appender | None:
+        """The appender of a stream that is open, without opening it."""
+        return self._open.get(stream_id)
+
+    async def get(self, stream_id: StreamId) -> Appender:
+        """The appender of a stream, under a claim that was good just now.
+
+        Raises:
+            NotFound: there is no such stream.
+            Corrupt: what lies here of it is damaged.
+            OwnedElsewhere: another node owns it.
+            Unavailable: it cannot be owned now; outcome none.
+        """
+        damaged = self._damaged.get(stream_id)
+        if damaged is not None:
+            raise restated(damaged)
+        appender = self._open.get(stream_id)
+        if appender is None or appender.stopped is not None:
+            appender = await self._opened(stream_id)
+        try:
+            await appender.claim.confirm()
+        except Fenced as error:
+            await appender.close(not_owner(), leave=False)
+            log.warning("another node owns the stream", stream_id=stream_id, error=str(error))
+            appender = await self._opened(stream_id)
+        return appender
+
+    def forget_owner(self, owner_url: str) -> None:
+        """A node that owned streams may not do so any more; coordination is asked again."""
+        for stream_id, url in list(self._elsewhere.items()):
+            if url == owner_url:
+                self._elsewhere.pop(stream_id, None)
+
+    async def close(self, stream_id: StreamId) -> None:
+        """Stop a stream for its deletion; returns when nothing runs any more."""
+        with suppress(KeyError, StoreError):
+            await self._opening[stream_id]
+        appender = self._open.get(stream_id)
+        if appender is not None:
+            await appender.close(not_owner(), leave=True)
+            await self._let_go(appender)
+        self._unopened.drop(stream_id)
+
+    async def _opened(self, stream_id: StreamId) -> Appender:
+        if self._stopping:
+            raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        owner_url = self._elsewhere.get(stream_id)
+        if owner_url is not None:
+            raise OwnedElsewhere(owner_url)
+        opening = self._opening.get(stream_id)
+        if opening is None:
+            opening = asyncio.create_task(self._open_stream(stream_id))
+            self._opening[stream_id] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(stream_id, None))
+        # One caller's leaving must not cancel what others wait for.
+        return await asyncio.shield(opening)
+
+    async def _open_stream(self, stream_id: StreamId) -> Appender:
+        found = await self._recover(stream_id)
+        try:
+            found = await self._opener.without_outdated(stream_id, found)
+            appender = await self._opener.claim(stream_id, found)
+        except StoreError as error:
+            if isinstance(error, OwnedElsewhere):
+                self._elsewhere[stream_id] = error.owner_url
+            if found.is_nothing or isinstance(error, NotFound | OwnedElsewhere):
+                # Not to be opened here; what becomes of files without a stream says log/leftovers.py.
+                self._unopened.drop(stream_id)
+            else:
+                self._unopened.add(stream_id, self._around.clocks.elapsed())
+            raise
+        self._open[stream_id] = appender
+        self._unopened.drop(stream_id)
+        with suppress(Unavailable):
+            # Where the clock is not believed, what lies here is as old as it was when it was.
+            self._around.read_clock()
+        self._around.tracking_room.join(appender.tracking)
+        if appender.log.next_offset > appender.published_next:
+            self._changed(appender)
+        return appender
+
+    async def _recover(self, stream_id: StreamId) -> FoundHere:
+        # It stays in the table until another one is open: only it knows up to where its file was
+        # synced.
+        before, cut_at = self._open.get(stream_id), None
+        if before is not None:
+            await before.close(not_owner(), leave=False)
+            self._forget_state(before)
+            cut_at = before.log.synced_place()
+        try:
+            return await self._opener.recover(stream_id, cut_at)
+        except Corrupt as error:
+            log.exception("a local log is damaged", stream_id=stream_id)
+            self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
+            self._unopened.drop(stream_id)
+            raise restated(self._damaged[stream_id]) from error
+        except StoreError:
+            self._unopened.add(stream_id, self._around.clocks.elapsed())
+            raise
+
+    def _make_dirs(self) -> None:
+        for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
+            self._files.make_dir(path)
+        self._files.fsync_dir(self._data_dir)
+
+    def _local_ids(self) -> list[StreamId]:
+        return local_ids(self._files, self._data_dir)
+
+    def in_use(self, stream_id: StreamId) -> bool:
+        """Whether anything here reads or writes its files."""
+        appender = self._open.get(stream_id)
+        return stream_id in self._opening or (appender is not None and not appender.closed)
+
+    def forget(self, stream_id: StreamId) -> None:
+        """Its files are not here any more."""
+        appender = self._open.pop(stream_id, None)
+        if appender is not None:
+            self._forget_state(appender)
+        self._damaged.pop(stream_id, None)
+        self._unopened.drop(stream_id)
+
+    async def _let_go(self, appender: Appender) -> None:
+        """Forget one that has stopped, with all that it knows.
+
+        One whose log failed stays, since it knows up to where its file was synced: whoever opens
+        the stream again cuts there.
+        """
+        self._closed(appender)
+        if self._open.get(appender.stream_id) is not appender:
+            return
+        if isinstance(appender.stopped, LogBroken):
+            self._unopened.add(appender.stream_id, self._around.clocks.elapsed())
+            return
+        await appender.close(not_owner(), leave=False)
+        if self._open.get(appender.stream_id) is appender:
+            del self._open[appender.stream_id]
+            self._forget_state(appender)
+
+    def _forget_state(self, appender: Appender) -> None:
+        self._closed(appender)
+        self._around.tracking_room.leave(appender.tracking)
+
+    async def _tick(self) -> float:
+        await asyncio.sleep(TICK_SECONDS)
+        for appender in list(self._open.values()):
+            if appender.stopped is None:
+                appender.tick()
+            elif appender.closed:
+                await self._let_go(appender)
+        self._rest_oldest()
+        return 0
+
+    async def _confirm_due(self) -> float:
+        await asyncio.sleep(TICK_SECONDS)
+        await self._confirm_again()
+        return 0
+
+    async def _open_due(self) -> float:
+        """Open what lies here and is not open, as soon as this node may own anything."""
+        await asyncio.sleep(TICK_SECONDS)
+        await self._note_rebuild()
+        lease = self._owner.lease
+        if lease.is_live() and not lease.regressed:
+            await self._open_all(self._unopened.due(self._around.clocks.elapsed()))
+        return 0
+
+    async def _open_all(self, stream_ids: Iterable[StreamId]) -> None:
+        tries = await asyncio.gather(
+            *(self._try_to_open(stream_id) for stream_id in stream_ids), return_exceptions=True
+        )
+        failed = [error for error in tries if isinstance(error, BaseException)]
+        for error in failed:
+            if not isinstance(error, StoreError):
+                raise error
+        if failed:
+            named = self.unopened()[:_NAMED_COUNT_MAX]
+            log.warning(
+                "streams are not open", count=len(failed), streams=named, error=str(failed[0])
+            )
+
+    async def _try_to_open(self, stream_id: StreamId) -> None:
+        """Raises:
+        StoreError: it is tried again, or is damaged.
+        """
+        self._unopened.begin_try(stream_id, self._around.clocks.elapsed())
+        async with self._opening_room:
+            with suppress(NotFound, OwnedElsewhere):
+                await self.get(stream_id)
+        self._unopened.drop(stream_id)
+
+    def _rest_oldest(self) -> None:
+        """Keep the number of open files bounded: of ten thousand streams few are written at once."""
+        holding = [appender for appender in self.opened() if appender.log.is_open]
+        over = len(holding) - self._around.open_log_count_max
+        for appender in nsmallest(max(over, 0), holding, key=lambda one: one.used_at):
+            appender.rest()
+
+    async def _note_rebuild(self) -> None:
+        """After coordination was rebuilt all that lies here is to be claimed again."""
+        lease = self._owner.lease
+        if lease.generation == self._generation or lease.regressed:
+            return
+        generation = lease.generation
+        if self._generation is not None:
+            for stream_id in await self._in_thread(self._local_ids):
+                self._unopened.add(stream_id, self._around.clocks.elapsed())
+        self._generation = generation
+
+    async def _confirm_again(self) -> None:
+        """After a lapse of the lease, find out of every stream whether it is still owned here:
+        until then it is neither written, nor read, nor uploaded, and nobody else may touch it."""
+        lease = self._owner.lease
+        term = lease.term
+        if term == self._confirmed_term or not lease.is_live():
+            return
+        for appender in list(self.opened()):
+            try:
+                confirmed = await self.get(appender.stream_id)
+            except StoreError as error:
+                log.warning("a stream was lost", stream_id=appender.stream_id, error=str(error))
+                continue
+            if confirmed.log.next_offset > confirmed.published_next:
+                self._changed(confirmed)
+        if lease.term == term and all(appender.claim.held for appender in self.opened()):
+            # Else coordination did not answer for some, and is asked again.
+            self._confirmed_term = term
+
+    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._around.executor, call, *arguments)

@@ -1,0 +1,62 @@
+"""What all appenders of a process share, and how they say that a log failed."""
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.upkeep import DiskUse, UpkeepBounds
+from bottomless_server.ingest.log.segments import LogBroken
+from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.node.core.clock import CommitClock
+from bottomless_server.node.lease import Clocks
+
+HasBegun = Callable[[StreamId, Tracking], bool]
+"""Whether this node, and no other, has what finishes a commit of a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all appenders of a process share."""
+
+    executor: Executor
+    clocks: Clocks
+    commit_clock: CommitClock
+    disk: DiskUse
+    has_begun: HasBegun
+    chunk_size_max: int
+    open_log_count_max: int
+    """Streams that keep their file handles while nothing is written."""
+    upkeep: UpkeepBounds
+    tracking: TrackingBounds
+    tracking_room: TrackingRoom
+
+    def read_clock(self) -> int:
+        """The wall time, which the room for what is remembered hears too.
+
+        Raises:
+            Unavailable: `clock-skew`, until the clock is back.
+        """
+        elapsed = self.clocks.elapsed()
+        wall = self.commit_clock.read(self.clocks.wall(), elapsed)
+        self.tracking_room.tell(wall, elapsed)
+        return wall
+
+
+def restated(error: StoreError) -> StoreError:
+    """The same error, new: one that is kept and raised often would grow with every raise."""
+    return type(error)(
+        error.message,
+        code=error.code,
+        retryable=error.retryable,
+        outcome=error.outcome,
+        retry_after_seconds=error.retry_after_seconds,
+        faults=error.faults,
+        facts=error.facts,
+    )
+
+
+def log_broken(outcome: Outcome) -> Unavailable:
+    return LogBroken("the local log failed and is being recovered", outcome=outcome)

@@ -1,0 +1,187 @@
+"""Look after the files of one stream: its checkpoint, and segments that are published.
+
+Called by the stream's appender between rounds, so that one task does all that changes
+files. Nothing here is needed for what was answered: without it recovery walks further,
+and the disk stays fuller.
+
+A segment goes in this order: manifest said that all of it is published, `local_keep_ms`
+passed, a checkpoint names a later segment, the segment is offered no more, its files are
+deleted, their directory is synced. After a crash at any step the rest of the log is whole.
+"""
+
+import asyncio
+from collections import deque
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from bottomless.errors import Code, Overloaded
+from bottomless.model.segment import Checkpoint
+from bottomless_server.ingest.log.segments import Segment, SegmentLog
+from bottomless_server.node.lease import Clocks
+from bottomless_server.node.owner import Claim
+
+log = structlog.get_logger(__name__)
+
+
+class UpkeepBounds(NamedTuple):
+    local_keep_ms: int
+    local_bytes_keep: int
+    checkpoint_bytes: int
+    checkpoint_ms: int
+
+
+@dataclass(slots=True)
+class DiskUse:
+    """Bytes of local logs in the whole process."""
+
+    bytes_max: int
+    held: int = 0
+
+    def require_room(self) -> None:
+        """Raises:
+        Overloaded: `disk-bound`.
+        """
+        if self.held > self.bytes_max:
+            raise Overloaded(
+                "local logs wait for their upload",
+                code=Code.DISK_BOUND,
+                retry_after_seconds=2,
+                facts={"limit_bytes": self.bytes_max},
+            )
+
+
+class Upkeep:
+    """What is published of the stream, as far as this node heard, and what follows from it."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        clocks: Clocks,
+        disk: DiskUse,
+        bounds: UpkeepBounds,
+        claim: Claim,
+        local: SegmentLog,
+        published: tuple[int, int],
+    ) -> None:
+        self.published_next, self.version = published
+        self._executor = executor
+        self._clocks = clocks
+        self._disk = disk
+        self._bounds = bounds
+        self._claim = claim
+        self._log = local
+        self._counted = 0
+        self._checkpoint: Checkpoint | None = None
+        self._wanted = True
+        self._saved_log_end = local.log_end
+        self._saved_at = clocks.elapsed()
+        self._removing: deque[Segment] = deque()
+
+    def note_published(self, next_offset: int, version: int) -> bool:
+        """What object storage holds; it never goes back. Whether that is news."""
+        if next_offset <= self.published_next and version <= self.version:
+            return False
+        self.published_next = max(self.published_next, next_offset)
+        self.version = max(self.version, version)
+        self._wanted = True
+        self._mark_published()
+        return True
+
+    def is_due(self) -> bool:
+        return bool(self._removing) or self._checkpoint_due() or self._next_to_free() is not None
+
+    async def look(self, *, last: bool = False) -> None:
+        """Do what is due; what fails is tried again at the next tick."""
+        try:
+            if last or self._checkpoint_due():
+                await self.save_checkpoint()
+            await self._free()
+        except OSError as error:
+            log.warning(
+                "local files were not tidied", stream_id=self._claim.stream_id, error=str(error)
+            )
+            # Not at once: a full disk would be asked with every append.
+            self._wanted = False
+            self._saved_at = self._clocks.elapsed()
+
+    async def save_checkpoint(self) -> None:
+        """Note what is durable, and the most that was seen in coordination.
+
+        Raises:
+            OSError: the old one is still there, and true.
+        """
+        segment_first_offset, synced_position = self._log.synced_place()
+        checkpoint = Checkpoint(
+            stream_id=self._claim.stream_id,
+            segment_first_offset=segment_first_offset,
+            synced_position=synced_position,
+            synced_next=self._log.next_offset,
+            last_timestamp=self._log.last_timestamp,
+            epoch=self._claim.epoch,
+            version=self.version,
+            published_next=self.published_next,
+            reserved_next=self._claim.reserved_next,
+        )
+        log_end = self._log.log_end
+        self._wanted = False
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._log.save_checkpoint, checkpoint)
+        self._checkpoint = checkpoint
+        self._saved_log_end = log_end
+        self._saved_at = self._clocks.elapsed()
+
+    def count_disk(self, *, closed: bool = False) -> None:
+        """Bring the process's sum up to date."""
+        size = 0 if closed else self._log.size
+        self._disk.held += size - self._counted
+        self._counted = size
+
+    def _checkpoint_due(self) -> bool:
+        if self._wanted:
+            return True
+        grown = self._log.log_end - self._saved_log_end
+        age = self._clocks.elapsed() - self._saved_at
+        return grown > 0 and (
+            grown >= self._bounds.checkpoint_bytes or age >= self._bounds.checkpoint_ms
+        )
+
+    def _next_to_free(self) -> Segment | None:
+        """The oldest segment, once all of it has been published for long enough."""
+        self._mark_published()
+        if len(self._log.segments) < 2 or self._log.size <= self._bounds.local_bytes_keep:
+            return None
+        if not len(self._log.segments[-1].index):
+            # What is known of producers stands in the one before, until something is written.
+            return None
+        oldest = self._log.segments[0]
+        published_at = oldest.published_at
+        now = self._clocks.elapsed()
+        if published_at is None or now - published_at < self._bounds.local_keep_ms:
+            return None
+        return oldest
+
+    def _mark_published(self) -> None:
+        """Start the clock of segments that are published as a whole; the active one grows on."""
+        for segment in self._log.segments[:-1]:
+            if segment.next_offset > self.published_next:
+                break
+            if segment.published_at is None:
+                segment.published_at = self._clocks.elapsed()
+
+    async def _free(self) -> None:
+        while (segment := self._next_to_free()) is not None:
+            named = None if self._checkpoint is None else self._checkpoint.segment_first_offset
+            if named is None or named <= segment.first_offset:
+                # Recovery must find the segment that the checkpoint names.
+                await self.save_checkpoint()
+            self._log.forget(segment)
+            self._removing.append(segment)
+            self.count_disk()
+        loop = asyncio.get_running_loop()
+        while self._removing:
+            # In order, so that no hole can appear in the log.
+            await loop.run_in_executor(self._executor, self._log.remove, self._removing[0])
+            self._removing.popleft()

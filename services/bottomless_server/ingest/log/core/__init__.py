@@ -1,0 +1,1 @@
+"""The parts of the log that do no I/O."""

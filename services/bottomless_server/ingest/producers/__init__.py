@@ -1,0 +1,1 @@
+"""What is remembered of producers and their numbers, and what follows from it. Pure."""

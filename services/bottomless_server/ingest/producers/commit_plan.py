@@ -1,0 +1,175 @@
+"""Staged batches: what a file of them is called, how many become one append, and the plan of that.
+
+A staged batch is the body of one request, frames as storage keeps them, in one file. The name
+of the file says all that has to be known of it without opening it, so that a start reads names
+only. A commit names batches in order; those that are too large together for one append become
+parts, and what is in which part is written down before the first of them is appended: see
+staged/commits.py.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome
+from bottomless.formats.checks import check
+from bottomless.formats.sealed_json import seal, unseal, version_of
+from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
+from bottomless.model.unknown_member import unknown_member
+from bottomless_server.ingest.records.promises import hash_of
+
+COMMIT_COUNT_MAX: Final = 10_000
+"""Batches that one commit names."""
+_FRAME_COUNT_MAX: Final = CHUNK_BATCH_COUNT_MAX // 2
+_ID: Final = re.compile(r"st_[0-9a-f]{32}", re.ASCII)
+_FILE: Final = re.compile(
+    r"(st_[0-9a-f]{32})\.([0-9]{1,15})\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.staged",
+    re.ASCII,
+)
+PLAN_SUFFIX: Final = ".plan"
+_MEMBERS: Final = ("producer_id", "number", "created_at", "parts")
+_VERSION: Final = 2
+_MEMBERS_2: Final = ("producer_id", "epoch", "number", "created_at", "parts")
+_NUMBER_MAX: Final = 2**63 - 1
+
+
+class StagedBatch(NamedTuple):
+    """One file of staged records; its fields are its name."""
+
+    staged_id: str
+    created_at: int
+    size: int
+    record_count: int
+    frame_count: int
+
+    @property
+    def file_name(self) -> str:
+        numbers = f"{self.created_at}.{self.size}.{self.record_count}.{self.frame_count}"
+        return f"{self.staged_id}.{numbers}.staged"
+
+
+class Plan(NamedTuple):
+    """Which batches are in which part of a commit."""
+
+    producer_id: str
+    number: int
+    """Of the commit."""
+    created_at: int
+    parts: tuple[tuple[str, ...], ...]
+    """Ids of the batches of each."""
+    epoch: int | None
+    """Of the producer. None in a plan of version 1, whose parts have the numbers from that of the
+    commit on, and not those of commit_parts.py."""
+
+    @property
+    def staged_ids(self) -> list[str]:
+        return [staged_id for part in self.parts for staged_id in part]
+
+
+def parse_file_name(name: str) -> StagedBatch | None:
+    """What a file is, by its name; None if it is something else."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    created_at, size, record_count, frame_count = map(int, match.groups()[1:])
+    return StagedBatch(match[1], created_at, size, record_count, frame_count)
+
+
+def plan_name(producer_id: str) -> str:
+    """The file of a producer's plan: it has one at most."""
+    return hash_of(producer_id.encode("ascii")).hex() + PLAN_SUFFIX
+
+
+def encode_plan(plan: Plan) -> bytes:
+    members = plan._asdict()
+    if plan.epoch is None:
+        return seal({name: members[name] for name in _MEMBERS})
+    return seal({name: members[name] for name in _MEMBERS_2}, _VERSION)
+
+
+def decode_plan(data: bytes) -> Plan:
+    """Read a plan of either version.
+
+    Raises:
+        Corrupt: nobody wrote it so.
+    """
+    what = "plan of a commit"
+    numbers = ["number", "created_at"]
+    if version_of(data) == _VERSION:
+        members = unseal(what, data, _MEMBERS_2, _VERSION)
+        numbers.append("epoch")
+    else:
+        members = {**unseal(what, data, _MEMBERS), "epoch": None}
+    parts = members["parts"]
+    check(what, type(members["producer_id"]) is str, "it has no producer")
+    for name in numbers:
+        number = members[name]
+        check(what, type(number) is int and 0 <= number <= _NUMBER_MAX, f"its {name} is not one")
+    check(what, isinstance(parts, list) and all(map(_is_part, parts)), "its parts are not ids")
+    return Plan(**{**members, "parts": tuple(map(tuple, parts))})
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, list) and all(type(one) is str and _ID.fullmatch(one) for one in value)
+
+
+def parts_of(batches: Sequence[StagedBatch], size_max: int) -> list[list[StagedBatch]]:
+    """Whole batches, in their order, by append: as many as fit, at least one."""
+    parts: list[list[StagedBatch]] = []
+    size = records = frames = 0
+    for batch in batches:
+        size += batch.size
+        records += batch.record_count
+        frames += batch.frame_count
+        # Compressed records are small: their number is bounded too, since one chunk may get all.
+        full = size > size_max or records > CHUNK_RECORD_COUNT_MAX or frames > _FRAME_COUNT_MAX
+        if full or not parts:
+            parts.append([])
+            size, records, frames = batch.size, batch.record_count, batch.frame_count
+        parts[-1].append(batch)
+    return parts
+
+
+def read_staged_ids(value: Any) -> list[str]:
+    """The batches that the body of a commit names.
+
+    Raises:
+        InvalidRequest: 422 with a pointer to the fault.
+    """
+    if not isinstance(value, dict):
+        raise _invalid("", "it is an object with the member staged")
+    if value.keys() != {"staged"}:
+        others = [name for name in value if name != "staged"]
+        sentence = unknown_member(others, ("staged",)) if others else "it has one member, staged"
+        raise _invalid("", sentence)
+    ids = value["staged"]
+    if not isinstance(ids, list) or not 1 <= len(ids) <= COMMIT_COUNT_MAX:
+        raise _invalid("/staged", f"it is a list of 1 to {COMMIT_COUNT_MAX} ids")
+    for number, staged_id in enumerate(ids):
+        if not isinstance(staged_id, str) or not _ID.fullmatch(staged_id):
+            raise _invalid(f"/staged/{number}", "it is no id of a staged batch")
+    if len(set(ids)) < len(ids):
+        raise _invalid("/staged", "an id stands there twice")
+    return ids
+
+
+def staged_not_found() -> NotFound:
+    return NotFound(
+        "a staged batch is not there: it expired, or was never staged here",
+        code=Code.STAGED_NOT_FOUND,
+    )
+
+
+def rest_not_found(part_count: int) -> NotFound:
+    return NotFound(
+        "parts of this commit are stored, and what was staged for the rest is not here: "
+        "look at what is stored, and forget the producer to store it anew",
+        code=Code.STAGED_NOT_FOUND,
+        outcome=Outcome.UNKNOWN,
+        facts={"stored_parts": part_count},
+    )
+
+
+def _invalid(pointer: str, sentence: str) -> InvalidRequest:
+    fault = Fault(Code.VALIDATION_FAILED, sentence, pointer=pointer)
+    return InvalidRequest("the body is not valid", code=Code.VALIDATION_FAILED, faults=[fault])

@@ -1,0 +1,47 @@
+"""The commits of a stream that are begun and not whole: their names keep their places.
+
+Two names say of a commit how far it is: that of its parts, and its producer's (commit_parts.py). If
+one of them were forgotten, its repeat would store again what is stored, or could never be refused
+as it has to be. So neither makes room for a new name, however long it is silent, until the commit
+is whole or its producer is forgotten.
+
+Told by tracking.py of each change, in the order of the log.
+"""
+
+from collections.abc import Iterable
+
+from bottomless_server.ingest.producers.part_names import is_of_parts, name_of_parts
+
+
+class OpenCommits:
+    """By the name of their parts; of a stream there are hardly ever any."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def note_part(self, name: str, number: int) -> None:
+        """A part before the last is stored."""
+        self._numbers[name] = number
+
+    def note_whole(self, producer_id: str, number: int) -> None:
+        """A producer's number is stored, and with it every earlier one."""
+        if self._numbers:
+            name = name_of_parts(producer_id)
+            if name in self._numbers and self._numbers[name] <= number:
+                del self._numbers[name]
+
+    def note_wholes(self, known: Iterable[tuple[str, int]]) -> None:
+        """The same of many, with their last numbers."""
+        for producer_id, number in known:
+            self.note_whole(producer_id, number)
+
+    def note_forgotten(self, name: str) -> None:
+        """Parts are known no more."""
+        self._numbers.pop(name, None)
+
+    def needs(self, producer_id: str) -> bool:
+        """Whether a name, of parts or not, is one of an open commit."""
+        if not self._numbers:
+            return False
+        name = producer_id if is_of_parts(producer_id) else name_of_parts(producer_id)
+        return name in self._numbers

@@ -1,0 +1,127 @@
+"""Places in a full table for what one round brings: nobody loses his within his time.
+
+A stream remembers so many producers and so many keys; whoever was silent longest makes room
+for a new one, if that was long enough. A round stores many appends at once, and all of them
+are decided before any is stored. So the places that its earlier appends took are counted here:
+each new name takes a free place, or that of one more silent name, and a silent name that
+writes in the same round keeps its own if it comes before the place is given away.
+
+On the record's path: asked by producers.py, told by local/line.py what was chosen.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+from bottomless.errors import Code, Overloaded
+from bottomless_server.ingest.producers.tracking import KEY_SIZE, KeyUse, Producer, Tracking
+from bottomless_server.ingest.records.promises import FromProducer, WithKey
+
+
+class _Timed(Protocol):
+    @property
+    def timestamp(self) -> int: ...
+
+
+_Name = TypeVar("_Name", str, bytes)
+_Entry = TypeVar("_Entry", bound=_Timed)
+
+
+class _Table(Generic[_Name, _Entry]):
+    """One table, oldest first, as it will be when what is chosen so far is stored."""
+
+    def __init__(
+        self,
+        entries: OrderedDict[_Name, _Entry],
+        count_max: int,
+        over_before: int,
+        is_needed: Callable[[_Name], bool] = lambda _: False,
+    ) -> None:
+        self._is_needed: Callable[[_Name], bool] = is_needed
+        """Whether a name keeps its place however long it is silent."""
+        self._entries: OrderedDict[_Name, _Entry] = entries
+        self._free = count_max - len(entries)
+        self._over_before = over_before
+        """Names whose last word is not later than this may be forgotten."""
+        self._oldest: Iterator[tuple[_Name, _Entry]] = iter(entries.items())
+        self._next: _Name | None = None
+        """The silent name whose place is given away next."""
+        self._given: set[_Name] = set()
+        self._chosen: set[_Name] = set()
+
+    def fits(self, name: _Name) -> bool:
+        return self._has_place(name) or self._free > 0 or self._find_silent()
+
+    def take(self, name: _Name) -> None:
+        """Count a name that fits, and will be stored."""
+        if not self._has_place(name):
+            if self._free > 0:
+                self._free -= 1
+            elif self._find_silent() and self._next is not None:
+                self._given.add(self._next)
+                self._next = None
+        self._chosen.add(name)
+
+    def _has_place(self, name: _Name) -> bool:
+        return name in self._chosen or (name in self._entries and name not in self._given)
+
+    def _find_silent(self) -> bool:
+        """Each name is looked at once in a round: those that are passed over keep their place."""
+        while self._next is None or self._next in self._chosen or self._is_needed(self._next):
+            found = next(self._oldest, None)
+            if found is None or found[1].timestamp > self._over_before:
+                # The others spoke later still.
+                self._oldest, self._next = iter(()), None
+                return False
+            self._next = found[0]
+        return True
+
+
+class Places:
+    """Of one round of a stream, at its time."""
+
+    def __init__(self, tracking: Tracking, now: int) -> None:
+        bounds = tracking.bounds
+        over_before = now - bounds.keep_ms
+        self.producers: _Table[str, Producer] = _Table(
+            tracking.producers, bounds.producer_count_max, over_before, tracking.open_commits.needs
+        )
+        self.keys: _Table[bytes, KeyUse] = _Table(tracking.keys, bounds.key_count_max, over_before)
+
+    def take(self, identity: FromProducer | WithKey) -> None:
+        if isinstance(identity, WithKey):
+            self.keys.take(identity.key_hash)
+        else:
+            self.producers.take(identity.producer_id)
+
+
+def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Places) -> None:
+    """Keep room for what may become known.
+
+    Raises:
+        Overloaded: `quota-exceeded`.
+    """
+    bounds = tracking.bounds
+    if isinstance(identity, WithKey):
+        if not places.keys.fits(identity.key_hash):
+            raise _quota("idempotency keys", bounds.key_count_max)
+        known, size = identity.key_hash in tracking.keys, KEY_SIZE
+    else:
+        if not places.producers.fits(identity.producer_id):
+            raise _quota("producers", bounds.producer_count_max)
+        known, size = identity.producer_id in tracking.producers, bounds.producer_size
+    if not tracking.keep_room(0 if known else size):
+        raise Overloaded(
+            "this node remembers as many producers and idempotency keys as it may",
+            code=Code.QUOTA_EXCEEDED,
+            retry_after_seconds=60,
+        )
+
+
+def _quota(what: str, limit: int) -> Overloaded:
+    return Overloaded(
+        f"the stream remembers as many {what} as it may",
+        code=Code.QUOTA_EXCEEDED,
+        retry_after_seconds=60,
+        facts={"limit_count": limit},
+    )

@@ -1,0 +1,266 @@
+"""Records of a JSON request: strict members, each fault with a pointer to its place."""
+
+import binascii
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import (
+    FILTER_VALUE_SIZE_MAX,
+    HEADER_COUNT_MAX,
+    HEADER_SIZE_MAX,
+    JSON_RECORD_COUNT_MAX,
+    RECORD_KEY_SIZE_MAX,
+    RECORD_VALUE_SIZE_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+)
+from bottomless.model.offset_spec import parse_timestamp
+from bottomless.model.record import Content
+from bottomless.model.rows import Headers, Rows
+from bottomless.model.unknown_member import unknown_member
+from bottomless_server.ingest.records.faults import (
+    FAULT_COUNT_MAX,
+    batch_too_large,
+    invalid,
+    record_too_large,
+)
+from bottomless_server.ingest.records.promises import SEQUENCE_MAX
+
+EncodeJson = Callable[[Any, str], bytes]
+"""Writes a JSON value compactly; raises InvalidRequest with the pointer it is given."""
+
+_VALUES: Final = ("value", "json", "value_base64")
+_OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
+_MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
+_ID: Final = "publishing_id"
+_AS_VALUE: Final = "with ?as=value it is one record, whatever it holds"
+
+
+class Wrong(Exception):
+    """A fault of one record: where in it, and what."""
+
+    def __init__(self, place: str, detail: str, code: str = Code.VALIDATION_FAILED) -> None:
+        super().__init__(detail)
+        self.place, self.detail, self.code = place, detail, code
+
+
+def read_records(
+    value: Any, encode_json: EncodeJson, *, numbered: bool = False
+) -> tuple[Rows, NDArray[np.int64] | None]:
+    """The rows of `{"records": [...]}`; with `numbered` also the publishing_id of each.
+
+    Raises:
+        InvalidRequest: `validation-failed`, `number-out-of-range`, `record-too-large`,
+            `batch-too-large`.
+    """
+    records = _records_of(value)
+    rows = Columns(len(records), encode_json, numbered=numbered)
+    faults: list[Fault] = []
+    for number, record in enumerate(records):
+        try:
+            rows.add(number, record)
+        except Wrong as wrong:
+            faults.append(Fault(wrong.code, wrong.detail, f"/records/{number}{wrong.place}"))
+            if len(faults) == FAULT_COUNT_MAX:
+                break
+    if faults:
+        raise invalid(faults)
+    return rows.done(), np.array(rows.ids, np.int64) if numbered else None
+
+
+def _records_of(value: Any) -> list[Any]:
+    if not isinstance(value, dict):
+        sentence = f"the body is an object or an array of values; {_AS_VALUE}"
+        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")])
+    if value.keys() - {"records"}:
+        # The member's name is the sender's, so the pointer stops at its parent.
+        sentence = unknown_member(_unknown(value, {"records"}), ("records",))
+        sentence = f"{sentence}; {_AS_VALUE}"
+        raise invalid([Fault("unknown-member", sentence, "")])
+    records = value.get("records")
+    if not isinstance(records, list) or not records:
+        sentence = "records is an array of at least one record"
+        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "/records")])
+    if len(records) > JSON_RECORD_COUNT_MAX:
+        raise batch_too_large(JSON_RECORD_COUNT_MAX)
+    return records
+
+
+class Columns:
+    """Rows in the making; optional columns come into being with their first item."""
+
+    def __init__(
+        self, count: int, encode_json: EncodeJson, *, numbered: bool = False, root: str = "/records"
+    ) -> None:
+        """Of `count` records; `root` is where in the body they stand, as a pointer."""
+        self.ids: list[int] = []
+        self._root = root
+        self._numbered = numbered
+        self._members = _MEMBERS | {_ID} if numbered else _MEMBERS
+        self._count = count
+        self._encode_json = encode_json
+        self._values: list[bytes] = []
+        self._contents: list[int] = []
+        self._keys: list[bytes | None] | None = None
+        self._headers: list[Headers | None] | None = None
+        self._event_times: list[int | None] | None = None
+        self._filter_values: list[str | None] | None = None
+
+    def add(self, number: int, record: Any) -> None:
+        if not isinstance(record, dict):
+            raise Wrong("", "a record is an object")
+        if record.keys() - self._members:
+            if _ID in record:
+                raise Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
+            known = (*_VALUES, *_OPTIONAL, *((_ID,) if self._numbered else ()))
+            sentence = unknown_member(_unknown(record, self._members), known)
+            raise Wrong("", sentence, "unknown-member")
+        if self._numbered:
+            self.ids.append(_publishing_id(record, self.ids))
+        value, content = self._value(number, record)
+        self._values.append(value)
+        self._contents.append(content)
+        if len(record) > 1:
+            self._add_optional(number, record)
+
+    def _value(self, number: int, record: dict[str, Any]) -> tuple[bytes, Content]:
+        given = [name for name in _VALUES if name in record]
+        if len(given) != 1:
+            raise Wrong("", "a record has exactly one of value, json and value_base64")
+        name = given[0]
+        if name == "json":
+            value, content = self._json(number, record["json"]), Content.JSON
+        elif name == "value":
+            value, content = _text(record["value"], "/value").encode(), Content.TEXT
+        else:
+            value, content = _base64(record[name], "/value_base64"), Content.BYTES
+        if len(value) > RECORD_VALUE_SIZE_MAX:
+            raise record_too_large(f"{self._root}/{number}/{name}" if self._root else f"/{number}")
+        return value, content
+
+    def _json(self, number: int, value: Any) -> bytes:
+        try:
+            return self._encode_json(value, f"{self._root}/{number}/json")
+        except InvalidRequest as error:
+            raise Wrong("/json", error.message, error.code) from None
+
+    def _add_optional(self, number: int, record: dict[str, Any]) -> None:
+        key = _key(record)
+        if key is not None:
+            self._keys = self._keys or [None] * self._count
+            self._keys[number] = key
+        if "headers" in record:
+            self._headers = self._headers or [None] * self._count
+            self._headers[number] = _headers(record["headers"])
+        if "event_time" in record:
+            self._event_times = self._event_times or [None] * self._count
+            self._event_times[number] = _event_time(record["event_time"])
+        if "filter_value" in record:
+            text = _text(record["filter_value"], "/filter_value")
+            if len(text.encode()) > FILTER_VALUE_SIZE_MAX:
+                raise Wrong("/filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
+            self._filter_values = self._filter_values or [None] * self._count
+            self._filter_values[number] = text
+
+    def done(self) -> Rows:
+        return Rows(
+            self._values,
+            self._contents,
+            self._keys,
+            self._headers,
+            self._event_times,
+            self._filter_values,
+        )
+
+
+def _unknown(value: dict[str, Any], known: AbstractSet[str]) -> list[str]:
+    return [name for name in value if name not in known]
+
+
+def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
+    place, value = f"/{_ID}", record.get(_ID)
+    if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
+        raise Wrong(place, f"each record of this producer has one: an integer to {SEQUENCE_MAX}")
+    if before and value <= before[-1]:
+        raise Wrong(place, "it is larger than that of the record before")
+    return value
+
+
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise Wrong(place, "it is a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Wrong(place, "it holds a lone surrogate, which is not Unicode") from None
+    return value
+
+
+def _base64(value: Any, place: str) -> bytes:
+    text = _text(value, place)
+    try:
+        data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise Wrong(place, "it is base64 of RFC 4648, section 4, with its padding") from None
+    if binascii.b2a_base64(data, newline=False) != text.encode():
+        # Bits after the last byte: two texts would mean the same bytes.
+        raise Wrong(place, "its base64 is not canonical")
+    return data
+
+
+def _key(record: dict[str, Any]) -> bytes | None:
+    if "key" in record and "key_base64" in record:
+        raise Wrong("", "a record has at most one of key and key_base64")
+    if "key" in record:
+        place, key = "/key", _text(record["key"], "/key").encode()
+    elif "key_base64" in record:
+        place, key = "/key_base64", _base64(record["key_base64"], "/key_base64")
+    else:
+        return None
+    if len(key) > RECORD_KEY_SIZE_MAX:
+        raise Wrong(place, f"a key has at most {RECORD_KEY_SIZE_MAX} bytes")
+    return key
+
+
+def _headers(value: Any) -> Headers:
+    if not isinstance(value, dict):
+        raise Wrong("/headers", "headers are an object")
+    if len(value) > HEADER_COUNT_MAX:
+        raise Wrong("/headers", f"a record has at most {HEADER_COUNT_MAX} headers")
+    return [_header(name, item) for name, item in value.items()]
+
+
+def _header(name: str, item: Any) -> tuple[str, bytes]:
+    # Pointers stop at /headers: a header's name is the sender's.
+    place = "/headers"
+    _text(name, place)
+    if isinstance(item, dict):
+        if item.keys() != {"base64"}:
+            raise Wrong(place, "a header that is an object has exactly the member base64")
+        data = _base64(item["base64"], place)
+    elif isinstance(item, str):
+        data = _text(item, place).encode()
+    else:
+        raise Wrong(place, 'a header is a string or {"base64": …}')
+    if len(name.encode()) + len(data) > HEADER_SIZE_MAX:
+        raise Wrong(place, f"a header has at most {HEADER_SIZE_MAX} bytes with its name")
+    return name, data
+
+
+def _event_time(value: Any) -> int:
+    place = "/event_time"
+    if isinstance(value, str):
+        try:
+            return parse_timestamp(value)
+        except InvalidRequest:
+            raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds") from None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds")
+    if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
+        raise Wrong(place, "it lies in the years 1 to 9999")
+    return value

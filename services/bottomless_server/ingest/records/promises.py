@@ -1,0 +1,165 @@
+"""What an append asks for beyond being stored: to be told from its repeat, or a certain place.
+
+Headers of api.md, section 4, as values. One of three kinds of numbers under a producer's
+name, or a key, or nothing; and with any of these the offset that the stream must have.
+
+On the record's path: after front/routes.py, before intake.py; answered in producers/producers.py.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.chunk import AppendMode
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import parse_reference
+
+SEQUENCE_MAX: Final = OFFSET_MAX
+"""Numbers of producers are integers of JSON, as offsets are."""
+KEY_SIZE_MAX: Final = 255
+
+_INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
+_KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FromProducer:
+    """An append with a producer's name."""
+
+    producer_id: str
+    epoch: int
+    mode: AppendMode
+    number: int = 0
+    """STRICT: of the first record. TRANSACTION: of the append. HIGHWATER: none, records have them."""
+    start_any: bool = False
+    """An unknown producer may begin with any number."""
+    parts_before: int = 0
+    """TRANSACTION: how many parts of the same commit must be stored already (producers/commit_parts.py)."""
+    part_of: "FromProducer | None" = None
+    """What this is a part of, as it was asked: the part is decided as all of it would be."""
+
+    @property
+    def line_id(self) -> str:
+        """Whose appends wait for each other: those of a producer, and parts of its commits."""
+        return self.producer_id if self.part_of is None else self.part_of.producer_id
+
+
+@dataclass(frozen=True, slots=True)
+class WithKey:
+    """An append with an idempotency key."""
+
+    key_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one request asks for."""
+
+    identity: FromProducer | WithKey | None = None
+    expected_offset: int | None = None
+
+    @property
+    def numbered(self) -> bool:
+        """Whether every record brings a publishing_id."""
+        return isinstance(self.identity, FromProducer) and (
+            self.identity.mode is AppendMode.HIGHWATER
+        )
+
+    @property
+    def keyed(self) -> bool:
+        return isinstance(self.identity, WithKey)
+
+
+NOTHING: Final = Promise()
+
+
+def hash_of(data: bytes) -> bytes:
+    """The first 16 bytes of a SHA-256, as formats keep them."""
+    return hashlib.sha256(data).digest()[:16]
+
+
+def read_promise(header: Callable[[str], str | None], sender: str = "") -> Promise:
+    """What the headers of a request ask for; `header` gives the value of one.
+
+    `sender` is who is known to send it, empty for nobody: what one sender stored under an
+    idempotency key says nothing to another who happens to choose the same.
+
+    Raises:
+        InvalidRequest: `bad-header`: a value that is none, or headers that exclude each other.
+    """
+    producer = _name("producer-id", header("producer-id"))
+    epoch = _number("producer-epoch", header("producer-epoch"))
+    sequence = _number("producer-seq", header("producer-seq"))
+    transaction = _number("txn-number", header("txn-number"))
+    start = header("producer-start")
+    key = header("idempotency-key")
+    expected = _number("stream-expected-offset", header("stream-expected-offset"), OFFSET_MAX + 1)
+    _check_together(producer, epoch, sequence, transaction, start, key)
+    if producer is not None:
+        mode, number = AppendMode.HIGHWATER, 0
+        if sequence is not None:
+            mode, number = AppendMode.STRICT, sequence
+        elif transaction is not None:
+            mode, number = AppendMode.TRANSACTION, transaction
+        identity = FromProducer(producer, epoch or 0, mode, number, start is not None)
+        return Promise(identity, expected)
+    if key is not None:
+        if len(key) > KEY_SIZE_MAX or not _KEY.fullmatch(key):
+            raise bad_header("idempotency-key", "it is 1 to 255 printable ASCII characters")
+        own = f"{sender}\0{key}" if sender else key
+        return Promise(WithKey(hash_of(own.encode())), expected)
+    return NOTHING if expected is None else Promise(None, expected)
+
+
+def bad_header(name: str, sentence: str) -> InvalidRequest:
+    fault = Fault(Code.BAD_HEADER, sentence, header=name)
+    return InvalidRequest(f"{name}: {sentence}", code=Code.BAD_HEADER, faults=[fault])
+
+
+def _check_together(
+    producer: str | None,
+    epoch: int | None,
+    sequence: int | None,
+    transaction: int | None,
+    start: str | None,
+    key: str | None,
+) -> None:
+    if producer is None:
+        given = {
+            "producer-epoch": epoch,
+            "producer-seq": sequence,
+            "txn-number": transaction,
+            "producer-start": start,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise bad_header(name, "it needs the header Producer-Id")
+        return
+    if key is not None:
+        raise bad_header("idempotency-key", "it excludes the headers of a producer")
+    if sequence is not None and transaction is not None:
+        raise bad_header("txn-number", "it excludes Producer-Seq")
+    if start is not None and start != "any":
+        raise bad_header("producer-start", "it is: any")
+    if start is not None and sequence is None:
+        raise bad_header("producer-start", "it needs the header Producer-Seq")
+
+
+def _number(name: str, value: str | None, largest: int = SEQUENCE_MAX) -> int | None:
+    if value is None:
+        return None
+    if not _INTEGER.fullmatch(value) or int(value) > largest:
+        raise bad_header(name, f"it is an integer from 0 to {largest}")
+    return int(value)
+
+
+def _name(name: str, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return parse_reference(value)
+    except InvalidRequest as error:
+        raise bad_header(name, error.message) from None

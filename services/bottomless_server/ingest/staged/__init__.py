@@ -1,0 +1,1 @@
+"""Staged batches: stored first, made records of the stream by one commit."""

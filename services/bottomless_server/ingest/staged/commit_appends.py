@@ -1,0 +1,91 @@
+"""One part of a commit of staged batches: read, appended, and compared with what is stored.
+
+On the record's path: after batches.py, before local/appender.py; asked by commits.py.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from typing import Final
+
+from bottomless.errors import NotFound
+from bottomless.formats.checks import crc32c
+from bottomless.formats.rows import Frame
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.producers.commit_parts import place_in, progress
+from bottomless_server.ingest.producers.commit_plan import Plan, StagedBatch
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.promises import Promise
+from bottomless_server.ingest.staged.batches import StagedBatches
+
+Room = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
+"""Holds room for so many bytes of a stream while an append of them is under way, and waits for it
+for so many seconds."""
+_ROOM_SECONDS: Final = 30.0
+"""Longer than small appends wait: a part needs much room at once. It holds none meanwhile, and all
+that stands before it in the line is being written."""
+
+
+class CommitAppends:
+    """A part is in memory as a whole only while it is under way."""
+
+    def __init__(self, batches: StagedBatches, room: Room) -> None:
+        self._batches = batches
+        self._room = room
+
+    async def append(
+        self, appender: Appender, promise: Promise, part: Sequence[StagedBatch]
+    ) -> Appended:
+        async with self._room_of(appender, part):
+            frames = await self._batches.read(appender.stream_id, part)
+            return await appender.append(_append_of(frames, promise))
+
+    async def is_followed(self, appender: Appender, plan: Plan) -> bool:
+        """Whether no part that is stored, as far as that is remembered, differs from what the plan
+        has in its place.
+
+        Raises:
+            Corrupt, OSError: the disk does not say what the plan has there.
+            StoreError: there is no room for it now.
+        """
+        stream_id = appender.stream_id
+        _, stored = progress(plan, appender.tracking)
+        with ExitStack() as held:
+            try:
+                pinned = self._batches.pinned(stream_id, plan.producer_id, plan.staged_ids)
+                by_id = {batch.staged_id: batch for batch in held.enter_context(pinned)}
+            except NotFound:
+                # Nothing is appended by it any more: who asks is told that the rest is lost.
+                return True
+            for one in stored:
+                part = [by_id[staged_id] for staged_id in plan.parts[place_in(plan, one)]]
+                if sum(batch.record_count for batch in part) != one.record_count:
+                    return False
+                async with self._room_of(appender, part):
+                    frames = await self._batches.read(stream_id, part)
+                    if _crc_of(frames) != one.body_crc:
+                        return False
+        return True
+
+    def _room_of(
+        self, appender: Appender, part: Sequence[StagedBatch]
+    ) -> AbstractAsyncContextManager[None]:
+        return self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS)
+
+
+def _crc_of(frames: Sequence[Frame]) -> int:
+    crc = 0
+    for frame in frames:
+        crc = crc32c(crc.to_bytes(4, "little") + crc32c(frame.data).to_bytes(4, "little"))
+    return crc
+
+
+def _append_of(frames: tuple[Frame, ...], promise: Promise) -> Append:
+    return Append(
+        record_count=sum(frame.record_count for frame in frames),
+        size=sum(len(frame.data) for frame in frames),
+        body_crc=_crc_of(frames),
+        frames=frames,
+        promise=promise,
+    )

@@ -1,0 +1,156 @@
+"""The files of staged batches: written whole, read with their checksums, found again. Blocking.
+
+batches.py says what is on disk after a crash at each step; it calls these in threads.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.errors import Corrupt, InvalidRequest
+from bottomless.formats.batch import split_frames
+from bottomless.formats.checks import check, crc32c
+from bottomless.formats.rows import Frame
+from bottomless.model.limits import MIB
+from bottomless.model.names import StreamId, parse_stream_id
+from bottomless_server.ingest.producers.commit_plan import (
+    PLAN_SUFFIX,
+    Plan,
+    StagedBatch,
+    decode_plan,
+    encode_plan,
+    parse_file_name,
+    plan_name,
+)
+from bottomless_server.node.file_calls import FileCalls, read_file, replace_file, write_all
+
+log = structlog.get_logger(__name__)
+
+_PLAN_SIZE_MAX: Final = 4 * MIB
+"""Ten thousand ids of 40 bytes are a tenth of it."""
+
+
+class DamagedPlan(NamedTuple):
+    """A plan that cannot be read: by its file one knows whose it is, if one asks."""
+
+    file_name: str
+
+
+Found = StagedBatch | Plan | DamagedPlan
+
+
+class StagedFiles:
+    """Below one directory, which has one for each stream."""
+
+    def __init__(self, files: FileCalls, top: Path) -> None:
+        self._files = files
+        self._top = top
+
+    def batch_path(self, stream_id: StreamId, batch: StagedBatch) -> Path:
+        return self._top / stream_id / batch.file_name
+
+    def file_path(self, stream_id: StreamId, name: str) -> Path:
+        return self._top / stream_id / name
+
+    def plan_path(self, stream_id: StreamId, producer_id: str) -> Path:
+        return self.file_path(stream_id, plan_name(producer_id))
+
+    def write(
+        self, stream_id: StreamId, batch: StagedBatch, data: Sequence[bytes | memoryview]
+    ) -> None:
+        """Returns when the file is there and synced.
+
+        Raises:
+            OSError: it is not there, or not for sure.
+        """
+        path = self.batch_path(stream_id, batch)
+        # Each time: a start removes a directory that holds nothing.
+        self._files.make_dir(path.parent)
+        fresh = path.with_name(f"{path.name}.new")
+        fd = self._files.open(fresh, create=True)
+        try:
+            write_all(self._files, fd, data, 0)
+            self._files.fdatasync(fd)
+        except OSError:
+            with suppress(OSError):
+                self._files.unlink(fresh)
+            raise
+        finally:
+            self._files.close(fd)
+        self._files.rename(fresh, path)
+        self._files.fsync_dir(path.parent)
+        self._files.fsync_dir(self._top)
+
+    def read(self, stream_id: StreamId, batches: Sequence[StagedBatch]) -> tuple[Frame, ...]:
+        """Raises:
+        Corrupt: the disk gives something else than it was given.
+        OSError
+        """
+        return tuple(frame for batch in batches for frame in self._load(stream_id, batch))
+
+    def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
+        path = self.plan_path(stream_id, plan.producer_id)
+        replace_file(self._files, path, encode_plan(plan))
+
+    def remove(self, doomed: Sequence[tuple[Path, int]]) -> list[tuple[Path, int]]:
+        """Remove files; returns those that cannot be removed now."""
+        left = []
+        for path, size in doomed:
+            try:
+                with suppress(FileNotFoundError):
+                    self._files.unlink(path)
+            except OSError as error:
+                log.warning("a staged file was not removed", error=str(error))
+                left.append((path, size))
+        return left
+
+    def scan(self) -> Iterator[tuple[StreamId, Found]]:
+        """What an earlier process has left; what that one had not finished is removed.
+
+        Raises:
+            OSError: the disk does not work.
+        """
+        self._files.make_dir(self._top)
+        for name in self._files.names(self._top):
+            try:
+                stream_id = parse_stream_id(name)
+            except InvalidRequest:
+                continue
+            yield from ((stream_id, found) for found in self._scan_stream(self._top / name))
+            with suppress(OSError):
+                # Refused where it still holds something.
+                self._files.remove_dir(self._top / name)
+
+    def _scan_stream(self, directory: Path) -> Iterator[Found]:
+        for name in self._files.names(directory):
+            batch = parse_file_name(name)
+            if batch is not None:
+                yield batch
+            elif name.endswith(PLAN_SUFFIX):
+                try:
+                    yield decode_plan(read_file(self._files, directory / name, _PLAN_SIZE_MAX))
+                except Corrupt as error:
+                    log.warning("the plan of a commit is damaged", error=str(error))
+                    yield DamagedPlan(name)
+            elif name.endswith(".new"):
+                self._files.unlink(directory / name)
+
+    def _load(self, stream_id: StreamId, batch: StagedBatch) -> list[Frame]:
+        path = self.batch_path(stream_id, batch)
+        data = memoryview(read_file(self._files, path, batch.size))
+        frames, start = [], 0
+        for header, stored in split_frames(data):
+            check("staged batch", crc32c(stored) == header.body_crc, "its checksum does not match")
+            end = start + header.frame_size
+            frames.append(Frame(header.record_count, data[start:end]))
+            start = end
+        count = sum(frame.record_count for frame in frames)
+        check(
+            "staged batch",
+            (count, len(frames)) == (batch.record_count, batch.frame_count),
+            "it does not hold what its name says",
+        )
+        return frames

@@ -1,0 +1,55 @@
+"""What every part of the manifest service works with: made once, in app.py, passed down."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bottomless.drives.base import Drive
+from bottomless.model.names import Uid
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.manifest.common.groups import Groups
+from bottomless_server.manifest.common.metrics import ManifestCounts
+from bottomless_server.manifest.common.owners import Owners
+from bottomless_server.manifest.common.quotas import Quotas
+from bottomless_server.manifest.common.trusted_time import TrustedTime, elapsed_ms
+from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.stores.streams import Streams
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def random_uid() -> Uid:
+    return Uid(secrets.token_hex(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    settings: ManifestSettings
+    drive: Drive
+    coordination: Coordination
+    streams: Streams
+    owners: Owners
+    clock: Callable[[], int] = now_ms
+    """Milliseconds since 1970: for what is written down or told, and for no timer."""
+    elapsed: Callable[[], int] = elapsed_ms
+    """Milliseconds that nobody can set: for timers."""
+    new_uid: Callable[[], Uid] = random_uid
+    counts: ManifestCounts = field(default_factory=ManifestCounts)
+    clock_directory: Path | None = None
+    """Where it is written down what is known of the wall clock."""
+    time: TrustedTime = field(init=False)
+    """For whatever is deleted because enough time passed."""
+    groups: Groups = field(init=False)
+    quotas: Quotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        trusted = TrustedTime(
+            self.drive, self.coordination, self.clock, self.elapsed, self.clock_directory
+        )
+        object.__setattr__(self, "time", trusted)
+        object.__setattr__(self, "groups", Groups(self.drive))
+        object.__setattr__(self, "quotas", Quotas(self.coordination))

@@ -1,0 +1,1 @@
+"""Pure parts that every room of the manifest service uses."""

@@ -1,0 +1,58 @@
+"""Page tokens for the lists of this service, under one secret for all its processes.
+
+The secret lies in coordination, made by whoever needs it first. Should coordination be
+lost, open lists end with a 400 and are begun anew; nothing else depends on it.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from bottomless_server.coordination.base import Changes, Coordination
+from bottomless_server.manifest.common.core.page_token import (
+    SECRET_SIZE,
+    decode_page_token,
+    encode_page_token,
+)
+from bottomless_server.runtime.http.app import Parser, integer, text
+
+TOKENS_KEY: Final = "bottomless:secret:page-tokens"
+PAGE_COUNT_DEFAULT: Final = 100
+PAGE_COUNT_MAX: Final = 1_000
+
+PAGING: Final[Mapping[str, Parser]] = {
+    "limit": integer(1, PAGE_COUNT_MAX),
+    "page_token": text,
+}
+"""The parameters of every list."""
+
+
+class Paging:
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._secret: bytes | None = None
+
+    async def start_of(self, token: str | None, scope: Sequence[str]) -> str:
+        """Behind which member the page begins; empty for the first one.
+
+        Raises:
+            InvalidRequest: the token was not made for this list.
+        """
+        return "" if token is None else decode_page_token(token, scope, await self._load())
+
+    async def token_for(self, after: str, scope: Sequence[str]) -> str:
+        return encode_page_token(scope, after, await self._load())
+
+    async def _load(self) -> bytes:
+        if self._secret is None:
+            made = secrets.token_bytes(SECRET_SIZE)
+            found: list[bytes] = []
+
+            def change(values: Mapping[str, bytes | None]) -> Changes:
+                held = values[TOKENS_KEY]
+                found[:] = [held or made]
+                return Changes() if held else Changes({TOKENS_KEY: made})
+
+            await self._coordination.transact([TOKENS_KEY], change)
+            self._secret = found[0]
+        return self._secret

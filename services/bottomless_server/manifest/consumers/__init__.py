@@ -1,0 +1,1 @@
+"""Offsets that named consumers have committed, and their snapshots in the bucket."""

@@ -1,0 +1,1 @@
+"""Pure decisions about offsets of consumers."""

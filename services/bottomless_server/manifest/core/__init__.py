@@ -1,1 +1,0 @@
-"""Decisions of the manifest: pure, so that their tests need no loop, no store and no clock."""

@@ -1,0 +1,1 @@
+"""What the manifest service answers, to the public and to other services."""

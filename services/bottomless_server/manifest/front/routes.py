@@ -1,0 +1,59 @@
+"""The public paths of the manifest, put together; each subject has a file of its own.
+
+Contract: openapi/manifest.yaml.
+"""
+
+from fastapi import FastAPI
+
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.paging import Paging
+from bottomless_server.manifest.consumers.consumer_routes import add_consumer_routes
+from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.front.discovery_routes import add_discovery_routes
+from bottomless_server.manifest.front.index_page import add_index_routes
+from bottomless_server.manifest.keys.key_routes import add_key_routes
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.operations.operation_routes import add_operation_routes
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.manifest.recovery.rebuild_routes import add_rebuild_routes
+from bottomless_server.manifest.recovery.takeover_routes import add_takeover_routes
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.garbage_routes import add_garbage_routes
+from bottomless_server.manifest.removal.lease_routes import add_lease_routes
+from bottomless_server.manifest.removal.retention_routes import add_retention_routes
+from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.stream_routes import add_stream_routes
+from bottomless_server.manifest.streams.tree_routes import add_tree_routes
+from bottomless_server.manifest.tree.bounds import StreamBounds
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.http.contract import describe
+
+
+def public_api(
+    context: Context,
+    registry: Registry,
+    mutators: Mutators,
+    operations: Operations,
+    deletions: Deletions,
+    snapshots: ConsumerSnapshots,
+    rebuild: Rebuild,
+    keys: Keys,
+) -> FastAPI:
+    api = create_api("Bottomless manifest")
+    describe(api)
+    bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
+    add_stream_routes(api, context, registry, bounds, deletions, paging)
+    add_consumer_routes(api, context, registry, bounds, snapshots, paging)
+    add_operation_routes(api, operations)
+    add_index_routes(api)
+    add_discovery_routes(api, context)
+    add_retention_routes(api, context, registry, mutators, operations)
+    add_lease_routes(api, context, registry)
+    add_takeover_routes(api, context, registry, operations)
+    add_garbage_routes(api, context, registry, operations)
+    add_tree_routes(api, context, registry, operations)
+    add_rebuild_routes(api, rebuild)
+    add_key_routes(api, context, keys, paging)
+    return api

@@ -1,0 +1,1 @@
+"""API keys: made, rotated, revoked, and found again after coordination was lost."""

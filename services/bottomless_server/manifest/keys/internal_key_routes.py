@@ -1,0 +1,59 @@
+"""The internal path that the gate of every service asks, to check an API key.
+
+Contract: openapi/internal.yaml. It answers what the key is now and keeps nothing: how long that
+may be believed is the gate's to say.
+"""
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.model.api_key import KeyState, parse_key_id
+from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.keys.root_key import ROOT_KEY_ID, RootKey
+from bottomless_server.runtime.base.scopes import EVERYTHING
+from bottomless_server.runtime.http.app import json_response, parse_query
+from bottomless_server.stores.keys import key_not_found
+
+PATH = "/internal/v1/keys/"
+ROOT_PATH = PATH + ROOT_KEY_ID
+
+
+def add_internal_key_routes(api: FastAPI, context: Context, keys: Keys, root: RootKey) -> None:
+    async def get(request: Request) -> Response:
+        parse_query(request.scope, {})
+        if request.path_params["key_id"] == ROOT_KEY_ID:
+            return await get_root()
+        key_id = parse_key_id(request.path_params["key_id"])
+        if key_id is None:
+            raise key_not_found()
+        key, now = (await keys.records.find(key_id)).key, context.clock()
+        return json_response(
+            {
+                "key_id": key.key_id,
+                "secret_sha256": [one.sha256 for one in key.good_secrets(now)],
+                "tenant": key.tenant,
+                "scopes": list(key.scopes),
+                "expires_at": key.expires_at,
+                "state": key.state(now).value,
+            }
+        )
+
+    async def get_root() -> Response:
+        sha256 = await root.sha256()
+        if sha256 is None:
+            raise key_not_found()
+        return json_response(
+            {
+                "key_id": ROOT_KEY_ID,
+                "secret_sha256": [sha256],
+                "tenant": TENANT_DEFAULT,
+                "scopes": [EVERYTHING],
+                "expires_at": None,
+                "state": KeyState.ACTIVE.value,
+            }
+        )
+
+    api.add_api_route(PATH + "{key_id}", get, methods=["GET"])

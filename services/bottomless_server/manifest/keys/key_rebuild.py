@@ -1,0 +1,130 @@
+"""Bring API keys back from the bucket, after coordination was lost: a part of a rebuild.
+
+Of each key an object of the new generation is put, then its record is written; so an object that
+a process of before the loss puts late is of an older generation than what counts. After a
+crash between the two the same again finds that object, and comes to the same. Nothing is
+served before the rebuild has ended, so all of it may be done again from the beginning.
+"""
+
+import asyncio
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Corrupt
+from bottomless.formats.api_key import KeyObject, decode_key_object, encode_key_object
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import (
+    API_KEYS_PREFIX,
+    ApiKeyKey,
+    api_key_key,
+    api_key_prefix,
+    parse_api_key_key,
+)
+from bottomless.model.api_key import ApiKey, KeyId, KeyRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.keys.core.key_salvage import Found, salvage_key
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY, ApiKeys, tidy
+from bottomless_server.stores.objects import put_object
+
+log = structlog.get_logger(__name__)
+
+QUEUES: Final = (UNSAVED_KEY, TIDY_KEY)
+"""What a rebuild discards of queues."""
+
+
+_AT_ONCE: Final = 16
+"""Keys that one step brings back: each is some requests to the store."""
+
+
+class Restored(NamedTuple):
+    """What one step did."""
+
+    after: str
+    """The last key that was looked at; empty where there was none any more."""
+    keys: int
+    unreadable_keys: int
+
+
+async def discard_keys(context: Context, generation: int) -> bool:
+    """Forget one page of the keys that an older coordination knows; whether there may be more."""
+    records = ApiKeys(context.coordination, context.streams)
+    page = await records.ids()
+    for key_id in page:
+        await records.discard(key_id, generation)
+    return bool(page)
+
+
+async def restore_keys(context: Context, after: str, generation: int) -> Restored:
+    """Bring back some keys behind an id.
+
+    Raises:
+        DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+    """
+    page = await _page(context, after)
+    done = await asyncio.gather(*(_restore(context, key_id, generation) for key_id in page))
+    return Restored(page[-1] if page else "", sum(done), len(done) - sum(done))
+
+
+async def _restore(context: Context, key_id: KeyId, generation: int) -> bool:
+    """Bring back one key; False if nothing of it can be read."""
+    record = salvage_key(await find_objects(context, key_id), generation, context.clock())
+    if record is None:
+        log.error("an API key cannot be read, and is lost", key_id=key_id)
+        return False
+    await put_key(context, record)
+    await reach("manifest.rebuild.after-key-object")
+    records = ApiKeys(context.coordination, context.streams)
+    await records.restore(record, [tidy(key_id, context.clock())])
+    return True
+
+
+async def find_objects(context: Context, key_id: KeyId) -> list[Found]:
+    """Every object of a key, and what it says."""
+    listing = context.drive.list(api_key_prefix(key_id))
+    places = [place async for facts in listing if (place := parse_api_key_key(facts.object_key))]
+    return [Found(place, await _read(context, place)) for place in places]
+
+
+async def put_key(context: Context, record: KeyRecord) -> None:
+    """Put the object that a record names, if it is not there."""
+    key, generation, version = record.key, record.generation, record.version
+    data = encode_key_object(KeyObject(generation, version, key))
+    await put_object(
+        context.drive,
+        api_key_key(key.key_id, generation, version),
+        [data],
+        crc32c(data),
+        deadline_seconds=context.settings.manifest_put_seconds,
+    )
+
+
+async def _page(context: Context, after: str) -> list[KeyId]:
+    """The ids of the first keys behind an id, in their order."""
+    # "/" is the byte behind ".", which ends the id in the keys of its objects.
+    start = f"{API_KEYS_PREFIX}{after}/" if after else ""
+    page: list[KeyId] = []
+    async for facts in context.drive.list(API_KEYS_PREFIX, start):
+        place = parse_api_key_key(facts.object_key)
+        if place is None or page[-1:] == [place.key_id]:
+            continue
+        if len(page) == _AT_ONCE:
+            break
+        page.append(place.key_id)
+    return page
+
+
+async def _read(context: Context, place: ApiKeyKey) -> ApiKey | None:
+    """What an object says, None where it is damaged or not what its key says."""
+    object_key = api_key_key(*place)
+    try:
+        stored = decode_key_object(await context.drive.get(object_key))
+    except (ObjectMissing, Corrupt):
+        log.exception("an object of an API key cannot be read", object_key=object_key)
+        return None
+    if (stored.key.key_id, stored.generation, stored.version) != place:
+        log.error("an object of an API key is not what its key says", object_key=object_key)
+        return None
+    return stored.key

@@ -1,0 +1,1 @@
+"""Whose turn it is among long operations: pure."""

@@ -1,0 +1,420 @@
+"""Carry out operations: step by step, each step written down before the next begins.
+
+A runner does one bounded step of one kind of operation and says what it has come to:
+`Again` with the progress that the next step needs, or `Done` with the result. Runners
+are registered in app.py; a step may be done twice, so it has to be idempotent.
+
+One process works on an operation at a time, under a lease in coordination that is renewed
+while the step runs. After a crash the lease runs out, and whoever looks next, this process
+after its start or another one, goes on with the step that was under way.
+
+Where others wait for a place, an operation makes way after each step (`operations/core/turns.py`): it is
+written down as due after them, its lease is given back, and whoever comes to it goes on.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from bottomless.errors import Corrupt, NotFound, Overloaded, StoreError, Unavailable
+from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Due
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.failing_deletes import queue_later
+from bottomless_server.manifest.common.held_lease import held_lease
+from bottomless_server.manifest.operations.core.turns import Turns
+from bottomless_server.manifest.operations.far_operations import FarOperations
+from bottomless_server.manifest.operations.operation_room import OperationRoom
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.operations import (
+    OPERATIONS_KEY,
+    Operation,
+    OperationState,
+    OperationStore,
+    decode_operation,
+    new_operation,
+    operation_key,
+    operation_lease_key,
+)
+
+log = structlog.get_logger(__name__)
+
+_LOOK_COUNT: Final = 1_024
+"""Operations looked at in one pass: some of them others work on, or are long and find no place."""
+_LEFT_COUNT_MAX: Final = 64
+"""Of what this release cannot carry out: so many are read at every pass."""
+_UNKNOWN_MS: Final = 60_000
+"""After so long what this release cannot carry out is looked at again, where much of it waits."""
+_RETRY_SECONDS_MIN: Final = 1.0
+_RETRY_SECONDS_MAX: Final = 60.0
+
+
+class Again(NamedTuple):
+    """The operation is not finished; its next step is due at `due_at` (ms), 0 for at once."""
+
+    progress: Mapping[str, Any]
+    """Members whose name starts with `_` are for the next step only, and never shown."""
+    due_at: int = 0
+    error: Mapping[str, Any] | None = None
+    """What is wrong meanwhile, by `described`: the operation goes on, and people should know."""
+
+
+class Done(NamedTuple):
+    result: Mapping[str, Any]
+
+
+Runner = Callable[[Context, Operation], Awaitable[Again | Done]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    runner: Runner
+    endless: bool
+
+
+class Operations:
+    """The operations of this installation, as this process enters and carries them out."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._store = OperationStore(context.coordination)
+        self._kinds: dict[str, _Kind] = {}
+        self._room = OperationRoom(context, self._store)
+        self._far = FarOperations(context)
+        self._kept: set[str] = set()
+        """Finished ones that our clock calls due, and that go when it is believed."""
+        self._over: int | None = None
+        """Until when things are over, as this pass found; None before it asked."""
+        self._turns = Turns()
+        self._working: dict[str, asyncio.Task[bool]] = {}
+        self._failures: dict[str, int] = {}
+        """Steps that failed in a row, by operation under retry."""
+        self._news = asyncio.Event()
+        self._whole_look_at = 0
+        """By `Context.elapsed`."""
+        self.only: str | None = None
+        """The one kind that may go on while coordination is not to be believed."""
+        # Of this run and not of the node: an earlier run of it may still be working.
+        self._holder = context.new_uid().encode("ascii")
+
+    def register(
+        self, kind: str, runner: Runner, *, endless: bool = False, long: bool = False
+    ) -> None:
+        """Say who carries out operations of a kind.
+
+        A step that meets `Unavailable` is tried again for ever, with backoff. Any other error
+        makes the operation fail; one that is `endless` is tried again whatever it met, because
+        giving up would leave it half done. One that is `long` may take hours, and leaves places
+        to others.
+        """
+        assert kind not in self._kinds
+        if long:
+            self._turns.long_kinds.add(kind)
+        self._kinds[kind] = _Kind(runner, endless)
+
+    def new(
+        self,
+        kind: str,
+        *,
+        tenant: str,
+        stream_id: StreamId | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """An operation for `stores.operations.entered`, to be entered with other changes.
+
+        Call `make_room` before, and `wake` after it is entered.
+        """
+        context = self._context
+        # Sorts by its time, and cannot be guessed from it.
+        uid = f"{context.clock():012x}{context.new_uid()[12:]}"
+        return new_operation(
+            uid, kind, context.clock(), tenant=tenant, stream_id=stream_id, arguments=arguments
+        )
+
+    async def begin_for(
+        self, record: StreamRecord, kind: str, *, arguments: Mapping[str, Any] | None = None
+    ) -> Operation:
+        """The same for what is about one stream: its tenant may ask what became of it."""
+        return await self.begin(
+            kind, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
+        )
+
+    async def begin(
+        self,
+        kind: str,
+        *,
+        tenant: str,
+        stream_id: StreamId | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """Enter an operation that starts at once.
+
+        Raises:
+            Overloaded: too many are not finished.
+            CoordinationUnavailable, CoordinationUnknown: of the latter nothing may be left, or
+                an operation that nobody knows the id of; the same again is safe, as steps are.
+        """
+        await self.make_room()
+        operation = self.new(kind, tenant=tenant, stream_id=stream_id, arguments=arguments)
+        await self._store.enter(operation)
+        self.wake()
+        return operation
+
+    async def make_room(self) -> None:
+        """Forget the oldest finished operations where there are too many.
+
+        Raises:
+            Overloaded: they are not finished.
+        """
+        await self._room.make()
+
+    async def find(self, operation_id: str) -> Operation:
+        """Raises:
+        NotFound: there is none, or it was finished long ago.
+        """
+        return await self._store.find(operation_id)
+
+    async def find_of(self, tenant: str, operation_id: str) -> Operation:
+        """The same for a tenant, who cannot tell another one's operation from none.
+
+        Raises:
+            NotFound
+        """
+        return await self._store.find_of(tenant, operation_id)
+
+    def wake(self) -> None:
+        """Look at the queue now."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Carry out what is due, for ever; cancelled, it leaves everything as the last steps did."""
+        try:
+            await endless("manifest-operations", self._pass_once)
+        finally:
+            for task in self._working.values():
+                task.cancel()
+            await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    async def _pass_once(self) -> float:
+        self._news.clear()
+        interval_ms = self._context.settings.manifest_operation_interval_ms
+        elapsed = self._context.elapsed()
+        whole = elapsed >= self._whole_look_at
+        if whole:
+            self._whole_look_at = elapsed + interval_ms
+        try:
+            await self.make_pass(whole=whole)
+        except StoreError as error:
+            log.warning("operations cannot be looked at", error=str(error))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(interval_ms / 1000):
+                await self._news.wait()
+        return 0
+
+    async def make_pass(self, *, whole: bool = True) -> None:
+        """Begin to work on what is due now and nobody works on.
+
+        One that is not `whole` leaves those out that were found with another process before.
+        """
+        context, turns = self._context, self._turns
+        self._over = None
+        if self._kept and await self._is_over(0):
+            self._kept.clear()
+        count = _LOOK_COUNT + len(self._kept)
+        dues = await context.coordination.due(OPERATIONS_KEY, context.clock(), count)
+        turns.begin(whole=whole)
+        left: list[Due] = []
+        for due in dues:
+            operation_id = due.member.decode("ascii")
+            kind = turns.known_kind(operation_id)
+            if operation_id in self._kept or turns.is_taken(operation_id):
+                continue
+            if not self._may_go_on(kind):
+                continue
+            if not turns.has_place():
+                turns.waits(dues[-1].due_at)
+                break
+            if kind is not None and not turns.has_place_for(kind):
+                turns.waits(due.due_at)
+            elif not await self._look_at(due):
+                left.append(due)
+        await self._begin_far()
+        if len(left) >= _LEFT_COUNT_MAX:
+            # A later release may know them. They keep their time, but not the places of all others.
+            later = context.clock() + _UNKNOWN_MS
+            await queue_later(context.coordination, [due._replace(due_at=later) for due in left])
+
+    async def _begin_far(self) -> None:
+        """Begin with those whose time a clock that was ahead has put off."""
+        for operation in await self._far.find():
+            kind = operation.kind
+            if self._turns.is_taken(operation.operation_id) or not self._may_go_on(kind):
+                continue
+            if kind in self._kinds and self._turns.has_place_for(kind):
+                self._begin(operation)
+
+    async def _is_over(self, due_at: int) -> bool:
+        if self._over is None:
+            self._over = await self._context.time.over()
+        return self._over > 0 and due_at <= self._over
+
+    def _may_go_on(self, kind: str | None) -> bool:
+        return kind is None or self.only is None or kind == self.only
+
+    async def _look_at(self, due: Due) -> bool:
+        """Begin with one that is due, or forget it; False if this release cannot carry it out."""
+        operation_id = due.member.decode("ascii")
+        try:
+            operation = await self._store.find(operation_id)
+        except NotFound:
+            await self._context.coordination.settle([due])
+            return True
+        except Corrupt as error:
+            log.warning("an operation cannot be read", operation=operation_id, error=str(error))
+            return False
+        if not self._may_go_on(operation.kind):
+            self._turns.remember(operation_id, operation.kind)
+        elif operation.finished:
+            # It goes for ever, so the time has to be a believed one.
+            if await self._is_over(due.due_at):
+                await self._store.forget(due)
+            else:
+                self._kept.add(operation_id)
+        elif operation.kind not in self._kinds:
+            log.error("an operation of a kind that is not known", kind=operation.kind)
+            return False
+        elif self._turns.has_place_for(operation.kind):
+            self._begin(operation)
+        else:
+            self._turns.remember(operation_id, operation.kind)
+            self._turns.waits(due.due_at)
+        return True
+
+    async def settled(self) -> None:
+        """Wait until nothing is under way in this process; for tests and for the stop."""
+        while self._working:
+            await asyncio.gather(*self._working.values(), return_exceptions=True)
+
+    def _begin(self, operation: Operation) -> None:
+        task = asyncio.create_task(self._work(operation), name=operation.operation_id)
+        self._working[operation.operation_id] = task
+        self._turns.take(operation.operation_id, operation.kind)
+
+        def ended(task: asyncio.Task[bool]) -> None:
+            del self._working[operation.operation_id]
+            moved = not task.cancelled() and task.result()
+            self._turns.give_back(operation.operation_id, moved=moved)
+            # Somebody may have waited for this one's place.
+            self._news.set()
+
+        task.add_done_callback(ended)
+
+    async def _work(self, operation: Operation) -> bool:
+        """Do steps until the operation is finished, put aside, makes way, or is somebody else's.
+
+        False if nothing can be done with it at once.
+        """
+        try:
+            async with held_lease(
+                self._context.coordination,
+                operation_lease_key(operation.operation_id),
+                self._holder,
+                self._context.settings.manifest_operation_lease_ms,
+            ) as held:
+                if not held:
+                    return False
+                # Read under the lease: whoever held it before may have gone on.
+                value = await self._context.coordination.get(operation_key(operation.operation_id))
+                current: Operation | None = None if value is None else decode_operation(value)
+                while current is not None and not current.finished:
+                    if not self._may_go_on(current.kind):
+                        break
+                    current = await self._step(current)
+                return True
+        except NotFound:
+            log.info("an operation was moved by somebody else", operation=operation.operation_id)
+        except StoreError as error:
+            log.warning("an operation was not moved", kind=operation.kind, error=str(error))
+        except Exception:
+            log.exception("an operation met a bug", kind=operation.kind)
+        return False
+
+    async def _step(self, operation: Operation) -> Operation | None:
+        """Do one step and write down what came of it; the operation if the next one may follow
+        at once, on the same place."""
+        kind = self._kinds[operation.kind]
+        try:
+            outcome = await kind.runner(self._context, operation)
+        except StoreError as error:
+            await self._failed(operation, kind, error)
+            return None
+        except Exception:
+            log.exception("a step of an operation met a bug", kind=operation.kind)
+            await self._failed(operation, kind, StoreError("an unexpected error; the log has it"))
+            return None
+        self._failures.pop(operation.operation_id, None)
+        now = self._context.clock()
+        if isinstance(outcome, Done):
+            await self._finish(operation, OperationState.SUCCEEDED, outcome.result, None)
+            return None
+        # Not by the clock, which may be wrong for a moment: the queue never brings a time forward.
+        others = self._turns.make_way_until
+        due_at = outcome.due_at if others is None else max(outcome.due_at, others + 1)
+        moved = await self._store.move(
+            operation,
+            due_at,
+            now,
+            state=OperationState.RUNNING,
+            progress=dict(outcome.progress),
+            error=outcome.error,
+        )
+        return moved if others is None and due_at <= now else None
+
+    async def _failed(self, operation: Operation, kind: _Kind, error: StoreError) -> None:
+        if kind.endless or isinstance(error, Unavailable | Overloaded):
+            await self._retry_later(operation, error)
+            return
+        log.warning("an operation failed", kind=operation.kind, error=str(error))
+        await self._finish(operation, OperationState.FAILED, None, described(error))
+
+    async def _retry_later(self, operation: Operation, error: StoreError) -> None:
+        failures = self._failures.get(operation.operation_id, 0)
+        self._failures[operation.operation_id] = failures + 1
+        seconds = min(_RETRY_SECONDS_MIN * 2.0 ** min(failures, 16), _RETRY_SECONDS_MAX)
+        now = self._context.clock()
+        log.warning("a step of an operation failed", kind=operation.kind, error=str(error))
+        await self._store.move(
+            operation,
+            now + int(seconds * 1000),
+            now,
+            state=OperationState.RUNNING,
+            error=described(error),
+        )
+
+    async def _finish(
+        self,
+        operation: Operation,
+        state: OperationState,
+        result: Mapping[str, Any] | None,
+        error: Mapping[str, Any] | None,
+    ) -> None:
+        now = self._context.clock()
+        self._failures.pop(operation.operation_id, None)
+        await self._store.move(
+            operation,
+            now + self._context.settings.manifest_operation_keep_ms,
+            now,
+            state=state,
+            result=None if result is None else dict(result),
+            error=error,
+        )
+
+
+def described(error: StoreError) -> dict[str, str]:
+    """An error as an operation tells it."""
+    return {"code": error.code.value, "detail": error.message}

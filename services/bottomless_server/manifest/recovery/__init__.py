@@ -1,0 +1,1 @@
+"""When something was lost: rebuild, takeover, an accepted gap."""

@@ -1,0 +1,191 @@
+"""Find the root of a stream that a rebuild believes, and what goes on from its end.
+
+This is the reading part of `tree/core/salvage.py`, which says what is believed and why. Nothing is
+put here and nothing is deleted, so a crash at any moment changes nothing.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Corrupt
+from bottomless.formats.keys import (
+    RootKey,
+    fragment_key,
+    parse_fragment_key,
+    root_key,
+    stream_prefix,
+)
+from bottomless.formats.manifest import decode_node
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import TIMESTAMP_MIN
+from bottomless.model.manifest import EntryKind, Node
+from bottomless.model.names import Uid
+from bottomless.model.stream import Intent, StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.tree.core import salvage
+from bottomless_server.manifest.tree.core.doomed import parse_doomed
+from bottomless_server.manifest.tree.core.salvage import Candidate, Seen
+from bottomless_server.manifest.tree.resolver import look_under
+
+log = structlog.get_logger(__name__)
+
+STRAY_COUNT_MAX: Final = 10_000
+"""Objects of unknown standing that are doomed at once; garbage collection finds the others."""
+
+
+class Run(NamedTuple):
+    """What lies in the bucket from an end on."""
+
+    fragments: tuple[FragmentInfo, ...]
+    """Sound, and without a hole."""
+    strays: tuple[str, ...]
+    """Keys of the others."""
+
+
+class FoundRoot(NamedTuple):
+    best: Candidate | None
+    """None where none can be read."""
+    run: Run
+    damaged: bool
+    """Whether something is missing that was published, or a newer root cannot be read."""
+
+
+async def find_root(
+    context: Context, registry: StreamRecord, candidates: tuple[RootKey, ...]
+) -> FoundRoot:
+    """The newest root that is whole, or that nothing may take the place of.
+
+    Raises:
+        DriveUnavailable, DriveRefused
+    """
+    home_known = registry.home is not None
+    best: Seen | None = None
+    unread = False
+    for rank in salvage.equals(candidates):
+        readable = [await _seen(context.drive, registry, key) for key in rank]
+        found = [one for one in readable if one is not None]
+        unread = unread or (best is None and len(found) < len(rank))
+        for one in salvage.in_order(found, home_known=home_known):
+            if best is None or await _takes_its_place(context, registry, one, best):
+                best = one
+            if best is one and not one.missing:
+                return FoundRoot(one.found, await run_from(context, registry, one.found), unread)
+    if best is None:
+        return FoundRoot(None, await run_from(context, registry, None), unread)
+    log.critical(
+        "objects that a manifest names are missing",
+        stream_id=registry.stream_id,
+        uids=sorted(best.missing)[:10],
+    )
+    return FoundRoot(best.found, await run_from(context, registry, best.found), True)
+
+
+async def _takes_its_place(
+    context: Context, registry: StreamRecord, older: Seen, best: Seen
+) -> bool:
+    """Whether less is missing by an older root, and nothing is lost by it that is there."""
+    root = older.found.root
+    home_known = registry.home is not None
+    if not best.is_there_after(root.next_offset, home_known=home_known):
+        return len(older.missing) < len(best.missing)
+    if older.missing:
+        return False
+    run = await run_from(context, registry, older.found)
+    return best.is_proved_by(root, run.fragments)
+
+
+async def _seen(drive: Drive, record: StreamRecord, key: RootKey) -> Seen | None:
+    node = await _read_root(drive, record, key)
+    if node is None:
+        return None
+    return Seen(Candidate(key, node), await _there(drive, record, node))
+
+
+async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node | None:
+    object_key = root_key(record.stream_id, *key, tenant=record.tenant)
+    for _ in range(2):
+        # Once more where it does not verify: it may have been damaged on the way only.
+        try:
+            node = decode_node(await drive.get(object_key))
+        except ObjectMissing:
+            break
+        except Corrupt as error:
+            log.warning("a root does not verify", object_key=object_key, error=str(error))
+            continue
+        if salvage.is_root_of(node, record, key):
+            return node
+        break
+    log.critical("a root cannot be believed", object_key=object_key)
+    return None
+
+
+async def _there(drive: Drive, record: StreamRecord, root: Node) -> frozenset[Uid]:
+    """What is there of all that a root itself names; groups answer for what is below."""
+    prefix = stream_prefix(record.stream_id, record.tenant)
+    there: set[Uid] = set()
+    for kind, place in ((EntryKind.FRAGMENT, "data/"), (EntryKind.GROUP, "metadata/")):
+        wanted = salvage.named_directly(root, kind)
+        entries = root.entries[root.entries["kind"] == kind]
+        if not wanted:
+            continue
+        first, last = int(entries["first_offset"].min()), int(entries["first_offset"].max())
+        found = {uid async for uid in _uids_between(drive, f"{prefix}{place}", first, last)}
+        there |= wanted & found
+    return frozenset(there)
+
+
+async def _uids_between(drive: Drive, place: str, first: int, last: int) -> AsyncIterator[Uid]:
+    """Uids of the fragments or groups in one place whose keys begin with these offsets."""
+    async for facts in drive.list(place, f"{place}{first:020d}"):
+        doomed = parse_doomed(facts.object_key.encode("ascii"))
+        if doomed is None or doomed.first_offset is None or doomed.uid is None:
+            # Numbers sort before all words that stand in the same place.
+            break
+        if doomed.first_offset > last:
+            break
+        yield doomed.uid
+
+
+async def run_from(context: Context, record: StreamRecord, found: Candidate | None) -> Run:
+    """Sound fragments that go on from a root's end without a hole, and the others from there on."""
+    prefix = stream_prefix(record.stream_id, record.tenant)
+    end = salvage.End(0, 0, TIMESTAMP_MIN) if found is None else salvage.End.of(found.root)
+    chosen: list[FragmentInfo] = []
+    strays: list[str] = []
+    async for first_offset, uids in _fragments_from(context.drive, prefix, end.next_offset):
+        extending = None
+        if first_offset == end.next_offset:
+            intents = [Intent(uid, first_offset, "") for uid in uids]
+            under = [(await look_under(context, record, intent)).fragment for intent in intents]
+            extending = end.extended_by([fragment for fragment in under if fragment is not None])
+        if extending is not None:
+            chosen.append(extending)
+            end = end.after(extending)
+        if len(strays) < STRAY_COUNT_MAX:
+            strays += [
+                fragment_key(record.stream_id, first_offset, uid, record.tenant)
+                for uid in uids
+                if extending is None or uid != extending.uid
+            ]
+    return Run(tuple(chosen), tuple(strays))
+
+
+async def _fragments_from(
+    drive: Drive, prefix: str, offset: int
+) -> AsyncIterator[tuple[int, list[Uid]]]:
+    """First offsets of fragments from `offset` on, in order, and the uids at each."""
+    first_offset, uids = -1, list[Uid]()
+    async for facts in drive.list(f"{prefix}data/", f"{prefix}data/{offset:020d}"):
+        key = parse_fragment_key(facts.object_key)
+        if key is None:
+            continue
+        if key.first_offset != first_offset:
+            if uids:
+                yield first_offset, uids
+            first_offset, uids = key.first_offset, []
+        uids.append(key.uid)
+    if uids:
+        yield first_offset, uids

@@ -1,0 +1,200 @@
+"""Find one stream in the bucket, and give it a root of the new generation: the I/O of a rebuild.
+
+What is decided from what is found stands in `tree/core/salvage.py`. Nothing is deleted here, and no
+object is changed: fragments, groups and a root are put under new uids. After a crash at any moment they
+are objects that no record names; the next rebuild ignores them, and dooms the root.
+"""
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Corrupt
+from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot
+from bottomless.formats.keys import (
+    fragment_key,
+    group_key,
+    parse_consumers_key,
+    parse_registry_key,
+    parse_root_key,
+    root_key,
+    root_prefix,
+    stream_prefix,
+)
+from bottomless.formats.stream_record import decode_registry
+from bottomless.model.config import RetentionConfig
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node
+from bottomless.model.names import Uid, parse_uid
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.recovery.adopted_copies import copy_run
+from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, find_root
+from bottomless_server.manifest.tree.core import salvage
+from bottomless_server.manifest.tree.core.doomed import parse_doomed
+from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
+from bottomless_server.manifest.tree.core.planning import make_plan
+from bottomless_server.manifest.tree.resolver import empty_root
+from bottomless_server.stores.objects import put_object
+
+log = structlog.get_logger(__name__)
+
+
+_ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
+
+
+class Salvaged(NamedTuple):
+    """A stream as the bucket shows it."""
+
+    record: StreamRecord
+    fragment_count: int
+    """Fragments that were in the bucket and in no manifest, and are in it now."""
+    doomed: tuple[str, ...]
+    """Keys of objects of unknown standing."""
+    readable: bool = True
+    """Whether its manifest was found; if not, nothing of it is doomed."""
+    damaged: bool = False
+    """Whether part of what was published is missing; then nothing of it is doomed either."""
+
+
+class FoundRegistry(NamedTuple):
+    record: StreamRecord
+    damaged: bool
+    """Whether a newer object is there that cannot be read."""
+
+
+async def find_registry(drive: Drive, prefix: str) -> FoundRegistry | None:
+    """What the newest sound registry object below a prefix says; None if there is none.
+
+    Where a newer one cannot be read, nobody knows any more for how long records were to be kept:
+    then nothing of the stream goes for its age or size, until somebody says so anew.
+
+    Raises:
+        DriveUnavailable, DriveRefused
+    """
+    keys = [facts.object_key async for facts in drive.list(f"{prefix}stream.")]
+    damaged = False
+    for object_key in sorted(keys, key=lambda key: parse_registry_key(key) or 0, reverse=True):
+        version = parse_registry_key(object_key)
+        try:
+            record = decode_registry(await drive.get(object_key))
+        except (ObjectMissing, Corrupt):
+            log.exception("a registry object cannot be read", object_key=object_key)
+            damaged = True
+            continue
+        mine = stream_prefix(record.stream_id, record.tenant) == prefix
+        if mine and record.registry_version == version:
+            kept = replace(record, config=record.config.model_copy(update={"retention": _ALL}))
+            return FoundRegistry(kept if damaged else record, damaged)
+        log.error("a registry object is not what its key says", object_key=object_key)
+        damaged = True
+    return None
+
+
+async def find_consumers(
+    drive: Drive, record: StreamRecord
+) -> tuple[ConsumersSnapshot, Uid] | None:
+    """The newest sound snapshot of consumers' offsets.
+
+    Raises:
+        DriveUnavailable, DriveRefused
+    """
+    prefix = f"{stream_prefix(record.stream_id, record.tenant)}metadata/consumers."
+    keys = [facts.object_key async for facts in drive.list(prefix)]
+    for object_key in sorted(keys, key=lambda key: parse_consumers_key(key) or 0, reverse=True):
+        if parse_consumers_key(object_key) is None:
+            continue
+        try:
+            snapshot = decode_snapshot(await drive.get(object_key))
+        except (ObjectMissing, Corrupt):
+            log.exception("a snapshot of consumers cannot be read", object_key=object_key)
+            continue
+        if snapshot.stream_id == record.stream_id:
+            return snapshot, parse_uid(object_key.split(".")[-2])
+    return None
+
+
+async def salvage_stream(context: Context, registry: StreamRecord, generation: int) -> Salvaged:
+    """Find a stream's manifest, extend it, and put it as a root of `generation`.
+
+    Raises:
+        DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+    """
+    drive, prefix = context.drive, stream_prefix(registry.stream_id, registry.tenant)
+    listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
+    keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
+    ranked = salvage.rank_roots(keys, generation - 1)
+    version = max((key.version for key in keys), default=0)
+    best, run, damaged = await find_root(context, registry, ranked.candidates)
+    root = None if best is None else best.root
+    before = salvage.record_before(registry, root, version, generation)
+    if root is None:
+        # One run from 0 with nothing left over is the whole stream; anything else is a part of it.
+        lost = ranked.candidates[0] if ranked.candidates else None
+        missing = lost is not None or await _has_groups(drive, prefix)
+        if run.strays or (missing and not run.fragments):
+            record = salvage.record_without_root(before, lost)
+            log.critical(
+                "the manifest of a stream is missing",
+                stream_id=record.stream_id,
+                left_over_count=len(run.strays),
+                left_over=run.strays[:10],
+            )
+            return Salvaged(record, 0, (), readable=False)
+        if not run.fragments:
+            return Salvaged(before, 0, ())
+    adopted = await copy_run(context, before, run.fragments)
+    record = await _put_root(context, before, root or empty_root(before), adopted)
+    if best is None or damaged:
+        # Nobody can tell what is needed to mend it. Garbage collection comes, a day later.
+        return Salvaged(record, len(adopted), (), damaged=damaged)
+    worse = ranked.candidates[ranked.candidates.index(best.key) :]
+    old_roots = [
+        root_key(record.stream_id, *key, tenant=record.tenant) for key in (*ranked.others, *worse)
+    ]
+    copied = {one.uid for one in run.fragments} - {one.uid for one in adopted}
+    originals = [
+        fragment_key(record.stream_id, one.first_offset, one.uid, record.tenant)
+        for one in run.fragments
+        if one.uid in copied
+    ]
+    doomed = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
+    return Salvaged(record, len(adopted), doomed)
+
+
+async def _has_groups(drive: Drive, prefix: str) -> bool:
+    async for facts in drive.list(f"{prefix}metadata/"):
+        doomed = parse_doomed(facts.object_key.encode("ascii"))
+        return doomed is not None and doomed.height > 0
+    return False
+
+
+async def _put_root(
+    context: Context, before: StreamRecord, root: Node, run: tuple[FragmentInfo, ...]
+) -> StreamRecord:
+    """Put the stream's root of the new generation; returns the record that names it."""
+    settings = context.settings
+    plan = make_plan(before, root, run, None, settings.manifest_fanout, context.new_uid)
+    for action in plan.actions:
+        if not isinstance(action, PutGroup | PutRoot):
+            continue
+        sealed = action.group if isinstance(action, PutGroup) else action.root
+        await put_object(
+            context.drive,
+            _key_of(action, before),
+            [sealed.data],
+            sealed.crc,
+            deadline_seconds=settings.manifest_put_seconds,
+        )
+    return salvage.record_after(before, plan.publish.pointer, plan.root)
+
+
+def _key_of(put: PutGroup | PutRoot, record: StreamRecord) -> str:
+    if isinstance(put, PutGroup):
+        node = put.group.node
+        return group_key(node.stream_id, node.first_offset, node.uid, node.height, record.tenant)
+    node = put.root.node
+    named = (node.generation, node.epoch, node.version, node.uid)
+    return root_key(node.stream_id, *named, tenant=record.tenant)

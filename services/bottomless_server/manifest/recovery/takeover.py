@@ -1,0 +1,112 @@
+"""Take a stream away from a home that will not come back, and accept what only it holds as lost.
+
+Only an operator can know that a disk is gone, so this happens on demand, names the home that
+is given up, and says that loss is accepted. Two EXECs do it:
+
+1. The fence, on condition that the home's lease is gone: epoch + 1, and nobody as the home.
+   Coordination keeps a lease for its margin longer than the node itself believes in it, so an
+   owner that was cut off has stopped by then. From here on the home is refused, and nobody can
+   claim. A stream that is clean is freed by this EXEC, and that is all.
+2. The end, an ordinary publish of the new epoch (`tree/freeing.py`): what is durable in the bucket is
+   adopted, then the gap up to `reserved_next` is published, and the stream has no home.
+
+No offset below `reserved_next` is used again: whatever the lost disk acknowledged is in the
+gap. After a crash before the fence nothing has changed, neither in coordination nor in the
+bucket; after it, whoever touches the stream next goes on. The registry object follows, so that
+a rebuild does not look for the home that was given up. docs/decisions/0020.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
+from bottomless.model.names import NodeId, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.operations.operations import Done, Operations
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.takeovers import fence, home_live, is_done
+from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.manifest.tree.publisher import check_active
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.operations import Operation
+from bottomless_server.stores.streams import node_key
+
+TAKEOVER: Final = "takeover"
+
+
+async def check_takeover(context: Context, record: StreamRecord, expect_home: NodeId) -> None:
+    """Refuse early what the fence would refuse.
+
+    Raises:
+        Fenced: `home-live`.
+        Unavailable
+    """
+    if record.home != expect_home:
+        raise home_live(record)
+    if await context.coordination.get(node_key(expect_home)) is not None:
+        raise home_live(record)
+
+
+async def take_over(
+    context: Context, committer: Committer, expect_home: NodeId, epoch: int
+) -> dict[str, Any]:
+    """Close the stream's end with a gap and free it from `expect_home`, which had `epoch`.
+
+    Raises:
+        Fenced: `home-live`: the home is alive, or the stream is another's by now.
+        NotFound, Unavailable, Corrupt
+    """
+
+    # The manifest is read before anything is changed: a gap after nothing would be no use.
+    await committer.refresh()
+    if not is_done(committer.record, expect_home, epoch):
+        await _fence(context, committer, expect_home, epoch)
+        await reach("manifest.takeover.after-fence")
+        await free(context, committer)
+        await reach("manifest.takeover.after-gap")
+    gap = _gap_of(committer.keeper.root, epoch)
+    return {"epoch": epoch + 1, "gap": gap, "home": committer.record.home}
+
+
+async def _fence(context: Context, committer: Committer, home: NodeId, epoch: int) -> None:
+    def decide(record: StreamRecord, home_held: bool) -> StreamRecord:
+        check_active(record)
+        return fence(record, home, epoch, home_held=home_held)
+
+    stream_id = committer.record.stream_id
+    await committer.take_up(await context.streams.update_unless_held(stream_id, home, decide))
+
+
+def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:
+    """The gap that ended this epoch; a younger manifest may have it in a group, which is old news."""
+    entries: Entries = root.entries
+    gaps = entries[
+        (entries["kind"] == EntryKind.GAP)
+        & (entries["reason"] == GapReason.TAKEOVER)
+        # Of its fence; earlier releases gave it the epoch of the home.
+        & np.isin(entries["last_epoch"], np.array([epoch, epoch + 1], np.uint64))
+    ]
+    if len(gaps) == 0:
+        return None
+    first, end = int(gaps["first_offset"][-1]), int(gaps["next_offset"][-1])
+    return {"first_offset": first, "next_offset": end, "reason": GapReason.TAKEOVER.name.lower()}
+
+
+def register_takeover(operations: Operations, mutators: Mutators, registry: Registry) -> None:
+    async def run(context: Context, operation: Operation) -> Done:
+        home, epoch = NodeId(operation.arguments["home"]), int(operation.arguments["epoch"])
+
+        async def work(committer: Committer) -> dict[str, Any]:
+            return await take_over(context, committer, home, epoch)
+
+        assert operation.stream_id is not None
+        stream_id = StreamId(operation.stream_id)
+        result = await mutators.at(stream_id).ask(work)
+        await registry.ensure_object(await registry.load_active(stream_id), committed=True)
+        return Done(result)
+
+    operations.register(TAKEOVER, run)

@@ -1,0 +1,67 @@
+"""What an operator accepts as lost, over HTTP: a home, or a hole before its log.
+
+Contract: openapi/manifest.yaml.
+"""
+
+from typing import Annotated, Literal
+
+from fastapi import FastAPI
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import NodeId
+from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.operations.operation_routes import accepted
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery.bridging import BRIDGE, check_bridge
+from bottomless_server.manifest.recovery.takeover import TAKEOVER, check_takeover
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.runtime.http.app import header, negotiate, parse_query
+from bottomless_server.runtime.http.full_names import full_name_of
+
+
+class _Takeover(ClosedBody):
+    accept_loss: Literal[True]
+    """Nothing else is accepted: this is the sentence that has to be said."""
+    expect_home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class _Gap(ClosedBody):
+    accept_loss: Literal[True]
+    next_offset: Annotated[int, Field(ge=1, le=OFFSET_MAX)]
+    """Where the log of the owner begins, so that nobody accepts a loss that was not looked at."""
+
+
+def add_takeover_routes(
+    api: FastAPI, context: Context, registry: Registry, operations: Operations
+) -> None:
+    async def post(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
+        asked = await read_closed_body(request, _Takeover)
+        home = NodeId(asked.expect_home)
+        await check_takeover(context, record, home)
+        operation = await operations.begin_for(
+            record,
+            TAKEOVER,
+            arguments={"home": home, "epoch": record.epoch},
+        )
+        return accepted(operation)
+
+    async def post_gap(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
+        asked = await read_closed_body(request, _Gap)
+        await check_bridge(context, record, asked.next_offset)
+        operation = await operations.begin_for(
+            record, BRIDGE, arguments={"next_offset": asked.next_offset}
+        )
+        return accepted(operation)
+
+    api.add_api_route("/v1/admin/streams/{s}/takeover", post, methods=["POST"])
+    api.add_api_route("/v1/admin/streams/{s}/gap", post_gap, methods=["POST"])

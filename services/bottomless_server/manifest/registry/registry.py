@@ -1,0 +1,270 @@
+"""The registry: which streams exist, under which names, configured how.
+
+Each change is two steps, in this order:
+
+1. One EXEC on the record: a new one with its name and its places in the indexes; another
+   configuration; a tombstone. From here on it is so.
+2. The registry object is put under the next version, if absent; a rebuild after the loss
+   of coordination starts from the newest. Only when it is there, the older one goes into
+   the delete queue.
+
+After a crash between the two the record is ahead of the bucket; the next PUT, GET or first
+touch in this process puts the object. After a crash before the older one is queued it stays
+until the stream is swept: the newest counts, so it does no harm. The other order would leave
+objects of streams that nobody can find, and a rebuild would bring them to life. An EXEC
+without a reply is made again: either it kills the first attempt, or it meets what the first
+one did, and knows it by its own id or version.
+
+What the object says is compared by its checksum and not by the version alone: a claim changes
+the home without asking here, and is noticed so.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+from cachetools import LRUCache
+
+from bottomless.drives.base import ObjectExists
+from bottomless.errors import Exists, NotFound, Outcome, Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import registry_key
+from bottomless.formats.stream_record import encode_registry
+from bottomless.model.config import StreamConfig, config_differences
+from bottomless.model.names import FullName, StreamId, stream_id_from
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import Changes, CoordinationUnknown, Room
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores.streams import delete_later, room_for, stream_key, stream_not_found
+
+log = structlog.get_logger(__name__)
+
+_ATTEMPT_COUNT: Final = 4
+_OLDER_COUNT_MAX: Final = 4
+"""Older registry objects that are looked after when a new one is put: crashes leave some."""
+_KNOWN_COUNT_MAX: Final = 100_000
+"""Streams whose object is known to be there; forgetting one costs a request."""
+
+
+class Declared(NamedTuple):
+    record: StreamRecord
+    created: bool
+
+
+class Registry:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: LRUCache[StreamId, int] = LRUCache(_KNOWN_COUNT_MAX)
+        """Checksum of the registry object that is there."""
+        self.generation = 0
+        """Of coordination and bucket, as the start found it."""
+
+    async def declare(self, name: FullName, config: StreamConfig) -> Declared:
+        """Create a stream, or find that it exists with this very configuration.
+
+        Raises:
+            Exists: with `differences`, pointers to the members that differ.
+            Unavailable: the outcome says whether it may exist now; the same again is safe.
+        """
+        for _ in range(_ATTEMPT_COUNT):
+            declared = await self._find(name, config) or await self._create(name, config)
+            if declared is not None:
+                record = await self.ensure_object(declared.record, committed=declared.created)
+                return Declared(record, declared.created)
+        raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
+
+    async def find(self, name: FullName) -> StreamRecord:
+        """The record behind a name.
+
+        Raises:
+            NotFound
+        """
+        return await self.load(await self._context.streams.find(name))
+
+    async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
+        """The streams behind names, without those that name none, or one that is being deleted.
+
+        One whose record cannot be read is left out too: who asks for it alone is told why.
+        """
+        found = await self._context.streams.find_many(names)
+        active = {
+            record.stream_id
+            for record in (await self._context.streams.load_many(list(found.values()))).records
+            if record.state is StreamState.ACTIVE
+        }
+        return {name: stream_id for name, stream_id in found.items() if stream_id in active}
+
+    async def load(self, stream_id: StreamId) -> StreamRecord:
+        """The record of a stream that is not being deleted; mends what a crash left undone.
+
+        Raises:
+            NotFound
+        """
+        record = await self.load_active(stream_id)
+        try:
+            return await self.ensure_object(record)
+        except Unavailable as error:
+            # Reading the registry does not need the object; the next one tries again.
+            log.warning("a registry object is not there yet", error=str(error))
+        return record
+
+    async def load_active(self, stream_id: StreamId) -> StreamRecord:
+        """The record of a stream that is not being deleted, and nothing else.
+
+        Raises:
+            NotFound
+        """
+        record = await self._context.streams.load(stream_id)
+        if record.state is not StreamState.ACTIVE:
+            raise stream_not_found()
+        return record
+
+    async def update(
+        self, name: FullName, change: Callable[[StreamRecord], StreamConfig]
+    ) -> StreamRecord:
+        """Give a stream another configuration; returns its record, changed or not.
+
+        `change` sees the record as it is now and says what the configuration should be; it may
+        be asked again, and raises to leave it.
+
+        Raises:
+            NotFound: there is no such stream.
+            Unavailable: the outcome says whether it may be so now.
+        """
+        tried: list[StreamRecord] = []
+
+        def decide(record: StreamRecord) -> StreamRecord:
+            if record.state is not StreamState.ACTIVE:
+                raise stream_not_found()
+            if tried and (record.config_version, record.config) == (
+                tried[0].config_version,
+                tried[0].config,
+            ):
+                # The attempt whose reply was lost did arrive.
+                return record
+            config = change(record)
+            if config == record.config:
+                return record
+            changed = replace(
+                record,
+                config=config,
+                config_version=record.config_version + 1,
+                registry_version=record.registry_version + 1,
+            )
+            tried[:] = [changed]
+            return changed
+
+        stream_id = await self._context.streams.find(name)
+        try:
+            record = await self._context.streams.update(stream_id, decide)
+        except CoordinationUnknown:
+            record = await self._context.streams.update(stream_id, decide)
+        return await self.ensure_object(record, committed=True)
+
+    async def _find(self, name: FullName, config: StreamConfig) -> Declared | None:
+        try:
+            record = await self._context.streams.load(await self._context.streams.find(name))
+        except NotFound:
+            return None
+        differences = config_differences(config, record.config)
+        if differences:
+            raise Exists(
+                "the stream exists with another configuration",
+                facts={"stream_id": record.stream_id, "differences": differences},
+            )
+        return Declared(record, created=False)
+
+    async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
+        now = self._context.clock()
+        record = StreamRecord(
+            stream_id=stream_id_from(now, secrets.token_bytes(10)),
+            name=name.name,
+            tenant=name.tenant,
+            state=StreamState.ACTIVE,
+            created_at=now,
+            config=config,
+            generation=self.generation,
+        )
+        room = room_for(record, self._context.settings.manifest_tenant_stream_count_max)
+        sentence = "there are as many streams as a tenant may have"
+        async with self._context.quotas.entering(room, sentence):
+            try:
+                await self._context.streams.create(record, room)
+            except Exists:
+                return None
+            except CoordinationUnknown:
+                return await self._create_again(record, room)
+        return Declared(record, created=True)
+
+    async def _create_again(self, record: StreamRecord, room: Room) -> Declared | None:
+        try:
+            await self._context.streams.create(record, room)
+        except Exists:
+            # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
+            found = await self._context.streams.find(record.full_name)
+            return Declared(record, created=True) if found == record.stream_id else None
+        return Declared(record, created=True)
+
+    async def ensure_object(self, record: StreamRecord, *, committed: bool = False) -> StreamRecord:
+        """Make sure that the bucket says of the stream what its record says.
+
+        Returns the record, with a higher version where the one it had was taken by an object
+        that says something else.
+
+        Raises:
+            Unavailable: it is not there yet; the outcome is committed if `committed`.
+            NotFound: the stream is gone.
+        """
+        try:
+            for _ in range(_ATTEMPT_COUNT):
+                if await self._put_object(record):
+                    return record
+                record = await self._raise_version(record)
+        except Unavailable as error:
+            if not committed:
+                raise
+            raise Unavailable(
+                "this is done, but not safe from the loss of coordination yet",
+                code=error.code,
+                outcome=Outcome.COMMITTED,
+            ) from error
+        raise Unavailable("the registry object keeps changing")
+
+    async def _put_object(self, record: StreamRecord) -> bool:
+        """Whether the object of this version says what the record says."""
+        data = encode_registry(record)
+        crc = crc32c(data)
+        if self._known.get(record.stream_id) == crc:
+            return True
+        object_key = registry_key(record.stream_id, record.registry_version, record.tenant)
+        try:
+            await self._context.drive.put(object_key, [data], crc)
+        except ObjectExists:
+            if await self._context.drive.get(object_key) != data:
+                return False
+        else:
+            await self._retire_older(record)
+        self._known[record.stream_id] = crc
+        return True
+
+    async def _raise_version(self, record: StreamRecord) -> StreamRecord:
+        def decide(current: StreamRecord) -> StreamRecord:
+            if current.registry_version != record.registry_version:
+                return current
+            return replace(current, registry_version=current.registry_version + 1)
+
+        return await self._context.streams.update(record.stream_id, decide)
+
+    async def _retire_older(self, record: StreamRecord) -> None:
+        """Queue the objects that the new one replaces, now that it is durable."""
+        newest = record.registry_version
+        due_at = self._context.time.latest() + self._context.settings.manifest_root_grace_ms
+        older = [
+            delete_later(registry_key(record.stream_id, version, record.tenant), due_at)
+            for version in range(max(1, newest - _OLDER_COUNT_MAX), newest)
+        ]
+        if older:
+            key = stream_key(record.stream_id)
+            await self._context.coordination.transact([key], lambda _: Changes(queued=older))

@@ -1,0 +1,32 @@
+"""Which consumers would lose records to retention, and how many."""
+
+from typing import Any
+
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.removal.retention import records_lost
+from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.stores.consumers import ConsumerOffsets
+
+
+async def affected_consumers(
+    context: Context, record: StreamRecord, verdict: Verdict
+) -> list[dict[str, Any]]:
+    """Consumers whose stored offset is below the floor to be, with what lies between.
+
+    Only records that are there now count: what an earlier cut removed is lost already.
+    """
+    if verdict.cut.floor == verdict.root.first_offset:
+        return []
+    affected = []
+    for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
+        lost = await records_lost(context, record.tenant, verdict, stored.next_offset)
+        if lost:
+            affected.append(
+                {
+                    "consumer": stored.consumer,
+                    "next_offset": stored.next_offset,
+                    "would_lose_records": lost,
+                }
+            )
+    return affected

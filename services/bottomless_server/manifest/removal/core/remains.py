@@ -1,0 +1,154 @@
+"""What a garbage collection makes of keys: their kinds, whom they belong to, and the tally. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from bottomless.drives.base import ObjectFacts
+from bottomless.formats.keys import parse_consumers_key, parse_root_key
+from bottomless.model.names import StreamId
+from bottomless_server.manifest.tree.core.doomed import Doomed, parse_doomed
+
+NAMED_COUNT_MAX: Final = 100
+"""Prefixes, streams and keys that a report names; more are counted only."""
+
+_HOME = re.compile(r"([^/]+)/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/", re.ASCII)
+
+
+class Kind(StrEnum):
+    FRAGMENT = "fragment"
+    GROUP = "group"
+    ROOT = "root"
+    REGISTRY = "registry"
+    CONSUMERS = "consumers"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An object of a known kind that may be an orphan."""
+
+    facts: ObjectFacts
+    doomed: Doomed
+    kind: Kind
+
+
+def home_of(object_key: str) -> str | None:
+    """The prefix of the stream that a key belongs to; None of any other key."""
+    match = _HOME.match(object_key)
+    return None if match is None else match[0]
+
+
+def stream_of(home: str) -> StreamId:
+    return StreamId(home.split("/")[1])
+
+
+def after_home(home: str) -> str:
+    """What sorts behind every key of a prefix, and before all that follow."""
+    return home[:-1] + chr(ord("/") + 1)
+
+
+def candidate(facts: ObjectFacts) -> Candidate | None:
+    """None of a key whose kind is not known: nobody knows who needs it."""
+    doomed = parse_doomed(facts.object_key.encode("ascii", "replace"))
+    if doomed is None or doomed.object_key != facts.object_key or doomed.range is not None:
+        return None
+    return Candidate(facts, doomed, _kind(doomed))
+
+
+def _kind(doomed: Doomed) -> Kind:
+    if doomed.registry_version is not None:
+        return Kind.REGISTRY
+    if doomed.height > 0:
+        return Kind.GROUP
+    if doomed.first_offset is not None:
+        return Kind.FRAGMENT
+    if parse_consumers_key(doomed.object_key) is not None:
+        return Kind.CONSUMERS
+    assert parse_root_key(doomed.object_key) is not None
+    return Kind.ROOT
+
+
+@dataclass(slots=True)
+class Tally:
+    """The report of a collection as far as it has come; plain JSON goes in and out."""
+
+    streams: int = 0
+    objects: int = 0
+    orphans: dict[str, list[int]] = field(default_factory=dict)
+    """Kind to count and bytes."""
+    unknown: list[int] = field(default_factory=lambda: [0, 0])
+    """Objects whose kind is not known, or that belong to no stream: never deleted."""
+    queued: int = 0
+    """Orphans that were handed to the delete queue."""
+    refused: int = 0
+    """Orphans at the first look that the second one, after others had to begin anew, found named."""
+    unknown_prefixes: list[dict[str, Any]] = field(default_factory=list)
+    unknown_prefix_count: int = 0
+    last_unknown: str = ""
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    skipped_count: int = 0
+    examples: list[str] = field(default_factory=list)
+    """Keys of the first orphans."""
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> "Tally":
+        # The operation must stay as it was: by that it is recognised when it is moved on.
+        return cls(**deepcopy(progress.get("_tally", {})))
+
+    def members(self) -> dict[str, Any]:
+        """To go on from in the next step."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def add_orphans(self, found: Iterable[Candidate]) -> None:
+        for one in found:
+            counts = self.orphans.setdefault(one.kind.value, [0, 0])
+            counts[0] += 1
+            counts[1] += one.facts.size
+            if len(self.examples) < NAMED_COUNT_MAX:
+                self.examples.append(one.facts.object_key)
+
+    def add_unknown(self, facts: ObjectFacts) -> None:
+        self.unknown[0] += 1
+        self.unknown[1] += facts.size
+
+    def add_unknown_prefix(self, home: str, page: Iterable[ObjectFacts]) -> None:
+        sizes = [facts.size for facts in page]
+        if self.last_unknown != home:
+            self.last_unknown = home
+            self.unknown_prefix_count += 1
+            if len(self.unknown_prefixes) < NAMED_COUNT_MAX:
+                self.unknown_prefixes.append({"prefix": home, "objects": 0, "bytes": 0})
+        if self.unknown_prefixes[-1]["prefix"] == home:
+            self.unknown_prefixes[-1]["objects"] += len(sizes)
+            self.unknown_prefixes[-1]["bytes"] += sum(sizes)
+
+    def skip(self, home: str, code: str) -> None:
+        self.skipped_count += 1
+        if len(self.skipped) < NAMED_COUNT_MAX:
+            self.skipped.append({"stream_id": stream_of(home), "code": code})
+
+    def report(self) -> dict[str, Any]:
+        """What people see."""
+        counted = {kind.value: self.orphans.get(kind.value, [0, 0]) for kind in Kind}
+        return {
+            "streams": self.streams,
+            "objects": self.objects,
+            "orphan_count": sum(count for count, _ in counted.values()),
+            "orphan_bytes": sum(size for _, size in counted.values()),
+            "orphans": {kind: _counts(counts) for kind, counts in counted.items()},
+            "unknown": _counts(self.unknown),
+            "queued": self.queued,
+            "refused": self.refused,
+            "unknown_prefix_count": self.unknown_prefix_count,
+            "unknown_prefixes": self.unknown_prefixes,
+            "skipped_count": self.skipped_count,
+            "skipped": self.skipped,
+            "examples": self.examples,
+        }
+
+
+def _counts(counts: list[int]) -> dict[str, int]:
+    return {"objects": counts[0], "bytes": counts[1]}

@@ -1,0 +1,314 @@
+"""Delete objects that the manifest gave up, when their time has come.
+
+A member gets into the queue in the EXEC that makes its object unreachable, with the time
+from which it may go (`tree/core/doomed.py` has its form). Before anything is deleted the live
+record is asked once more, since a bug elsewhere must cost disk space and not data. For
+one stream, in this order; after a crash at any step the members are due again:
+
+1. What retention removed is condemned by EXEC, as far as leases allow. From here on
+   nobody can lease it. What a lease holds goes back into the queue for later.
+2. Groups below a doomed group go into the queue themselves. A crash here: they are
+   there twice, which is once.
+3. Objects are deleted, fragments and children before the group that names them: a group
+   that is gone means that everything below it is gone, or queued.
+4. Uids leave the quarantine, then members leave the queue. An absent object counts as
+   deleted, so that the same again is harmless.
+
+While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
+are under way: that is a duration, and the time that passed tells it. Else the quarantine would fill,
+which is bounded, and uploads would stop.
+
+A page is made of members of all streams that have some, and what failed goes back into the
+queue for later (`common/failing_deletes.py`): neither a stream that cannot be read nor a prefix that
+cannot be deleted stops what is due of others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.errors import NotFound, StoreError
+from bottomless.model.manifest import Node
+from bottomless.model.names import StreamId, Uid
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import CoordinationUnavailable, Due
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.delete_page import fair_page
+from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
+from bottomless_server.manifest.common.lookup import names
+from bottomless_server.manifest.removal.condemning import condemn, held_until, latest_end
+from bottomless_server.manifest.removal.expansion import Expansion, expand
+from bottomless_server.manifest.tree.core.doomed import Doomed, parse_doomed
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.streams import DELETES_KEY
+
+log = structlog.get_logger(__name__)
+
+_PAGE_COUNT: Final = 256
+"""Members of one pass; what remains is due in the next one, at once."""
+_WINDOW_PAGES: Final = 8
+"""So many pages of the queue are looked at, so that one is made of several streams."""
+_DOUBT_WINDOW_MAX: Final = 65_536
+"""So far is looked for given-up fragments while everything else waits before them."""
+_HELD_PASS_COUNT: Final = 10
+"""After so many intervals what a lease holds is looked at again."""
+
+_Members = dict[Due, Doomed]
+
+
+class Settled(NamedTuple):
+    """What became of members: each is done, failed, or queued again for later already."""
+
+    used: tuple[Due, ...]
+    """Their places are used up."""
+    failed: tuple[Due, ...]
+
+
+class Deleter:
+    def __init__(self, context: Context, *, page_count: int = _PAGE_COUNT) -> None:
+        self._context = context
+        self._page_count = page_count
+        self._more = False
+        """Whether the last pass left something that may be due."""
+        self.failing = FailingDeletes(
+            context.coordination, context.settings.manifest_delete_interval_ms
+        )
+        self.deleted_count = 0
+        self.refused_count = 0
+        """Keys that were due and reachable: each one is a bug somewhere."""
+
+    async def run(self) -> None:
+        """Make passes for ever."""
+        # Deleting less is no harm: after a bug the next pass begins anew.
+        await endless("manifest-deleter", self._pass_once)
+
+    async def _pass_once(self) -> float:
+        try:
+            await self.make_pass()
+            if self._more:
+                return 0
+        except StoreError as error:
+            log.warning("a pass of the deleter failed", error=str(error))
+        return self._context.settings.manifest_delete_interval_ms / 1000
+
+    async def make_pass(self) -> int:
+        """Delete what is due now; returns how many members were settled.
+
+        Raises:
+            Unavailable: `clock-skew`: how late it is, is not known; nothing was deleted.
+            CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
+        """
+        coordination = self._context.coordination
+        now, doubt = await self._context.time.look()
+        if doubt is not None and not self._context.time.is_counted:
+            await self._context.time.require()
+        known = await (self._due(now) if doubt is None else self._due_in_doubt(now))
+        settled: list[Due] = []
+        failed: list[Due] = []
+        for stream_id, members in self._page(known).items():
+            try:
+                one = await self._settle(stream_id, members, now)
+            except CoordinationUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
+                self._note_failure(stream_id, error)
+                # It fails as a whole: none of it need be tried before all of it is.
+                mine = {due for due, one in known.items() if one and one.stream_id == stream_id}
+                one = Settled((), tuple(mine))
+            settled += one.used
+            failed += one.failed
+        unknown = [due for due, doomed in known.items() if doomed is None]
+        if unknown:
+            # Of a later release, perhaps, which knows what to do with them.
+            log.error("the delete queue holds keys that are not known", count=len(unknown))
+        await self.failing.put_off([*failed, *unknown], now)
+        if settled:
+            await reach("manifest.deleter.before-settle")
+        await coordination.settle(settled)
+        await self.failing.done(settled)
+        self._more = len(known) > self._page_count
+        if not self._more:
+            await self.failing.sweep()
+        await self._count(now)
+        return len(settled)
+
+    async def _due(self, now: int) -> dict[Due, Doomed | None]:
+        """What is due, earliest first; None of what is not known."""
+        count = self._page_count * _WINDOW_PAGES
+        dues = await self._context.coordination.due(DELETES_KEY, now, count)
+        return {due: parse_doomed(due.member) for due in dues}
+
+    async def _due_in_doubt(self, now: int) -> dict[Due, Doomed | None]:
+        """Given-up fragments that are due, however much is due before them."""
+        count = self._page_count * _WINDOW_PAGES
+        while True:
+            dues = await self._context.coordination.due(DELETES_KEY, now, count)
+            known = {due: parse_doomed(due.member) for due in dues}
+            found = {due: one for due, one in known.items() if one and one.is_fragment}
+            enough = len(found) >= self._page_count or len(dues) < count
+            if enough or count >= _DOUBT_WINDOW_MAX:
+                return {**found}
+            count *= 4
+
+    def _page(self, known: Mapping[Due, Doomed | None]) -> dict[StreamId, _Members]:
+        """The members of one pass, by their streams."""
+        streams: dict[StreamId, _Members] = {}
+        mine = {due: doomed for due, doomed in known.items() if doomed is not None}
+        for due in fair_page(mine, lambda due: mine[due].stream_id, self._page_count):
+            streams.setdefault(mine[due].stream_id, {})[due] = mine[due]
+        return streams
+
+    def _note_failure(self, stream_id: StreamId, error: Exception) -> None:
+        if isinstance(error, StoreError):
+            log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
+        else:
+            log.error("deleting objects met a bug", stream_id=stream_id, exc_info=error)
+
+    async def _count(self, now: int) -> None:
+        counts = self._context.counts
+        await self.failing.look()
+        counts.queued_deletes = await self._context.coordination.member_count(DELETES_KEY)
+        since = self.failing.oldest_since
+        counts.failing_deletes = self.failing.count
+        counts.failing_delete_ms = 0 if since is None else max(0, now - since)
+
+    async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> "Settled":
+        """Do what is due of one stream."""
+        record = await self._record(stream_id)
+        live: list[Due] = []
+        unread: list[Due] = []
+        if record is not None:
+            if record.state is StreamState.ACTIVE:
+                # Of a stream that is being deleted nothing is live, and its root may be gone.
+                live, unread = await self._live(record, members)
+            self.refused_count += len(live)
+            self._context.counts.refused_deletes = self.refused_count
+            for due in live:
+                log.critical(
+                    "a live object was to be deleted", stream_id=stream_id, uid=members[due].uid
+                )
+            decided = {*live, *unread}
+            members = {due: doomed for due, doomed in members.items() if due not in decided}
+            members = await self._condemned(record, members, now)
+        gone = await self._delete(record, members)
+        left = [due for due in members if due not in gone]
+        return Settled((*live, *gone), (*unread, *left))
+
+    async def _record(self, stream_id: StreamId) -> StreamRecord | None:
+        try:
+            return await self._context.streams.load(stream_id)
+        except NotFound:
+            return None
+
+    async def _live(self, record: StreamRecord, members: _Members) -> tuple[list[Due], list[Due]]:
+        """Those that a reader of the committed manifest could still come to, and those of which
+        that cannot be told."""
+        record, root = await load_root(self._context, record)
+        live: list[Due] = []
+        unread: list[Due] = []
+        for due, doomed in members.items():
+            try:
+                if await self.reachable(record, root, doomed):
+                    live.append(due)
+            except StoreError as error:
+                log.warning("the way to an object cannot be read", uid=doomed.uid, error=str(error))
+                unread.append(due)
+        return live, unread
+
+    async def reachable(self, record: StreamRecord, root: Node, doomed: Doomed) -> bool:
+        """Whether the record, its root, or the way from it leads to any of what is doomed."""
+        if doomed.registry_version is not None:
+            return doomed.registry_version == record.registry_version
+        if doomed.uid is None:
+            return False
+        if record.root is not None and record.root.uid == doomed.uid:
+            return True
+        if any(doomed.uid == intent.uid for intent in record.intents):
+            return True
+        if doomed.range is not None:
+            # Below the floor nothing is reachable, at or above it everything is.
+            return doomed.range.next_offset > root.first_offset
+        if doomed.first_offset is None:
+            return False
+        # A group whose front was cut begins below the floor, and is reached through it.
+        offset = max(doomed.first_offset, root.first_offset)
+        return await names(self._context.drive, record.tenant, root, offset, doomed.uid)
+
+    async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
+        """Those that are condemned now, or need not be; the others are put off."""
+        ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
+        if not ends:
+            return members
+        if max(ends.values()) > record.condemned_next:
+            record = await condemn(
+                self._context.streams,
+                record.stream_id,
+                max(ends.values()),
+                now,
+                latest_end(self._context.settings, now),
+            )
+            await reach("manifest.deleter.after-condemn")
+        held = {due: end for due, end in ends.items() if end > record.condemned_next}
+        # A lease may be given back before it runs out, so it is looked at again earlier.
+        latest = now + _HELD_PASS_COUNT * self._context.settings.manifest_delete_interval_ms
+        later = [
+            due._replace(due_at=min(held_until(record, end, now), latest))
+            for due, end in held.items()
+        ]
+        await queue_later(self._context.coordination, later)
+        return {due: one for due, one in members.items() if due not in held}
+
+    async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
+        done: dict[Due, Expansion] = {}
+        for due, doomed in members.items():
+            try:
+                done[due] = await expand(self._context.drive, doomed)
+            except StoreError as error:
+                # It stays in the queue, and the others need not wait for it.
+                log.warning("a group cannot be read", uid=doomed.uid, error=str(error))
+        now = self._context.clock()
+        queued = [
+            Due(DELETES_KEY, below.member, now) for one in done.values() for below in one.queued
+        ]
+        await queue_later(self._context.coordination, queued)
+        failed = await self._delete_keys([key for one in done.values() for key in one.first])
+        last = [
+            key
+            for one in done.values()
+            for key in one.last
+            # What names others stays until they are gone.
+            if failed.isdisjoint(one.first)
+        ]
+        failed |= await self._delete_keys(last)
+        gone = [due for due, one in done.items() if failed.isdisjoint({*one.first, *one.last})]
+        if record is not None:
+            await self._release(record, {members[due].uid for due in gone})
+        return gone
+
+    async def _delete_keys(self, object_keys: Sequence[str]) -> set[str]:
+        """Delete objects; returns the keys of those that are still there, or may be."""
+        if not object_keys:
+            return set()
+        failed = await self._context.drive.delete(object_keys)
+        if failed:
+            errors = sorted({str(error) for error in failed.values()})
+            log.warning("objects were not deleted", count=len(failed), errors=errors)
+        self.deleted_count += len(object_keys) - len(failed)
+        self._context.counts.deleted = self.deleted_count
+        await reach("manifest.deleter.after-delete")
+        return set(failed)
+
+    async def _release(self, record: StreamRecord, uids: set[Uid | None]) -> None:
+        """Take uids whose objects are gone out of quarantine, which is bounded."""
+        if not any(intent.uid in uids for intent in record.quarantine):
+            return
+
+        def release(record: StreamRecord) -> StreamRecord:
+            left = tuple(intent for intent in record.quarantine if intent.uid not in uids)
+            return replace(record, quarantine=left)
+
+        await self._context.streams.update(record.stream_id, release)

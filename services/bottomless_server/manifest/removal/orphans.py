@@ -1,0 +1,190 @@
+"""Tell which objects of a stream nothing leads to, and nothing will.
+
+Asked of a page that was listed before the record was read: what is in the listing and comes
+into the manifest meanwhile is then in the record, its root, or its intents. An object stays if
+
+- the root of the record leads to it, or the record names it (intents and quarantine too);
+- its key is in the delete queue, which knows better when it may go;
+- it lies below the floor, where the queue still works on some of that range, since the queue
+  names a group and means everything below it;
+- it is the newest of its kind: the registry object of the record's version, a snapshot of
+  consumers as new as the last one that was noted.
+
+Whatever cannot be told is kept.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Corrupt
+from bottomless.formats.keys import parse_consumers_key, registry_key
+from bottomless.formats.manifest import decode_node
+from bottomless.model.manifest import Node
+from bottomless.model.names import Uid
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.removal.core.remains import Candidate, Kind
+from bottomless_server.manifest.tree.core.doomed import OffsetRange, parse_doomed
+from bottomless_server.manifest.tree.reachability import (
+    Uids,
+    among,
+    reached_fragments,
+    reached_groups,
+)
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.streams import DELETES_KEY
+
+_QUEUE_COUNT_MAX: Final = 50_000
+"""Members of the delete queue that are looked at; with more, what is below a floor is kept."""
+_FOREVER: Final = 2**52
+"""Later than anything is queued for."""
+
+Reach = Callable[[Drive, str, Node, int, int], Awaitable[Uids]]
+
+
+async def orphans_of(
+    context: Context, record: StreamRecord, page: Sequence[Candidate]
+) -> list[Candidate]:
+    """Those of the page that are orphans by this record; it must be newer than the listing.
+
+    Raises:
+        ObjectMissing, Corrupt: of the root or a group: then nothing can be told.
+        NotFound, Unavailable
+    """
+    if not page:
+        return []
+    record, root = await load_root(context, record)
+    by_kind: dict[Kind, list[Candidate]] = {kind: [] for kind in Kind}
+    for one in page:
+        by_kind[one.kind].append(one)
+    left = [
+        *await _unreached(context, record, root, by_kind[Kind.FRAGMENT], reached_fragments),
+        *await _unreached(context, record, root, by_kind[Kind.GROUP], reached_groups),
+        *_old_roots(record, by_kind[Kind.ROOT]),
+        *await _old_registry(context, record, by_kind[Kind.REGISTRY]),
+        *await _old_consumers(context, record, by_kind[Kind.CONSUMERS]),
+    ]
+    # Last: what was dropped by an edit before the record was read is in the queue by now.
+    left = await unqueued(context, left)
+    return await _uncovered(context, record, root, left)
+
+
+async def unqueued(context: Context, left: Sequence[Candidate]) -> list[Candidate]:
+    """Those whose keys are not in the delete queue."""
+    if not left:
+        return []
+    keys = [one.doomed.member for one in left]
+    due_at = await context.coordination.due_at(DELETES_KEY, keys)
+    return [one for one, at in zip(left, due_at, strict=True) if at is None]
+
+
+async def _unreached(
+    context: Context,
+    record: StreamRecord,
+    root: Node,
+    page: Sequence[Candidate],
+    reach: Reach,
+) -> list[Candidate]:
+    """Those that neither the root nor the record leads to."""
+    if not page:
+        return []
+    firsts = [_first_offset(one) for one in page]
+    reached = await reach(context.drive, record.tenant, root, min(firsts), max(firsts))
+    live = among([_uid(one) for one in page], reached)
+    named = {intent.uid for intent in (*record.intents, *record.quarantine)}
+    return [
+        one
+        for one, is_live in zip(page, live, strict=True)
+        if not is_live and one.doomed.uid not in named
+    ]
+
+
+def _old_roots(record: StreamRecord, page: Sequence[Candidate]) -> list[Candidate]:
+    newest = None if record.root is None else record.root.uid
+    return [one for one in page if one.doomed.uid != newest]
+
+
+async def _old_registry(
+    context: Context, record: StreamRecord, page: Sequence[Candidate]
+) -> list[Candidate]:
+    newest = record.registry_version
+    old = [one for one in page if (one.doomed.registry_version or 0) < newest]
+    if not old:
+        return []
+    try:
+        await context.drive.head(registry_key(record.stream_id, newest, record.tenant))
+    except ObjectMissing:
+        # The older one is all that a rebuild has, until the newer one is put.
+        return []
+    return old
+
+
+async def _old_consumers(
+    context: Context, record: StreamRecord, page: Sequence[Candidate]
+) -> list[Candidate]:
+    if not page:
+        return []
+    pointer = await ConsumerOffsets(context.coordination).pointer(record.stream_id)
+    if pointer is None:
+        return []
+    return [
+        one for one in page if (parse_consumers_key(one.facts.object_key) or 0) < pointer.version
+    ]
+
+
+async def _uncovered(
+    context: Context, record: StreamRecord, root: Node, left: Sequence[Candidate]
+) -> list[Candidate]:
+    """Without those below the floor that the queue may mean by the name of a group above them."""
+    below = [
+        one
+        for one in left
+        if one.doomed.first_offset is not None and one.doomed.first_offset < root.first_offset
+    ]
+    if not below:
+        return list(left)
+    ranges = await _queued_ranges(context, record)
+    covered = {one.facts.object_key for one in below if await _is_covered(context, one, ranges)}
+    return [one for one in left if one.facts.object_key not in covered]
+
+
+async def _queued_ranges(context: Context, record: StreamRecord) -> list[OffsetRange] | None:
+    """What retention removed of a stream and is not deleted yet; None if there is too much."""
+    dues = await context.coordination.due(DELETES_KEY, _FOREVER, _QUEUE_COUNT_MAX)
+    if len(dues) == _QUEUE_COUNT_MAX:
+        return None
+    mine = f"/{record.stream_id}/".encode("ascii")
+    members = [parse_doomed(due.member) for due in dues if mine in due.member]
+    return [one.range for one in members if one is not None and one.range is not None]
+
+
+async def _is_covered(
+    context: Context, one: Candidate, ranges: Sequence[OffsetRange] | None
+) -> bool:
+    if ranges is None:
+        return True
+    if not ranges:
+        return False
+    first = _first_offset(one)
+    end = first + 1
+    if one.kind is Kind.GROUP:
+        # It goes with the range that its end is in, which only the object itself tells.
+        try:
+            end = decode_node(await context.drive.get(one.facts.object_key)).next_offset
+        except ObjectMissing:
+            return False
+        except Corrupt:
+            return True
+    return any(range_.first_offset < end and first < range_.next_offset for range_ in ranges)
+
+
+def _first_offset(one: Candidate) -> int:
+    assert one.doomed.first_offset is not None
+    return one.doomed.first_offset
+
+
+def _uid(one: Candidate) -> Uid:
+    assert one.doomed.uid is not None
+    return one.doomed.uid

@@ -1,0 +1,1 @@
+"""Streams as a whole: declare, describe, delete, verify."""

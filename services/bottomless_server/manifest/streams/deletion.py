@@ -1,0 +1,287 @@
+"""Delete a stream: tombstone, stop its owner, wait for readers, sweep, sweep again, forget.
+
+What is there after a crash at each step; the operation goes on with the next one:
+
+1. One EXEC writes the tombstone (state deleting, next epoch), takes the name out of the
+   indexes and frees it, and enters the operation. Before it, nothing; after it no claim,
+   intent, registration, publish or commit of a consumer succeeds any more.
+2. The registry object with the tombstone is put. A crash before it: the bucket still says
+   that the stream is active, so that a rebuild would bring it back; nothing of it is
+   deleted yet, so it would come back whole. The operation puts it before anything else.
+3. The owner says that it stopped, or its lease and margin ran out: until then it may
+   acknowledge appends from offsets that it had reserved. Only now is the 202 sent.
+4. After the grace for readers, and after leases, everything under the prefix but the
+   tombstone is deleted, a page at a time. A crash between two pages, or in the middle of
+   one, leaves fewer objects; the next listing finds the others. What the store does not let
+   go is passed over until the others are gone, and then all is listed from its beginning.
+5. After the longest upload deadline it is swept again: a fragment may have been put by an
+   uploader that did not hear of the deletion.
+6. The registry object, then consumers, indexes and the record. A crash between the first
+   two leaves a record that says deleting with nothing under its prefix.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+import structlog
+
+from bottomless.drives.base import ObjectFacts
+from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
+from bottomless.formats.keys import parse_registry_key, stream_prefix
+from bottomless.model.names import FullName, StreamId
+from bottomless.model.offset_spec import format_timestamp
+from bottomless.model.stream import StreamRecord, StreamState, live_leases
+from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
+from bottomless_server.manifest.common.waiting import wait_until
+from bottomless_server.manifest.operations.operations import Again, Done, Operations, described
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.registry.view import etag
+from bottomless_server.manifest.removal.condemning import cut_leases, latest_end
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.operations import Operation, entered
+from bottomless_server.stores.streams import node_key, stream_not_found
+
+log = structlog.get_logger(__name__)
+
+KIND: Final = "delete-stream"
+
+PAGE_COUNT: Final = 1_000
+"""Objects of one page: what S3 deletes in one request."""
+_ASK_SECONDS: Final = 5.0
+_ASK_AGAIN_MS: Final = 1_000
+_SWEEP_AGAIN_MS: Final = 5_000
+_WAIT_MS_MAX: Final = 60_000
+_PASSED: Final = "_passed"
+"""The last key of the page that was passed over, where something of it was not deleted."""
+_FAILING: Final = "_failing_since"
+"""When a sweep came to its end for the first time with something left, ms since 1970."""
+_SWEEP_AFTER: Final = {"waiting": "sweeping", "waiting again": "sweeping again"}
+
+
+class Deletions:
+    """Begins deletions and carries them out; registered with `Operations` in app.py."""
+
+    def __init__(
+        self,
+        context: Context,
+        registry: Registry,
+        mutators: Mutators,
+        operations: Operations,
+        *,
+        page_count: int = PAGE_COUNT,
+    ) -> None:
+        self._context = context
+        self._page_count = page_count
+        self._registry = registry
+        self._mutators = mutators
+        self._operations = operations
+        operations.register(KIND, self.step, endless=True)
+
+    async def begin(self, name: FullName, if_match: str | None) -> Operation:
+        """Write the tombstone and wait until the owner has stopped.
+
+        Raises:
+            NotFound: there is no such stream.
+            WrongOffset: `etag-mismatch`.
+            Unavailable: with outcome committed where the stream is deleted, but its owner did
+                not confirm that it stopped, or the tombstone is not in the bucket yet.
+        """
+        await self._operations.make_room()
+        stream_id = await self._context.streams.find(name)
+        operation = self._operations.new(
+            KIND,
+            tenant=name.tenant,
+            stream_id=stream_id,
+            arguments={"name": name.name, "deleted_at": self._context.time.latest()},
+        )
+        record = await self._bury(stream_id, name, if_match, operation)
+        await reach("manifest.deletion.after-exec")
+        log.info("a stream is deleted", stream_id=stream_id, operation=operation.operation_id)
+        with suppress(StoreError):
+            # It finds the tombstone and forgets what it knew, so that nobody waits for it.
+            await self._mutators.at(stream_id).ask(_refresh)
+        record = await self._registry.ensure_object(record, committed=True)
+        await reach("manifest.deletion.after-object")
+        await self._wait_stopped(record, operation)
+        self._operations.wake()
+        return operation
+
+    async def _bury(
+        self, stream_id: StreamId, name: FullName, if_match: str | None, operation: Operation
+    ) -> StreamRecord:
+        def decide(record: StreamRecord) -> StreamRecord:
+            if record.state is not StreamState.ACTIVE:
+                raise stream_not_found()
+            require_match(if_match, etag(record))
+            return replace(
+                record,
+                state=StreamState.DELETING,
+                epoch=record.epoch + 1,
+                version=record.version + 1,
+                registry_version=record.registry_version + 1,
+            )
+
+        also = entered(operation, operation.created_at)
+        streams = self._context.streams
+        try:
+            return await streams.bury(stream_id, name, decide, also)
+        except CoordinationUnknown:
+            try:
+                return await streams.bury(stream_id, name, decide, also)
+            except NotFound:
+                # Ours, if the first attempt did arrive: then our operation is there too.
+                await self._operations.find(operation.operation_id)
+                return await streams.load(stream_id)
+
+    async def _wait_stopped(self, record: StreamRecord, operation: Operation) -> None:
+        close_ms = self._context.settings.manifest_close_ms
+        if not await wait_until(lambda: self._stopped(record), close_ms / 1000):
+            raise Unavailable(
+                "the stream is deleted, but its owner did not confirm that it stopped",
+                code=Code.PEER_UNAVAILABLE,
+                retryable=False,
+                outcome=Outcome.COMMITTED,
+                facts={"operation_id": operation.operation_id},
+            )
+
+    async def _stopped(self, record: StreamRecord) -> bool:
+        """Whether nobody acknowledges an append to this stream any more."""
+        if record.home is None or record.owner_url is None:
+            return True
+        if await self._context.owners.close(record.owner_url, record.stream_id, _ASK_SECONDS):
+            return True
+        # Coordination keeps a lease for longer than its holder believes in it. A process of
+        # this node that comes later has to claim first, and meets the tombstone.
+        try:
+            return await self._context.coordination.get(node_key(record.home)) is None
+        except StoreError:
+            return False
+
+    async def step(self, context: Context, operation: Operation) -> Again | Done:
+        """One step of a deletion that has begun."""
+        stream_id = operation.stream_id
+        assert stream_id is not None
+        progress = operation.progress
+        try:
+            record = await context.streams.load(stream_id)
+        except NotFound:
+            # Forgotten by the last step, which was not written down.
+            return Done({"stream_id": stream_id, **_counts(progress)})
+        now, deleted_at = context.clock(), int(operation.arguments["deleted_at"])
+        phase = progress.get("phase", "closing")
+        if phase == "closing":
+            await self._registry.ensure_object(record)
+            if not await self._stopped(record):
+                return Again({"phase": phase}, now + _ASK_AGAIN_MS)
+            return Again({"phase": "waiting"})
+        if phase == "waiting":
+            waits_until = self._free_at(record, deleted_at, await context.time.over())
+        elif phase == "waiting again":
+            waits_until = deleted_at + context.settings.manifest_upload_deadline_ms
+        else:
+            waits_until = now
+        if phase.startswith("waiting") and waits_until <= now:
+            # What begins now cannot be taken back, so the time has to be a believed one.
+            now = await context.time.require()
+        if waits_until > now:
+            # Not for all of it at once: leases end early, and settings change.
+            told = {**progress, "waits_until": format_timestamp(waits_until)}
+            delay_ms = min(waits_until - now, _WAIT_MS_MAX)
+            # By the clock that the queue goes by: it may be ahead of the one that is believed.
+            return Again(told, context.clock() + delay_ms)
+        if phase in _SWEEP_AFTER:
+            return Again({"phase": _SWEEP_AFTER[phase], **_counts(progress)})
+        swept = await self._sweep(record, operation)
+        if swept is not None:
+            return swept
+        if _FAILING in progress:
+            await forget_stream(context.coordination, _prefix(record))
+        if phase == "sweeping":
+            return Again({"phase": "waiting again", **_counts(progress)})
+        return await self._forget(record, progress)
+
+    def _free_at(self, record: StreamRecord, deleted_at: int, over: int) -> int:
+        """From when on nobody reads of it: not before leases have ended by a time that is believed."""
+        settings = self._context.settings
+        grace_end = deleted_at + settings.manifest_delete_grace_ms
+        # None was granted after the deletion, and one that says more had a clock that was ahead.
+        leases = live_leases(
+            replace(record, leases=cut_leases(record, latest_end(settings, deleted_at))), over
+        )
+        return max([grace_end, *(lease.expires_at for lease in leases)])
+
+    async def _sweep(self, record: StreamRecord, operation: Operation) -> Again | None:
+        """Delete one page of what is left; None if nothing is."""
+        progress = operation.progress
+        passed = str(progress.get(_PASSED, ""))
+        page = await self._page(record, passed)
+        if not page:
+            return await self._sweep_anew(record, operation) if passed else None
+        failed = await self._context.drive.delete([facts.object_key for facts in page])
+        await reach("manifest.deletion.mid-sweep")
+        gone = [facts for facts in page if facts.object_key not in failed]
+        counts = _counts(progress)
+        after = {
+            "phase": progress["phase"],
+            "deleted_objects": counts["deleted_objects"] + len(gone),
+            "deleted_bytes": counts["deleted_bytes"] + sum(facts.size for facts in gone),
+            **{name: progress[name] for name in (_PASSED, _FAILING) if name in progress},
+        }
+        if not failed:
+            return Again(after, error=operation.error if passed else None)
+        error = next(iter(failed.values()))
+        log.warning("objects of a deleted stream are left", count=len(failed), error=str(error))
+        # They keep nobody else's place: what comes after them is deleted first.
+        after[_PASSED] = page[-1].object_key
+        return Again(after, error=described(error))
+
+    async def _sweep_anew(self, record: StreamRecord, operation: Operation) -> Again:
+        """Everything that goes is gone, and something is left: begin again, ever more rarely."""
+        progress, now = operation.progress, self._context.clock()
+        since = int(progress.get(_FAILING, now))
+        await note_stream(self._context.coordination, _prefix(record), since)
+        after = {"phase": progress["phase"], **_counts(progress), _FAILING: since}
+        delay_ms = min(max(now - since, _SWEEP_AGAIN_MS), _WAIT_MS_MAX)
+        return Again(after, now + delay_ms, operation.error)
+
+    async def _page(self, record: StreamRecord, passed: str) -> Sequence[ObjectFacts]:
+        page: list[ObjectFacts] = []
+        async for facts in self._context.drive.list(_prefix(record), passed):
+            # The tombstone stays until nothing else does, older objects of its kind go.
+            if parse_registry_key(facts.object_key) == record.registry_version:
+                continue
+            page.append(facts)
+            if len(page) == self._page_count:
+                break
+        return page
+
+    async def _forget(self, record: StreamRecord, progress: Mapping[str, Any]) -> Done:
+        left = [facts.object_key async for facts in self._context.drive.list(_prefix(record))]
+        failed = await self._context.drive.delete(left)
+        if failed:
+            raise next(iter(failed.values()))
+        await self._context.drive.tidy(_prefix(record))
+        await ConsumerOffsets(self._context.coordination).forget_all(record.stream_id)
+        await self._context.streams.forget(record)
+        log.info("a deleted stream is swept", stream_id=record.stream_id, **_counts(progress))
+        return Done({"stream_id": record.stream_id, **_counts(progress)})
+
+
+def _prefix(record: StreamRecord) -> str:
+    return stream_prefix(record.stream_id, record.tenant)
+
+
+async def _refresh(committer: Committer) -> None:
+    await committer.refresh()
+
+
+def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
+    return {name: int(progress.get(name, 0)) for name in ("deleted_objects", "deleted_bytes")}

@@ -1,0 +1,191 @@
+"""Streams over HTTP: declare, describe, list, change, delete.
+
+Contract: openapi/manifest.yaml.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.config import StreamConfig, parse_config, patch_config
+from bottomless.model.limits import KIB, NAME_SIZE_MAX
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.manifest.common.closed_body import JSON, read_json
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
+from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.operations.operation_routes import accepted
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.registry.view import describe, describe_item, etag, matches
+from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.tree.bounds import StreamBounds
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.base.scopes import Operation
+from bottomless_server.runtime.http.app import choice, header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.full_names import full_name_of
+
+CONFIG_BODY_SIZE_MAX: Final = 256 * KIB
+"""Room for the largest set of labels, escaped."""
+_PATCH_TYPES: Final = ("application/merge-patch+json", JSON)
+"""The second is what clients send that have no word for the first."""
+
+
+def add_stream_routes(
+    api: FastAPI,
+    context: Context,
+    registry: Registry,
+    bounds: StreamBounds,
+    deletions: Deletions,
+    paging: Paging,
+) -> None:
+    routes = _Routes(context, registry, bounds, deletions, paging)
+    path = "/v1/streams/{s}"
+    api.add_api_route("/v1/streams", routes.list, methods=["GET"])
+    api.add_api_route(path, routes.put, methods=["PUT"])
+    api.add_api_route(path, routes.get, methods=["GET"])
+    api.add_api_route(path, routes.head, methods=["HEAD"])
+    api.add_api_route(path, routes.patch, methods=["PATCH"])
+    api.add_api_route(path, routes.delete, methods=["DELETE"])
+
+
+class _Routes:
+    def __init__(
+        self,
+        context: Context,
+        registry: Registry,
+        bounds: StreamBounds,
+        deletions: Deletions,
+        paging: Paging,
+    ) -> None:
+        self._context = context
+        self._registry = registry
+        self._bounds = bounds
+        self._deletions = deletions
+        self._paging = paging
+
+    async def list(self, request: Request) -> Response:
+        parsers = {"prefix": _prefix, "state": choice(*StreamState), **PAGING}
+        query = parse_query(request.scope, parsers)
+        negotiate(header(request.scope, b"accept"), [JSON])
+        prefix, limit = query.get("prefix", ""), query.get("limit", PAGE_COUNT_DEFAULT)
+        state = StreamState(query.get("state", StreamState.ACTIVE))
+        principal = principal_of(request.scope)
+        tenant = principal.tenant
+        scope = ("streams", tenant, state, prefix)
+        # Every member that starts with the prefix sorts behind it: names end with NUL there.
+        after = await self._paging.start_of(query.get("page_token"), scope) or prefix
+        streams = self._context.streams
+        found = await streams.names(tenant, state, after.encode("ascii"), limit + 1)
+        named = [one for one in found if one.name.startswith(prefix)]
+        page = named[:limit]
+        loaded = await streams.load_many([one.stream_id for one in page])
+        if len(loaded.records) + len(loaded.unreadable) < len(page):
+            # Nothing is where the generation is not.
+            await streams.check_generation()
+        # One that was deleted between the two reads is not among them any more.
+        default = self._context.settings.retention_default()
+        items = [
+            describe_item(record, default)
+            for record in loaded.records
+            if record.state is state and principal.grants.allow(Operation.DESCRIBE, record.name)
+        ]
+        unreadable = [
+            {"name": one.name, "stream_id": one.stream_id, "code": error.code.value}
+            for one in page
+            if (error := loaded.unreadable.get(one.stream_id)) is not None
+            and principal.grants.allow(Operation.DESCRIBE, one.name)
+        ]
+        token = None
+        if len(named) > limit:
+            last = named[limit - 1].member().decode("ascii")
+            token = await self._paging.token_for(last, scope)
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, headers=_UNCACHED)
+
+    async def put(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        config = await _read_config(request)
+        record, created = await self._registry.declare(name, config)
+        members = await self._describe(record)
+        headers = self._headers(record, members)
+        if created:
+            headers["location"] = f"/v1/streams/{name.name}"
+        return json_response(members, 201 if created else 200, headers)
+
+    async def get(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        record = await self._registry.find(name)
+        members = await self._describe(record)
+        headers = self._headers(record, members)
+        if matches(header(request.scope, b"if-none-match"), etag(record)):
+            return Response(status_code=304, headers=headers)
+        return json_response(members, 200, headers)
+
+    async def head(self, request: Request) -> Response:
+        answer = await self.get(request)
+        headers = dict(answer.headers)
+        return Response(status_code=answer.status_code, headers=headers)
+
+    async def patch(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        if_match = require_precondition(header(request.scope, b"if-match"))
+        patch = await read_json(request, _PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
+
+        def change(record: StreamRecord) -> StreamConfig:
+            require_match(if_match, etag(record))
+            return patch_config(record.config, patch)
+
+        record = await self._registry.update(name, change)
+        members = await self._describe(record)
+        return json_response(members, 200, self._headers(record, members))
+
+    async def delete(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        operation = await self._deletions.begin(name, header(request.scope, b"if-match"))
+        return accepted(operation, state=StreamState.DELETING, stream_id=operation.stream_id)
+
+    async def _describe(self, record: StreamRecord) -> dict[str, Any]:
+        root = await self._bounds.root(record)
+        default = self._context.settings.retention_default()
+        return describe(record, root, await self._bounds.committed_next(record), default)
+
+    def _headers(self, record: StreamRecord, members: Mapping[str, Any]) -> dict[str, str]:
+        offsets = members["offsets"]
+        headers = {
+            "etag": etag(record),
+            "stream-id": record.stream_id,
+            "stream-first-offset": str(offsets["first"]),
+            **_UNCACHED,
+        }
+        if offsets["next"] is not None:
+            headers["stream-next-offset"] = str(offsets["next"])
+        return headers
+
+
+_UNCACHED: Final = {"cache-control": "private, no-cache"}
+
+
+async def _read_config(request: Request) -> StreamConfig:
+    """The configuration of a PUT; an empty body means defaults."""
+    value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
+    return parse_config(value)
+
+
+def _prefix(value: str) -> str:
+    """A parser of what a name may begin with; what none can begin with lists nothing."""
+    if len(value) > NAME_SIZE_MAX or not value.isascii() or not value.isprintable():
+        sentence = f"a prefix is at most {NAME_SIZE_MAX} characters of those that names have"
+        raise InvalidRequest(sentence, faults=[Fault(Code.BAD_PARAMETER, sentence)])
+    return value

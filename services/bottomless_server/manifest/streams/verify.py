@@ -1,0 +1,265 @@
+"""Check a stream's manifest and what it names: an operation that changes nothing.
+
+Each step walks from where the last one ended, on the root as it is then, so that a stream may
+be written and trimmed meanwhile. A fault counts only if the manifest still leads there when it
+was found: what retention removed in between is gone by right.
+
+- nodes: checksums, that entries follow each other, and that an entry says of its group what
+  the group says of itself
+- sums: of a group that no cut has touched they are those of its entries. A group's object
+  does not know of later cuts, so of one that was cut only the root's entry is held against
+  what is live below it.
+- fragments: each exists with its size; with `checksums`, all bytes are read
+
+After a crash the step that was under way is done again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Code, Corrupt
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import fragment_key
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import GIB, MIB
+from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
+from bottomless.model.names import StreamId, uid_from_bytes
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.manifest.tree.reachability import load_group
+from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.stores.operations import Operation
+from bottomless_server.tree.retention import SUMMED, Totals, totals
+from bottomless_server.tree.search import at_offset
+
+VERIFY: Final = "verify"
+
+FAULT_COUNT_MAX: Final = 100
+"""Faults that a report names; more are counted only."""
+_STEP_COUNT: Final = 256
+_STEP_BYTES: Final = GIB
+"""Fragments and, where they are read, bytes of one step."""
+_AT_ONCE: Final = 8
+_PIECE_SIZE: Final = 8 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that is not as it should be, in a range of offsets."""
+
+    kind: str
+    first_offset: int
+    next_offset: int
+    object_id: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "first_offset": self.first_offset,
+            "last_offset": self.next_offset - 1,
+            "id": self.object_id,
+        }
+
+
+def register_verify(operations: Operations) -> None:
+    async def run(context: Context, operation: Operation) -> Again | Done:
+        return await _Step(context, operation).run()
+
+    operations.register(VERIFY, run, long=True)
+
+
+class _Step:
+    def __init__(self, context: Context, operation: Operation) -> None:
+        assert operation.stream_id is not None
+        self._context = context
+        self._stream_id = StreamId(operation.stream_id)
+        self._checksums = bool(operation.arguments["checksums"])
+        progress = operation.progress
+        self._next: int | None = progress.get("next_offset")
+        self._fragments = int(progress.get("fragments", 0))
+        self._bytes = int(progress.get("bytes", 0))
+        self._groups = int(progress.get("groups", 0))
+        self._fault_count = int(progress.get("fault_count", 0))
+        self._faults: list[Mapping[str, Any]] = list(progress.get("faults", ()))
+        self._tenant = ""
+
+    async def run(self) -> Again | Done:
+        record = await self._context.streams.load(self._stream_id)
+        self._tenant = record.tenant
+        try:
+            record, root = await load_root(self._context, record)
+        except Corrupt as error:
+            missing = error.code is Code.DATA_MISSING
+            self._note([Fault("root-missing" if missing else "root-corrupt", 0, 1)])
+            return Done(self._shown(None))
+        begins = self._next is None
+        position = max(self._next or 0, root.first_offset)
+        found = await self._faults_of_root(record, root) if begins else []
+        if position < root.next_offset:
+            position, more = await self._walk(root, position)
+            found += more
+        await self._note_lasting(found)
+        self._next = position
+        if position >= root.next_offset:
+            return Done(self._shown(root))
+        return Again({**self._shown(root), "next_offset": position})
+
+    def _shown(self, root: Node | None) -> dict[str, Any]:
+        return {
+            "sound": self._fault_count == 0,
+            "version": None if root is None else root.version,
+            "checksums": self._checksums,
+            "fragments": self._fragments,
+            "groups": self._groups,
+            "bytes": self._bytes,
+            "fault_count": self._fault_count,
+            "faults": self._faults,
+        }
+
+    def _note(self, found: list[Fault]) -> None:
+        self._fault_count += len(found)
+        room = FAULT_COUNT_MAX - len(self._faults)
+        self._faults += [fault.described() for fault in found[:room]]
+
+    async def _note_lasting(self, found: list[Fault]) -> None:
+        """Note those that are in what is readable even now."""
+        if found:
+            record = await self._context.streams.load(self._stream_id)
+            _, root = await load_root(self._context, record)
+            found = [fault for fault in found if fault.next_offset > root.first_offset]
+        self._note(found)
+
+    async def _faults_of_root(self, record: StreamRecord, root: Node) -> list[Fault]:
+        found = []
+        whole = Fault("root-bounds", root.first_offset, root.next_offset)
+        if root.next_offset != record.published_next or record.condemned_next > root.first_offset:
+            found.append(whole)
+        entries = root.entries
+        if len(entries) and int(entries["first_offset"][0]) < root.first_offset:
+            try:
+                live = await self._live_below(root, entries[0])
+            except (ObjectMissing, Corrupt):
+                return found  # The walk meets the same group, and says so.
+            if live != totals(entries[:1]):
+                found.append(_fault_of("group-sums", entries[0]))
+        return found
+
+    async def _live_below(self, root: Node, entry: np.void) -> Totals:
+        """What is live in a group that was cut: down the left edge, one request for each height."""
+        live, parent = Totals(), root
+        while True:
+            node = await load_group(self._context.drive, self._tenant, parent, entry)
+            entries = node.entries[node.entries["next_offset"] > np.uint64(root.first_offset)]
+            cut = len(entries) and int(entries["first_offset"][0]) < root.first_offset
+            live = live.plus(totals(entries[1:] if cut else entries))
+            if not cut:
+                return live
+            entry, parent = entries[0], node
+
+    async def _walk(self, root: Node, position: int) -> tuple[int, list[Fault]]:
+        """Go down to `position` and check what follows there in one node.
+
+        Returns where it came to, and the faults.
+        """
+        node, floor = root, root.first_offset
+        found: list[Fault] = []
+        while True:
+            entry = node.entries[at_offset(node, position)]
+            if entry["kind"] != EntryKind.GROUP:
+                return await self._check_run(node, position, found)
+            first = max(int(entry["first_offset"]), floor)
+            try:
+                below = await load_group(self._context.drive, self._tenant, node, entry)
+            except ObjectMissing:
+                fault = _fault_of("group-missing", entry)
+            except Corrupt:
+                fault = _fault_of("group-corrupt", entry)
+            else:
+                if _is_of(entry, below):
+                    if position == first:
+                        # Once for each group, however many steps go through it.
+                        self._groups += 1
+                        found += _faults_of_sums(entry, below, floor)
+                    node = below
+                    continue
+                fault = _fault_of("group-not-its-entry", entry)
+            return int(entry["next_offset"]), [*found, fault]
+
+    async def _check_run(
+        self, node: Node, position: int, found: list[Fault]
+    ) -> tuple[int, list[Fault]]:
+        run = _bounded(node.entries[at_offset(node, position) :], self._checksums)
+        fragments = [fragment_info(entry) for entry in run if entry["kind"] == EntryKind.FRAGMENT]
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        async def check(info: FragmentInfo) -> Fault | None:
+            async with room:
+                return await self._check_fragment(info)
+
+        checked = await asyncio.gather(*(check(info) for info in fragments))
+        self._fragments += len(fragments)
+        faults = [*found, *(fault for fault in checked if fault is not None)]
+        return int(run["next_offset"][-1]), faults
+
+    async def _check_fragment(self, info: FragmentInfo) -> Fault | None:
+        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
+
+        def fault(kind: str) -> Fault:
+            return Fault(kind, info.first_offset, info.next_offset, info.fragment_id)
+
+        try:
+            if (await self._context.drive.head(object_key)).size != info.size:
+                return fault("fragment-size")
+            if self._checksums and await self._crc(object_key, info.size) != info.crc:
+                return fault("fragment-checksum")
+        except ObjectMissing:
+            return fault("fragment-missing")
+        return None
+
+    async def _crc(self, object_key: str, size: int) -> int:
+        crc: int | None = None
+        for start in range(0, size, _PIECE_SIZE):
+            piece = await self._context.drive.get(object_key, start, _PIECE_SIZE)
+            self._bytes += len(piece)
+            crc = crc32c(piece, crc)
+        return crc or 0
+
+
+def _bounded(entries: Entries, reading: bool) -> Entries:
+    """As many from the front as one step may check: up to a group, and at least one."""
+    groups = entries["kind"] == EntryKind.GROUP
+    end = int(np.argmax(groups)) if bool(np.any(groups)) else len(entries)
+    end = min(end, _STEP_COUNT)
+    if reading:
+        through = np.cumsum(entries["object_size"][:end])
+        end = max(1, int(np.searchsorted(through, np.uint64(_STEP_BYTES), side="right")))
+    return entries[:end]
+
+
+def _is_of(entry: np.void, node: Node) -> bool:
+    """Whether the group is the one that the entry means."""
+    return (
+        node.uid == uid_from_bytes(entry["uid"].tobytes())
+        and node.height == int(entry["height"])
+        and node.first_offset == int(entry["first_offset"])
+        and node.next_offset == int(entry["next_offset"])
+        and node.last_timestamp == int(entry["last_timestamp"])
+    )
+
+
+def _faults_of_sums(entry: np.void, node: Node, floor: int) -> list[Fault]:
+    if node.first_offset < floor:
+        return []
+    summed = Totals(*(int(entry[name]) for name in SUMMED))
+    return [] if summed == totals(node.entries) else [_fault_of("group-sums", entry)]
+
+
+def _fault_of(kind: str, entry: np.void) -> Fault:
+    first, uid = int(entry["first_offset"]), uid_from_bytes(entry["uid"].tobytes())
+    return Fault(kind, first, int(entry["next_offset"]), f"{first:020d}-{uid}")

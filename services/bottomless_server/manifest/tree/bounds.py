@@ -1,0 +1,35 @@
+"""Where a stream begins and ends now: asked of the manifest and of the owner of its tail."""
+
+from bottomless.model.manifest import Node
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.registry.view import known_committed_next
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.mutator import Mutators
+
+
+class StreamBounds:
+    def __init__(self, context: Context, mutators: Mutators) -> None:
+        self._context = context
+        self._mutators = mutators
+
+    async def root(self, record: StreamRecord) -> Node:
+        """The root of a stream, at least as new as its record here."""
+
+        async def root_of(committer: Committer) -> Node:
+            if committer.record.root != record.root:
+                await committer.refresh()
+            return committer.keeper.root
+
+        return await self._mutators.at(record.stream_id).ask(root_of)
+
+    async def committed_next(self, record: StreamRecord) -> int | None:
+        """What the owner says; what the record proves where there is no owner that answers."""
+        asked = None
+        if record.owner_url is not None:
+            asked = await self._context.owners.committed_next(
+                record.owner_url,
+                record.stream_id,
+                self._context.settings.manifest_owner_ms / 1000,
+            )
+        return known_committed_next(record) if asked is None else asked

@@ -1,0 +1,1 @@
+"""Pure decisions of the mutator: what to publish, what to remove, which root counts."""

@@ -1,0 +1,102 @@
+"""Members of the delete queue: which object, and how much of what lies below it.
+
+    {object key}                                   an object that no manifest names any more
+    {object key}?from={first}&below={next}         what retention or trim removed of it
+
+The second form says that offsets `first` to `next`, exclusive, of this fragment or of this
+group's subtree are unreachable; the object itself goes when its range ends at or below
+`next`. It waits for leases, and the range is condemned before anything of it is deleted.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bottomless.formats.keys import fragment_key, group_key
+from bottomless.model.manifest import EntryKind
+from bottomless.model.names import StreamId, Uid, uid_from_bytes
+from bottomless.model.stream import StreamRecord
+from bottomless_server.tree.retention import Retired
+
+_MEMBER = re.compile(
+    r"(?P<object_key>[^/]+/(?P<stream>[0-9a-f-]{36})/(?:"
+    r"data/(?P<first>[0-9]{20})\.(?P<fragment>[0-9a-f]{32})\.fragment"
+    r"|metadata/root\.[0-9]{10}\.[0-9]{20}\.[0-9]{20}\.(?P<root>[0-9a-f]{32})\.manifest"
+    r"|metadata/(?P<start>[0-9]{20})\.(?P<group>[0-9a-f]{32})\.g(?P<height>[0-9]{1,3})"
+    r"|stream\.(?P<registry>[0-9]{10})\.json"
+    r"|metadata/consumers\.[0-9]{20}\.[0-9a-f]{32}\.json))"
+    r"(?:\?from=(?P<from>[0-9]{1,16})&below=(?P<below>[0-9]{1,16}))?",
+    re.ASCII,
+)
+
+
+class OffsetRange(NamedTuple):
+    first_offset: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """One member of the queue."""
+
+    object_key: str
+    stream_id: StreamId
+    uid: Uid | None = None
+    """None of what only the record names: registry objects and consumer snapshots."""
+    first_offset: int | None = None
+    """Of a fragment or a group; None of a root, which no entry names."""
+    height: int = 0
+    """Of a group; 0 of everything else."""
+    registry_version: int | None = None
+    """Of a registry object."""
+    range: OffsetRange | None = None
+    """What retention removed of it; None of an object that is simply not named."""
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether it is a fragment as a whole that no manifest ever named."""
+        return self.range is None and self.height == 0 and self.first_offset is not None
+
+    @property
+    def member(self) -> bytes:
+        range_ = self.range
+        if range_ is None:
+            return self.object_key.encode("ascii")
+        suffix = f"?from={range_.first_offset}&below={range_.next_offset}"
+        return (self.object_key + suffix).encode("ascii")
+
+
+def parse_doomed(member: bytes) -> Doomed | None:
+    """None of what is no member of the queue."""
+    match = _MEMBER.fullmatch(member.decode("ascii", "replace"))
+    if match is None:
+        return None
+    first = match["first"] or match["start"]
+    uid = match["fragment"] or match["root"] or match["group"]
+    range_ = None
+    if match["from"] is not None:
+        if first is None:
+            return None
+        range_ = OffsetRange(int(match["from"]), int(match["below"]))
+    return Doomed(
+        object_key=match["object_key"],
+        stream_id=StreamId(match["stream"]),
+        uid=None if uid is None else Uid(uid),
+        first_offset=None if first is None else int(first),
+        height=int(match["height"] or 0),
+        registry_version=None if match["registry"] is None else int(match["registry"]),
+        range=range_,
+    )
+
+
+def doom(record: StreamRecord, retired: Retired) -> Doomed:
+    """The member for what an edit made unreachable."""
+    entry = retired.entry
+    first, uid = int(entry["first_offset"]), uid_from_bytes(entry["uid"].tobytes())
+    height = int(entry["height"])
+    if entry["kind"] == EntryKind.GROUP:
+        object_key = group_key(record.stream_id, first, uid, height, record.tenant)
+    else:
+        object_key = fragment_key(record.stream_id, first, uid, record.tenant)
+    range_ = OffsetRange(retired.first_offset, retired.next_offset)
+    return Doomed(object_key, record.stream_id, uid, first, height, range=range_)

@@ -1,0 +1,144 @@
+"""What happens to a keeper, and what it asks to be done: events in, actions out."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node
+from bottomless.model.names import Uid
+from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless_server.tree.rebalance import SealedNode
+from bottomless_server.tree.retention import Cut, Retired
+
+# Edits: other changes of the manifest than a run at its end
+
+
+@dataclass(frozen=True, slots=True)
+class CutFront:
+    """Retention and trim: the oldest entries go."""
+
+    cut: Cut
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """Trim of everything that is published; the end stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The end of a takeover, after its fence: a gap up to what was ever reserved, and no home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bridge:
+    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to there."""
+
+    next_offset: int
+
+
+Edit = CutFront | Empty | TakeOver | Bridge
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentsRegistered:
+    """The objects of these fragments are durable; `session` asked for their uids."""
+
+    session: str | None
+    """None where the resolver adopted them: their intents may be of any session."""
+    fragments: tuple[FragmentInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EditAsked:
+    """Do this to the manifest as the keeper has it now; it was worked out for exactly that."""
+
+    edit: Edit
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReached:
+    """Now is `now`; whatever was to be done by then is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The planned root is the stream's root: this is the record that says so."""
+
+    record: StreamRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The planned root was certainly not published, and nothing else changed: try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The stream as it is now, read anew; whatever was planned was certainly not published."""
+
+    record: StreamRecord
+    root: Node
+
+
+Event = FragmentsRegistered | EditAsked | TimeReached | Published | Failed | Resolved
+
+
+# Actions
+
+
+class Why(StrEnum):
+    """Reasons to refuse a fragment."""
+
+    FENCED = "its epoch did not write all of its offsets"
+    OLD_SESSION = "a newer uploader session has begun"
+    NO_INTENT = "its uid is not among the live intents"
+    TAKEN = "its offsets belong to another fragment"
+    FULL = "too many fragments wait for the run to close"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """These are not held (any more). One whose intent is used up may have been applied."""
+
+    fragments: tuple[FragmentInfo, ...]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class PublishAt:
+    """Send TimeReached at this time, ms since 1970."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutGroup:
+    group: SealedNode
+
+
+@dataclass(frozen=True, slots=True)
+class PutRoot:
+    root: SealedNode
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Make `pointer` the stream's root in one transaction, if nothing came between."""
+
+    base: StreamRecord
+    """What the record was when this was planned: version and epoch are the condition."""
+    pointer: RootPointer
+    next_offset: int
+    last_timestamp: int
+    uids: frozenset[Uid]
+    """Must be among the live intents, and leave them in the same transaction."""
+    edit: Edit | None = None
+    retired: tuple[Retired, ...] = ()
+    """What becomes unreachable: goes into the delete queue in the same transaction."""
+
+
+Action = Refuse | PublishAt | PutGroup | PutRoot | Publish

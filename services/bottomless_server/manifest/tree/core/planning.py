@@ -1,0 +1,131 @@
+"""Work a publication out: the root to be, the groups below it, the change of the record.
+
+A plan is made once and tried as often as it takes, under the same uids, so that an
+attempt whose reply was lost is recognised. Pure: the keeper decides when.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bottomless.formats.checks import crc32c
+from bottomless.formats.manifest import encode_node
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import (
+    ENTRY_DTYPE,
+    Entries,
+    EntryKind,
+    GapReason,
+    Node,
+    fragment_entry,
+    no_entries,
+)
+from bottomless.model.names import Uid
+from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless_server.manifest.tree.core.events import (
+    Action,
+    Bridge,
+    CutFront,
+    Edit,
+    Empty,
+    Publish,
+    PutGroup,
+    PutRoot,
+    TakeOver,
+)
+from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.rebalance import SealedNode, rebalance
+from bottomless_server.tree.retention import Edited, cut_front, emptied
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A publication worked out: its uids stay the same however often it is tried."""
+
+    root: Node
+    run: tuple[FragmentInfo, ...]
+    publish: Publish
+    actions: tuple[Action, ...]
+
+
+def make_plan(
+    record: StreamRecord,
+    root: Node,
+    run: Sequence[FragmentInfo],
+    edit: Edit | None,
+    fanout: int,
+    new_uid: Callable[[], Uid],
+) -> Plan:
+    """First the edit, then the run at the end, then groups where a height is full."""
+    edited = _edited(record, root, edit)
+    grown = edited.root
+    if run:
+        grown = append_entries(grown, np.concatenate([fragment_entry(f) for f in run]))
+    grown = replace(
+        grown,
+        uid=new_uid(),
+        # Never one that the record does not have yet: see takeovers.py.
+        epoch=record.epoch,
+        version=record.version + 1,
+        generation=record.generation,
+    )
+    planned, groups = rebalance(grown, fanout, new_uid, _seal)
+    sealed = _seal(planned)
+    publish = Publish(
+        base=record,
+        pointer=_pointer(sealed),
+        next_offset=planned.next_offset,
+        last_timestamp=planned.last_timestamp,
+        uids=frozenset(fragment.uid for fragment in run),
+        edit=edit,
+        retired=edited.retired,
+    )
+    actions: tuple[Action, ...] = (*(PutGroup(group) for group in groups), PutRoot(sealed), publish)
+    return Plan(planned, tuple(run), publish, actions)
+
+
+def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
+    match edit:
+        case CutFront(cut):
+            return cut_front(root, cut)
+        case Empty():
+            return emptied(root)
+        case TakeOver():
+            # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
+            gap = _gap(root, record.reserved_next, record.epoch, GapReason.TAKEOVER)
+            return Edited(append_entries(root, gap))
+        case Bridge(next_offset):
+            gap = _gap(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
+            return Edited(append_entries(root, gap))
+        case _:
+            return Edited(root)
+
+
+def _gap(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
+    """Offsets from the end of the manifest on; times stay in order around it."""
+    if next_offset <= root.next_offset:
+        return no_entries()
+    gap = np.zeros(1, dtype=ENTRY_DTYPE)
+    gap["first_offset"], gap["next_offset"] = root.next_offset, next_offset
+    gap["first_timestamp"] = gap["last_timestamp"] = root.last_timestamp
+    gap["first_epoch"] = gap["last_epoch"] = epoch
+    gap["kind"], gap["reason"] = EntryKind.GAP, reason
+    return gap
+
+
+def _pointer(root: SealedNode) -> RootPointer:
+    node = root.node
+    return RootPointer(
+        uid=node.uid,
+        generation=node.generation,
+        epoch=node.epoch,
+        version=node.version,
+        size=len(root.data),
+        crc=root.crc,
+    )
+
+
+def _seal(node: Node) -> SealedNode:
+    data = encode_node(node)
+    return SealedNode(node, data, crc32c(data))

@@ -1,0 +1,58 @@
+"""What a publish makes of a stream's record, under which conditions, and whether it happened.
+
+Each condition guards against something that the others let pass:
+
+- the version: another root was published, and this plan does not hold what is in it;
+- the epoch: a new owner came, and may not have confirmed what this plan holds;
+- the intents: a fragment was given up meanwhile, so that its object will be deleted.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from bottomless.model.names import Uid
+from bottomless.model.stream import EpochStart, StreamRecord
+from bottomless_server.manifest.tree.core.events import Publish, TakeOver
+from bottomless_server.manifest.tree.core.takeovers import without_home
+
+PAST_ROOT_COUNT: Final = 8
+"""More publishes than can happen between a lost reply and the look that decides it, by one
+mutator; with several processes the record still shows at least this many."""
+
+
+def version_holds(record: StreamRecord, publish: Publish) -> bool:
+    return record.version == publish.base.version
+
+
+def epoch_holds(record: StreamRecord, publish: Publish) -> bool:
+    return record.epoch <= publish.base.epoch
+
+
+def intents_hold(record: StreamRecord, publish: Publish) -> bool:
+    return publish.uids <= {intent.uid for intent in record.intents}
+
+
+def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
+    """The record with the new root in it; the conditions are the caller's."""
+    past = record.past_roots if record.root is None else (*record.past_roots, record.root.uid)
+    published = replace(
+        record,
+        version=publish.pointer.version,
+        root=publish.pointer,
+        past_roots=past[-PAST_ROOT_COUNT:],
+        published_next=publish.next_offset,
+        last_timestamp=max(record.last_timestamp, publish.last_timestamp),
+        intents=tuple(intent for intent in record.intents if intent.uid not in publish.uids),
+        epochs=_live_epochs(record.epochs, publish.next_offset),
+    )
+    return without_home(published) if isinstance(publish.edit, TakeOver) else published
+
+
+def _live_epochs(epochs: tuple[EpochStart, ...], published_next: int) -> tuple[EpochStart, ...]:
+    """Without those that ended: an epoch ends where the next one starts."""
+    ended = sum(1 for start in epochs[1:] if start.first_offset <= published_next)
+    return epochs[ended:]
+
+
+def has_root(record: StreamRecord, uid: Uid) -> bool:
+    return (record.root is not None and record.root.uid == uid) or uid in record.past_roots

@@ -1,0 +1,281 @@
+"""Decide what a stream was, from what its bucket shows: the pure part of a rebuild.
+
+Coordination is lost, so nobody says which root was published. What is believed, and why:
+
+- Roots of the newest generation only. Each rebuild gives every stream a root of its own
+  generation, so an older one is a time before that, or was put by a process of that time.
+- Of those the highest version, since that grows with every publish under any epoch; among
+  equals the highest epoch, and of that the longest, if it verifies and everything that it names
+  directly is there.
+- If something is missing, either an attempt that lost has put this root, and its fragments were
+  given up and deleted; or what was published is damaged. An older root is believed only where
+  nothing is lost by it: where the newer one names nothing after its end that is there, or the
+  fragments in the bucket prove all of that. Otherwise the newer one stays as it is, with its
+  hole: an older one would give up all published fragments after it.
+- Of roots of one version, of which some end in the gap of a takeover, what the others hold is
+  kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
+  the gap before the takeover was decided: where a home is known, it is not believed.
+- Fragments that go on from its end without a hole, whole, of this stream, and of an epoch
+  and a time that do not go back. One behind a hole never enters the tree: what was in the
+  hole may have been acknowledged, and the home has it.
+
+Everything else is of unknown standing and goes, late enough for uploads under way.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from bottomless.formats.keys import RootKey
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
+from bottomless.model.names import Uid, uid_from_bytes
+from bottomless.model.stream import (
+    NOBODY,
+    EpochStart,
+    RootPointer,
+    StreamRecord,
+    unknown_epoch,
+)
+from bottomless_server.tree.append import append_entries
+
+VERSION_STEP: Final = 1_000_000
+"""More versions than can be published, or bumped, without a trace in the bucket."""
+RESERVED_COUNT: Final = 2**32
+"""Offsets behind the end that the home may have acknowledged; far more than it ever reserves."""
+
+
+class RootsFound(NamedTuple):
+    candidates: tuple[RootKey, ...]
+    """Of the newest generation, best first."""
+    others: tuple[RootKey, ...]
+    """Of older generations, or of one that a rebuild began and did not finish."""
+
+
+def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
+    """Order the roots of a stream; `generation` is the bucket's."""
+    roots = sorted(found, key=lambda root: (root.generation, root.version, root.epoch, root.uid))
+    newest = max((root.generation for root in roots if root.generation <= generation), default=-1)
+    candidates = [root for root in reversed(roots) if root.generation == newest]
+    others = [root for root in roots if root.generation != newest]
+    return RootsFound(tuple(candidates), tuple(others))
+
+
+def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
+    """Candidates in groups of the same version, best first: plans for one and the same record."""
+    groups: list[list[RootKey]] = []
+    for root in candidates:
+        if groups and groups[-1][0].version == root.version:
+            groups[-1].append(root)
+        else:
+            groups.append([root])
+    return groups
+
+
+class Candidate(NamedTuple):
+    """A root that was read."""
+
+    key: RootKey
+    root: Node
+
+    @property
+    def gap(self) -> Entries:
+        """The gap of a takeover that it ends in, if it does."""
+        last = self.root.entries[-1:]
+        gaps: Entries = last[
+            (last["kind"] == EntryKind.GAP) & (last["reason"] == GapReason.TAKEOVER)
+        ]
+        return gaps
+
+    @property
+    def fenced(self) -> bool:
+        """Whether its gap is of its own epoch, which a fence had made before: it did happen."""
+        return bool(np.any(self.gap["last_epoch"] == self.key.epoch))
+
+
+class Seen(NamedTuple):
+    """A root that was read, and what of all that it names directly is there."""
+
+    found: Candidate
+    there: frozenset[Uid]
+
+    @property
+    def missing(self) -> frozenset[Uid]:
+        root = self.found.root
+        named = (named_directly(root, kind) for kind in (EntryKind.FRAGMENT, EntryKind.GROUP))
+        return frozenset[Uid]().union(*named) - self.there
+
+    def is_there_after(self, offset: int, *, home_known: bool) -> bool:
+        """Whether it holds something after an offset that is there; a gap is, if it is believed."""
+        for entry in self.found.root.entries:
+            if int(entry["next_offset"]) <= offset:
+                continue
+            if entry["kind"] == EntryKind.GAP:
+                if self.found.fenced or not home_known or entry["reason"] != GapReason.TAKEOVER:
+                    return True
+            elif uid_from_bytes(entry["uid"].tobytes()) in self.there:
+                return True
+        return False
+
+    def is_proved_by(self, root: Node, run: Sequence[FragmentInfo]) -> bool:
+        """Whether an older root and the fragments that go on from its end hold all of it."""
+        entries = self.found.root.entries
+        after = entries[entries["next_offset"] > root.next_offset]
+        wanted = {
+            uid_from_bytes(entry["uid"].tobytes())
+            for entry in after
+            if entry["kind"] == EntryKind.FRAGMENT
+        }
+        end = run[-1].next_offset if run else root.next_offset
+        no_gap = not np.any(after["kind"] == EntryKind.GAP)
+        return (
+            bool(no_gap) and end >= self.found.root.next_offset and wanted <= {f.uid for f in run}
+        )
+
+
+def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
+    """What to believe of roots that were planned for one and the same record, all of them whole."""
+    best = max(whole, key=_rank)
+    plain = [one for one in whole if not len(one.gap)]
+    if not plain or not len(best.gap):
+        return best
+    kept = max(plain, key=_rank)
+    if best.fenced:
+        return Candidate(kept.key, _closed(kept.root, best.gap))
+    return kept if home_known else best
+
+
+def in_order(found: Sequence[Seen], *, home_known: bool) -> list[Seen]:
+    """Roots of one version, of which at most two count: the best with a hole, and the best whole.
+
+    The one with a hole comes first, as if it were newer: the other one has to hold all of it.
+    """
+    broken = sorted((one for one in found if one.missing), key=lambda one: _rank(one.found))
+    whole = [one.found for one in found if not one.missing]
+    if not whole:
+        return broken[-1:]
+    best = best_of(whole, home_known=home_known)
+    there = frozenset[Uid]().union(*(one.there for one in found if one.found.key == best.key))
+    return [*broken[-1:], Seen(best, there)]
+
+
+def _rank(one: Candidate) -> tuple[int, int]:
+    return one.key.epoch, one.root.next_offset
+
+
+def _closed(root: Node, gap: Entries) -> Node:
+    """The root with as much of the gap at its end as lies beyond."""
+    if int(gap["next_offset"][0]) <= root.next_offset:
+        return root
+    rest = gap.copy()
+    rest["first_offset"] = root.next_offset
+    rest["first_timestamp"] = rest["last_timestamp"] = root.last_timestamp
+    return append_entries(root, rest)
+
+
+def is_root_of(node: Node, record: StreamRecord, key: RootKey) -> bool:
+    """Whether a node is what its key says it is."""
+    said = (node.stream_id, node.height, node.generation, node.epoch, node.version, node.uid)
+    return said == (record.stream_id, 0, *key)
+
+
+def named_directly(root: Node, kind: EntryKind) -> frozenset[Uid]:
+    """The uids of a root's own entries of one kind."""
+    entries = root.entries[root.entries["kind"] == kind]
+    return frozenset(uid_from_bytes(entry["uid"].tobytes()) for entry in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the tree ends, and what may go on from there."""
+
+    next_offset: int
+    epoch: int
+    timestamp: int
+
+    @classmethod
+    def of(cls, root: Node) -> "End":
+        epoch = int(root.entries["last_epoch"][-1]) if len(root.entries) else 0
+        return cls(root.next_offset, epoch, root.last_timestamp)
+
+    def extended_by(self, found: Collection[FragmentInfo]) -> FragmentInfo | None:
+        """The one of several fragments, all verified, that goes on from here; None if none does.
+
+        Two owners may have begun at the same place: the newer one knew what the older had not
+        kept. Of one owner the longer one leaves less to do again.
+        """
+        fitting = [
+            fragment
+            for fragment in found
+            if fragment.first_offset == self.next_offset
+            and fragment.epoch >= self.epoch
+            and fragment.first_timestamp >= self.timestamp
+        ]
+        if not fitting:
+            return None
+        return max(fitting, key=lambda fragment: (fragment.epoch, fragment.next_offset))
+
+    def after(self, fragment: FragmentInfo) -> "End":
+        return End(fragment.next_offset, fragment.epoch, fragment.last_timestamp)
+
+
+def record_before(
+    registry: StreamRecord, root: Node | None, version: int, generation: int
+) -> StreamRecord:
+    """The record of a stream in its new generation, before a root of it is put.
+
+    `registry` is what its registry object says; `version` the highest that the bucket shows.
+    The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
+    takes it from the home begins behind everything that the home can have acknowledged.
+    """
+    epoch = unknown_epoch(generation)
+    next_offset = 0 if root is None else root.next_offset
+    last_timestamp = 0 if root is None else max(0, root.last_timestamp)
+    return replace(
+        registry,
+        generation=generation,
+        version=version + VERSION_STEP,
+        epoch=epoch,
+        dirty=registry.home is not None,
+        reserved_next=reserved_from(next_offset),
+        epochs=(EpochStart(epoch, next_offset),),
+        published_next=next_offset,
+        last_timestamp=last_timestamp,
+    )
+
+
+def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> StreamRecord:
+    """The record that names the root which the rebuild has put."""
+    return replace(
+        before,
+        version=pointer.version,
+        root=pointer,
+        published_next=root.next_offset,
+        reserved_next=reserved_from(root.next_offset),
+        epochs=(EpochStart(before.epoch, root.next_offset),),
+        last_timestamp=max(before.last_timestamp, root.last_timestamp),
+        # What was condemned, and what is deleted already, is known to nobody any more: a lease on
+        # what lies below the floor would be a promise that may be broken by now.
+        condemned_next=root.first_offset,
+    )
+
+
+def record_without_root(before: StreamRecord, lost: RootKey | None) -> StreamRecord:
+    """The record of a stream whose manifest is missing: whoever touches it must hear so.
+
+    It names a root that cannot be loaded. An empty stream would be a lie, and deletes nothing
+    only as long as nobody believes it.
+    """
+    named = lost or RootKey(before.generation, before.epoch, before.version, Uid("0" * 32))
+    pointer = RootPointer(
+        named.uid, named.generation, named.epoch, min(named.version, before.version), 0, 0
+    )
+    # Nobody knows from where on offsets are free, so nobody may claim it but a home that does.
+    return replace(before, root=pointer, dirty=True, home=before.home or NOBODY)
+
+
+def reserved_from(next_offset: int) -> int:
+    return min(next_offset + RESERVED_COUNT, OFFSET_MAX + 1)

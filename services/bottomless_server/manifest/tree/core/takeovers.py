@@ -1,0 +1,94 @@
+"""Decide who loses a stream to a takeover, and what still belongs to it. Pure.
+
+The order is what makes it safe: the epoch exists, by one EXEC, before any root of it does. A
+root that was put for a takeover that did not happen could not be told from the newest one
+after a loss of coordination, since there only the keys of the roots are left to rank them.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from bottomless.errors import Code, Fenced
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import NodeId
+from bottomless.model.stream import (
+    NOBODY,
+    EpochStart,
+    StreamRecord,
+    epoch_at,
+    gap_due,
+    is_unknown_epoch,
+)
+from bottomless_server.manifest.tree.core.salvage import End
+from bottomless_server.tree.resolve import epoch_covers
+
+
+def is_done(record: StreamRecord, home: NodeId, epoch: int) -> bool:
+    """Whether nothing is left to do of a takeover from `home`, which had `epoch`."""
+    if gap_due(record) is not None or record.home == home:
+        return False
+    return record.epoch > epoch or home == NOBODY
+
+
+def fence(record: StreamRecord, home: NodeId, epoch: int, *, home_held: bool) -> StreamRecord:
+    """The record after its home has lost it; a gap is due then, unless all of it is published.
+
+    What the home reserved, it may have acknowledged: `reserved_next` stays, and says where the
+    gap ends. The version grows too, so that no root of the old epoch has one as high.
+
+    Raises:
+        Fenced: `home-live`: the home is alive, or the stream is another's by now.
+    """
+    if gap_due(record) is not None and record.epoch == epoch + 1:
+        # The attempt whose reply was lost did arrive.
+        return record
+    if home_held or (record.home, record.epoch) != (home, epoch):
+        raise home_live(record)
+    fenced = replace(record, epoch=epoch + 1, version=record.version + 1, owner_url=None)
+    return replace(fenced, home=NOBODY) if record.dirty else without_home(fenced)
+
+
+def without_home(record: StreamRecord) -> StreamRecord:
+    """Anybody may claim it now, from its end on."""
+    return replace(
+        record,
+        home=None,
+        owner_url=None,
+        dirty=False,
+        reserved_next=max(record.reserved_next, record.published_next),
+        epochs=(EpochStart(record.epoch, record.published_next),),
+    )
+
+
+def going_on(
+    record: StreamRecord, end: End, found: Collection[FragmentInfo]
+) -> FragmentInfo | None:
+    """The fragment that goes on from `end`, of several that are whole; None if none does.
+
+    The owner cannot be asked: its log is given up. What it uploaded was synced before, and
+    nothing is left that could say otherwise; only a later epoch can have written the same
+    offsets anew, and `epochs` says so. Where a rebuild forgot those, epochs may not go back.
+    """
+    fitting = [
+        fragment
+        for fragment in found
+        if epoch_covers(record, fragment)
+        and fragment.first_offset == end.next_offset
+        and fragment.first_timestamp >= end.timestamp
+        and (fragment.epoch >= end.epoch or _is_known(record, fragment))
+    ]
+    return max(fitting, key=lambda one: (one.epoch, one.next_offset), default=None)
+
+
+def _is_known(record: StreamRecord, fragment: FragmentInfo) -> bool:
+    epoch = epoch_at(record, fragment.first_offset)
+    return epoch is not None and not is_unknown_epoch(epoch)
+
+
+def home_live(record: StreamRecord) -> Fenced:
+    return Fenced(
+        "the home of the stream is alive, or is another one than was named",
+        code=Code.HOME_LIVE,
+        facts={"home": record.home, "epoch": record.epoch},
+        retry_after_seconds=5,
+    )

@@ -1,0 +1,285 @@
+"""One task owns one stream's manifest; everybody else sends it work and waits.
+
+Append, rebalance, adoption and giving up are serial by construction, not by a lock.
+Work waits in a bounded mailbox. If work meets a fault that is not the caller's, the
+committer is dropped and the next work opens a new one from what is stored: the same as
+after a crash, so that no half-known state is ever carried on.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from bottomless.errors import (
+    Code,
+    Fenced,
+    InvalidRequest,
+    Overloaded,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
+from bottomless.model.names import StreamId, Uid
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.fates import Fate
+from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.runtime.base.endless import endless
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[Committer], Awaitable[T]]
+
+MAILBOX_COUNT_MAX: Final = 256
+"""Requests of one stream that may wait; more are told to come again."""
+_TELL_RETRY_SECONDS: Final = (0.2, 1.0, 5.0)
+"""An owner that hears nothing keeps data longer than it must; the next publish says it again."""
+_KEEP: Final = (InvalidRequest, Fenced, Overloaded, Unavailable, WrongOffset)
+"""Errors after which the committer's state is as sound as before."""
+
+
+class Mutator:
+    """The task of one stream. `ask` is all that others use."""
+
+    def __init__(self, context: Context, stream_id: StreamId) -> None:
+        self.stream_id = stream_id
+        self._context = context
+        self._mailbox: asyncio.Queue[tuple[Work[Any], asyncio.Future[Any]]] = asyncio.Queue(
+            MAILBOX_COUNT_MAX
+        )
+        self._committer: Committer | None = None
+        self._changed = asyncio.Event()
+        self._news = asyncio.Event()
+        self._busy = self._closed = False
+        self._tasks = (
+            asyncio.create_task(
+                endless("manifest-stream", self._do_next), name=f"manifest {stream_id}"
+            ),
+            asyncio.create_task(
+                endless("manifest-published", self._tell_owner), name=f"published {stream_id}"
+            ),
+        )
+
+    @property
+    def idle(self) -> bool:
+        committer = self._committer
+        resting = committer is None or committer.idle
+        return resting and not self._busy and self._mailbox.empty()
+
+    @property
+    def record(self) -> StreamRecord | None:
+        """The last record that this process knows, if it knows one."""
+        return None if self._committer is None else self._committer.record
+
+    async def ask(self, work: Work[T]) -> T:
+        """Run `work` in the stream's task and return what it returns.
+
+        Raises:
+            Overloaded: too much waits already.
+            Unavailable: `draining`: it was put aside meanwhile; the same again finds another.
+            StoreError: whatever `work` raises.
+        """
+        if self._closed:
+            raise _draining()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            self._mailbox.put_nowait((work, answer))
+        except asyncio.QueueFull:
+            raise Overloaded(
+                "too many requests of this stream wait", retry_after_seconds=1
+            ) from None
+        return await answer
+
+    @property
+    def next_change(self) -> asyncio.Event:
+        """Set at the next change: of the version, or of what became of a fragment.
+
+        Take it before looking, or a change in between is missed.
+        """
+        return self._changed
+
+    def fates(self, uids: Sequence[Uid]) -> dict[Uid, Fate]:
+        """What became of fragments, as far as it is known."""
+        committer = self._committer
+        return {uid: None if committer is None else committer.fate(uid) for uid in uids}
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while not self._mailbox.empty():
+            _, answer = self._mailbox.get_nowait()
+            if not answer.done():
+                answer.set_exception(_draining())
+
+    async def _do_next(self) -> float:
+        work, answer = await self._next()
+        self._busy = True
+        try:
+            await self._do(work, answer)
+        finally:
+            self._busy = False
+            if answer is not None and not answer.done():
+                answer.set_exception(_draining())
+        return 0
+
+    async def _next(self) -> tuple[Work[Any], asyncio.Future[Any] | None]:
+        """The next work from the mailbox, or the committer's own when its time has come."""
+        seconds = self._seconds_to_wake()
+        try:
+            # A due publish goes before waiting work, or a busy mailbox would starve it.
+            if seconds is not None and seconds <= 0:
+                return _wake, None
+            async with asyncio.timeout(seconds):
+                return await self._mailbox.get()
+        except TimeoutError:
+            return _wake, None
+
+    def _seconds_to_wake(self) -> float | None:
+        wake_at = None if self._committer is None else self._committer.wake_at
+        return None if wake_at is None else (wake_at - self._context.elapsed()) / 1000
+
+    async def _do(self, work: Work[Any], answer: asyncio.Future[Any] | None) -> None:
+        before = self._state()
+        published_next = 0 if self.record is None else self.record.published_next
+        try:
+            if self._committer is None:
+                self._committer = await Committer.open(self._context, self.stream_id)
+            await self._go_on_with_a_takeover(self._committer)
+            result = await work(self._committer)
+        except Exception as error:  # noqa: BLE001  every error is the caller's to hear
+            self._failed(error, answer)
+        else:
+            if answer is not None and not answer.done():
+                answer.set_result(result)
+        self._announce(before, published_next)
+
+    async def _go_on_with_a_takeover(self, committer: Committer) -> None:
+        try:
+            await free(self._context, committer)
+        except Unavailable as error:
+            # Whatever is asked of the stream now need not wait for it, and its operation goes on.
+            log.warning("a takeover is not finished", stream_id=self.stream_id, error=str(error))
+
+    def _failed(self, error: Exception, answer: asyncio.Future[Any] | None) -> None:
+        if not isinstance(error, _KEEP):
+            self._committer = None
+        if answer is None or not isinstance(error, StoreError):
+            level = log.warning if isinstance(error, StoreError) else log.error
+            known = isinstance(error, StoreError)
+            level(
+                "work on a manifest failed",
+                stream_id=self.stream_id,
+                error=str(error),
+                exc_info=None if known else error,
+            )
+        if answer is not None and not answer.done():
+            answer.set_exception(error)
+
+    def _announce(self, before: tuple[int, int], published_next: int) -> None:
+        if self._state() != before:
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+        if self.record is not None and self.record.published_next > published_next:
+            self._news.set()
+
+    def _state(self) -> tuple[int, int]:
+        committer = self._committer
+        return (-1, -1) if committer is None else (committer.record.version, committer.fates.count)
+
+    def tell_again(self) -> None:
+        """Send the owner what is published once more."""
+        self._news.set()
+
+    async def _tell_owner(self) -> float:
+        await self._news.wait()
+        self._news.clear()
+        for seconds in (*_TELL_RETRY_SECONDS, None):
+            # Read anew each time: the owner needs only the newest, and may be another.
+            record = self.record
+            if record is None or record.owner_url is None or record.published_next == 0:
+                break
+            if await self._context.owners.published(
+                record.owner_url, record.stream_id, record.published_next, record.version
+            ):
+                break
+            if seconds is None:
+                log.warning("the owner does not hear what is published", stream_id=self.stream_id)
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            self._news.clear()
+        return 0
+
+
+class Mutators:
+    """The mutators of this process, a bounded number; the longest unused idle one goes first."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._mutators: OrderedDict[StreamId, Mutator] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def at(self, stream_id: StreamId) -> Mutator:
+        """The mutator of a stream; whether there is such a stream shows when it works.
+
+        Raises:
+            Overloaded: too many streams have work under way.
+            Unavailable: `draining`.
+        """
+        if self._closed:
+            raise _draining()
+        mutator = self._mutators.get(stream_id)
+        if mutator is None:
+            self._make_room()
+            mutator = self._mutators[stream_id] = Mutator(self._context, stream_id)
+        self._mutators.move_to_end(stream_id)
+        return mutator
+
+    def _make_room(self) -> None:
+        if len(self._mutators) < self._context.settings.manifest_stream_count_max:
+            return
+        for stream_id, mutator in self._mutators.items():
+            if mutator.idle:
+                del self._mutators[stream_id]
+                task = asyncio.create_task(mutator.aclose())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+                return
+        raise Overloaded("too many streams are changed at once", retry_after_seconds=1)
+
+    async def flush(self) -> None:
+        """Publish all that can be published now."""
+        waiting = [m.ask(_flush) for m in self._mutators.values() if not m.idle]
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        await self.forget()
+
+    async def forget(self) -> None:
+        """End all that is under way, and know nothing of any stream."""
+        mutators = list(self._mutators.values())
+        self._mutators.clear()
+        await asyncio.gather(*(mutator.aclose() for mutator in mutators), *self._closing)
+
+
+async def _wake(committer: Committer) -> None:
+    await committer.wake()
+
+
+async def _flush(committer: Committer) -> None:
+    await committer.flush()
+
+
+def _draining() -> Unavailable:
+    return Unavailable("the service is stopping", code=Code.DRAINING)

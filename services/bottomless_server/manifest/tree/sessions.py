@@ -1,0 +1,187 @@
+"""Uploader sessions: who may put fragments, under which uids, and what an old session left.
+
+An intent is written before its object can exist, so that every object that may exist is
+in the manifest, the intents, the quarantine or the delete queue. After a crash at any step:
+
+- a takeover's gap was due: it is published first, by `freeing.py`, whatever became of who began.
+- intents written, answer lost: nothing lies under them; the next session gives them up.
+- `begin` after its first EXEC: the new session is live, the old one refused; old intents are
+  still there, and the same `begin` again, or the next session, resolves them.
+- adopted, or given up, by EXEC: a uid is in the manifest or in quarantine, never in both;
+  a uid that left the intents can never be registered.
+
+Nothing is deleted here. A given-up key goes into the delete queue in the EXEC that gives it
+up, due when no put of it can be under way any more.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Fenced, Overloaded, Unavailable
+from bottomless.formats.keys import fragment_key
+from bottomless.model.names import Uid
+from bottomless.model.stream import Intent, StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.manifest.tree.resolver import look_under
+from bottomless_server.stores.streams import delete_later
+from bottomless_server.tree.resolve import Found, resolve_intents
+
+log = structlog.get_logger(__name__)
+
+INTENT_COUNT_MAX: Final = 256
+"""Uploads of one stream under way; also bounds the record, which every change rewrites."""
+QUARANTINE_COUNT_MAX: Final = 4_096
+"""Beyond this no new intents are given, until the deleter has caught up."""
+_GIVE_UP_ATTEMPT_COUNT: Final = 8
+_OWNER_SECONDS: Final = 5.0
+
+
+async def begin(context: Context, committer: Committer, session: str) -> StreamRecord:
+    """Make `session` the live one and resolve what others left; repeating it is harmless.
+
+    Raises:
+        NotFound, Unavailable: not now; the same again is right.
+    """
+
+    def enter(record: StreamRecord) -> StreamRecord:
+        return replace(record, uploader=session)
+
+    await committer.refresh()
+    # Before anything is given up: a takeover adopts what the lost home has uploaded.
+    await free(context, committer)
+    if committer.record.uploader != session:
+        await committer.change(enter)
+    # What the old session registered is durable and checked already: it goes the usual way.
+    await committer.flush()
+    left = _left_by_others(committer.record, session)
+    if left:
+        await _resolve(context, committer, left)
+    return committer.record
+
+
+def _left_by_others(record: StreamRecord, session: str) -> list[Intent]:
+    return [intent for intent in record.intents if intent.session != session]
+
+
+async def _resolve(context: Context, committer: Committer, left: Sequence[Intent]) -> None:
+    record = committer.record
+    found = [await look_under(context, record, intent) for intent in left]
+    committed_next = None
+    if record.owner_url is not None and any(one.fragment is not None for one in found):
+        committed_next = await context.owners.committed_next(
+            record.owner_url, record.stream_id, _OWNER_SECONDS
+        )
+    await _adopt(committer, found, committed_next)
+    await give_up(context, committer, {intent.uid for intent in left})
+
+
+async def _adopt(committer: Committer, found: Sequence[Found], committed_next: int | None) -> None:
+    resolution = resolve_intents(committer.record, found, committed_next)
+    if not resolution.adopted:
+        return
+    refused = await committer.register(None, resolution.adopted)
+    await committer.flush()
+    uids = {fragment.uid for fragment in resolution.adopted} - set(refused)
+    if any(committer.fate(uid) is False for uid in uids):
+        raise Unavailable("fragments of the last session are not published yet")
+    log.info("adopted fragments", stream_id=committer.record.stream_id, count=len(uids))
+
+
+async def intend(
+    context: Context, committer: Committer, session: str, first_offsets: Sequence[int]
+) -> tuple[Uid, ...]:
+    """Write down that objects may be put from now on, and under which uids.
+
+    Raises:
+        Fenced: another session is live.
+        Overloaded: too many are under way.
+        NotFound, Unavailable
+    """
+    intents = tuple(Intent(context.new_uid(), first, session) for first in first_offsets)
+
+    def add(record: StreamRecord) -> StreamRecord:
+        check_session(record, session)
+        if len(record.intents) + len(intents) > INTENT_COUNT_MAX:
+            raise Overloaded("too many uploads of this stream are under way")
+        if len(record.quarantine) > QUARANTINE_COUNT_MAX:
+            raise Overloaded("too many uploads of this stream were given up")
+        return replace(record, intents=(*record.intents, *intents))
+
+    await committer.change(add)
+    return tuple(intent.uid for intent in intents)
+
+
+async def abandon(
+    context: Context, committer: Committer, session: str, uids: Collection[Uid]
+) -> None:
+    """Give up intents of the live session; those that are applied or gone stay as they are.
+
+    Raises:
+        Fenced: another session is live.
+        NotFound, Unavailable
+    """
+    await committer.refresh()
+    check_session(committer.record, session)
+    await give_up(context, committer, uids)
+
+
+async def give_up(context: Context, committer: Committer, uids: Collection[Uid]) -> None:
+    """Move uids from the intents to quarantine, and their keys into the delete queue."""
+    for _ in range(_GIVE_UP_ATTEMPT_COUNT):
+        given_up = tuple(intent for intent in committer.record.intents if intent.uid in uids)
+        if not given_up:
+            return
+        if await _move(context, committer, given_up):
+            return
+        await committer.refresh()
+    raise Unavailable("others keep changing the intents of this stream")
+
+
+async def _move(context: Context, committer: Committer, given_up: tuple[Intent, ...]) -> bool:
+    record = committer.record
+    due_at = context.time.latest() + context.settings.manifest_upload_deadline_ms
+    queued = [
+        delete_later(
+            fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant), due_at
+        )
+        for intent in given_up
+    ]
+
+    def move(record: StreamRecord) -> StreamRecord:
+        # The queue is fixed before the record is seen: a key may only be queued if its
+        # uid is still an intent at that moment, or a published fragment would be deleted.
+        if not set(given_up) <= set(record.intents):
+            raise _Changed
+        return replace(
+            record,
+            intents=tuple(intent for intent in record.intents if intent not in given_up),
+            quarantine=(*record.quarantine, *given_up),
+        )
+
+    try:
+        await committer.change(move, queued)
+    except _Changed:
+        return False
+    log.info("gave up intents", stream_id=record.stream_id, count=len(given_up))
+    return True
+
+
+def check_session(record: StreamRecord, session: str) -> None:
+    """Refuse whoever is not the live session.
+
+    Raises:
+        Fenced
+    """
+    if record.uploader != session:
+        raise Fenced(
+            "a newer uploader session has begun", facts={"published_next": record.published_next}
+        )
+
+
+class _Changed(Exception):
+    """An intent is not there any more."""

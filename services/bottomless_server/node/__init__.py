@@ -1,0 +1,1 @@
+"""What every service needs that owns data on a disk: its lease, its claims, its directory, its room."""

@@ -1,0 +1,1 @@
+"""Decisions of a node about ownership, clocks and room: pure."""

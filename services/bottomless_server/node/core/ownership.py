@@ -1,0 +1,188 @@
+"""Decide who may own a stream, and what the record says afterwards.
+
+The record in coordination names the home: the data directory that holds the tail. While
+it is dirty, the home may hold records that object storage does not, and nobody else may
+claim it, however long the home is silent. All functions are asked again after a conflict,
+so they have no effects of their own.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bottomless.errors import Code, Fenced, Outcome, Unavailable
+from bottomless.model.names import NodeId
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless_server.stores.streams import stream_not_found
+
+RESERVE_COUNT: Final = 1_000_000
+"""Offsets reserved at once. Lost with a lost disk, of 2^53; each block costs one EXEC."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalView:
+    """What this node's disk says of a stream."""
+
+    next_offset: int
+    empty: bool
+    """No record lies here, and no record ever did as far as the disk knows."""
+    epoch: int = 0
+    version: int = 0
+    published_next: int = 0
+    """The highest that this disk has seen of each in coordination."""
+
+    @property
+    def published(self) -> bool:
+        """Whether object storage holds every record that lies here, as far as the disk knows."""
+        return self.next_offset <= self.published_next
+
+
+def claim(
+    record: StreamRecord, mine: NodeId, owner_url: str, local: LocalView, *, home_held: bool
+) -> StreamRecord:
+    """The record after this node claimed the stream; its last epoch is the new one.
+
+    The home claims at any time: its directory has a lock, so its own old lease cannot be
+    somebody else. Others claim only a clean stream whose home's lease is gone.
+
+    Raises:
+        NotFound: the stream is being deleted.
+        Unavailable: `not-owner`, `coordination-regressed`, `storage-failed`; nothing changes.
+    """
+    if record.state is not StreamState.ACTIVE:
+        raise stream_not_found()
+    if record.home is not None and record.home != mine and (record.dirty or home_held):
+        # A home with this node's own address is a disk that was here before, and is gone.
+        if home_held and record.owner_url not in (None, owner_url):
+            assert record.owner_url is not None
+            raise OwnedElsewhere(record.owner_url)
+        raise not_owner()
+    first_offset = start_of(record, mine, local)
+    epoch = record.epoch + 1
+    return replace(
+        record,
+        epoch=epoch,
+        home=mine,
+        owner_url=owner_url,
+        epochs=(*_live(record), EpochStart(epoch, first_offset)),
+    )
+
+
+def is_noted(claimed: StreamRecord, home_before: NodeId | None, local: LocalView) -> bool:
+    """Whether the bucket says already that a stream is here which this node has just claimed.
+
+    The epoch before was this node's own, and something was written under it.
+    """
+    return home_before == claimed.home and local.epoch == claimed.epoch - 1
+
+
+def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
+    """The next offset under this node's ownership: its log's, or the published one.
+
+    Raises:
+        Unavailable: coordination, or this disk, shows less than it once did.
+    """
+    seen = (local.epoch, local.version, local.published_next)
+    shown = (record.epoch, record.version, record.published_next)
+    if any(a < b for a, b in zip(shown, seen, strict=True)):
+        raise _regressed("coordination shows less than this node has seen")
+    if record.home != mine:
+        # Clean, so all there is of it is published; what lies here is an older time's.
+        return record.published_next
+    if record.dirty and local.next_offset < record.published_next:
+        raise _lost()
+    if not record.dirty and local.next_offset > record.published_next:
+        raise _regressed("coordination does not know of records that this node holds")
+    if local.next_offset > record.reserved_next and local.next_offset > record.published_next:
+        raise _regressed("this node holds offsets that were not reserved")
+    if local.next_offset < record.published_next:
+        if not local.empty:
+            raise _lost()
+        # Nothing was ever written here: the directory is new, and the stream is clean.
+        return record.published_next
+    return local.next_offset
+
+
+def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
+    """Whether the log that lies here is not the stream's any more, and can be set aside.
+
+    Asked before a claim: afterwards the record says that the log is here. Another home that
+    is dirty holds the tail in this one's place, under a later epoch.
+    """
+    if record.home == mine or record.state is not StreamState.ACTIVE:
+        return False
+    if record.dirty and (record.home is None or record.epoch == local.epoch):
+        return False
+    return record.epoch >= local.epoch and record.version >= local.version
+
+
+def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
+    """The record after the owner of `epoch` may acknowledge up to `next_offset`, and more.
+
+    Raises:
+        Fenced: somebody claimed the stream since, or it is being deleted.
+    """
+    _check_owner(record, epoch)
+    reserved = record.reserved_next
+    if next_offset + RESERVE_COUNT // 2 > reserved:
+        reserved = max(reserved, next_offset + RESERVE_COUNT)
+    return replace(record, dirty=True, reserved_next=reserved, epochs=_live(record))
+
+
+def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
+    """The record after a stop at which object storage holds everything.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Unavailable: not everything is published, so the stream stays dirty.
+    """
+    _check_owner(record, epoch)
+    if record.published_next != next_offset:
+        raise not_owner()
+    return replace(record, dirty=False)
+
+
+class OwnedElsewhere(Unavailable):
+    """`not-owner`, outcome none: another node that is alive owns the stream."""
+
+    def __init__(self, owner_url: str) -> None:
+        super().__init__("another node owns the stream", code=Code.NOT_OWNER, retry_after_seconds=1)
+        self.owner_url = owner_url
+        """Its internal address."""
+
+
+def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
+    return Unavailable(
+        "this node does not own the stream now",
+        code=Code.NOT_OWNER,
+        outcome=outcome,
+        retry_after_seconds=1,
+    )
+
+
+def coordination_lost() -> Unavailable:
+    return _regressed("the coordination store was lost, or went back")
+
+
+def _check_owner(record: StreamRecord, epoch: int) -> None:
+    if record.epoch != epoch or record.state is not StreamState.ACTIVE:
+        raise Fenced(
+            "the stream is owned by a newer epoch", facts={"mine": epoch, "newest": record.epoch}
+        )
+
+
+def _live(record: StreamRecord) -> tuple[EpochStart, ...]:
+    """Epochs that may still cover unpublished records: the one at published_next, and later."""
+    ended = sum(start.first_offset <= record.published_next for start in record.epochs)
+    return record.epochs[max(ended - 1, 0) :]
+
+
+def _regressed(message: str) -> Unavailable:
+    return Unavailable(message, code=Code.COORDINATION_REGRESSED, retryable=False)
+
+
+def _lost() -> Unavailable:
+    return Unavailable(
+        "this node's log ends below what is published: its disk lost data",
+        code=Code.STORAGE_FAILED,
+        retryable=False,
+    )

@@ -1,0 +1,64 @@
+"""Which data directory this is, and that one process alone uses it."""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+import orjson
+
+from bottomless.errors import InvalidRequest
+from bottomless.formats.checks import corrupt
+from bottomless.model.names import NodeId, parse_uid
+from bottomless_server.node.file_calls import FileCalls, read_file, replace_file
+from bottomless_server.runtime.base.cannot_start import CannotStart
+
+_NODE_SIZE_MAX = 4096
+
+
+class DirectoryLock:
+    """An flock on DIR/lock: it ends with the process, however that ends.
+
+    Raises:
+        CannotStart: another process uses the directory.
+    """
+
+    def __init__(self, data_dir: Path) -> None:
+        self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise CannotStart(
+                f"another ingest process uses the data directory: {data_dir}"
+            ) from error
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def load_node_id(files: FileCalls, data_dir: Path, fresh: str) -> NodeId:
+    """The id of this data directory, made of `fresh` once; under the directory's lock.
+
+    After a crash there is no node.json, or a whole one: no stream was claimed under an id
+    that is not durable.
+
+    Raises:
+        Corrupt: node.json is not what was written.
+    """
+    path = data_dir / "node.json"
+    if path.name in files.names(data_dir):
+        try:
+            return NodeId(
+                parse_uid(orjson.loads(read_file(files, path, _NODE_SIZE_MAX))["node_id"])
+            )
+        except (orjson.JSONDecodeError, KeyError, TypeError, InvalidRequest) as error:
+            raise corrupt("node.json", "it does not name the node") from error
+    replace_file(files, path, orjson.dumps({"node_id": parse_uid(fresh)}))
+    return NodeId(fresh)

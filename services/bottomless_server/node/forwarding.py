@@ -1,0 +1,289 @@
+"""Pass a request on to the node that owns its stream: one hop, and what comes back as it is.
+
+Any node takes requests for any stream, so whoever balances between nodes need not know who
+owns what. The request goes to the owner's internal listener with the path, query, headers and
+bytes that it came with; beside them stands who asked, since the credential was looked at here
+and stays here. A request that was passed on is never passed on again: two nodes that each
+believe in the other answer 503 `not-owner`, and not for ever.
+
+Nothing is repeated. Where no connection came about nothing was sent, so the outcome is none;
+where the connection ended without an answer a write may have happened, and that is said.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import aiohttp
+import orjson
+import structlog
+from starlette.types import Receive, Scope, Send
+
+from bottomless.errors import Code, Outcome, Unavailable
+from bottomless.model.limits import MIB
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.runtime.base.principal import Principal, note_principal, principal_of
+from bottomless_server.runtime.http.app import ClientGone
+from bottomless_server.runtime.http.problems import STATUS
+from bottomless_server.runtime.http.tracing import passed_on
+from bottomless_server.runtime.peers.internal_headers import headers_to
+
+log = structlog.get_logger(__name__)
+
+TENANT: Final = b"bottomless-forwarded-tenant"
+"""Its presence on the internal listener says that a request was passed on."""
+ACTOR: Final = b"bottomless-forwarded-actor"
+"""Absent where nobody was asked who they are."""
+
+_ANSWER_SIZE_MAX: Final = 16 * MIB
+"""The largest answer of an owner is a page of a thousand producers."""
+_CONNECTION_COUNT_MAX: Final = 256
+"""Requests on their way to one owner; more wait for a connection, for seconds."""
+_CONNECT_SECONDS: Final = 5.0
+_IDLE_SECONDS: Final = 15
+"""Shorter than listeners keep an idle connection, so that no request meets its closing."""
+_UNAUTHENTICATED: Final = STATUS[Code.UNAUTHENTICATED]
+_READS: Final = ("GET", "HEAD")
+_HOP: Final = frozenset(
+    {
+        b"authorization",
+        b"connection",
+        b"cookie",
+        b"expect",
+        b"host",
+        b"keep-alive",
+        # Whether that page may was decided where it asked.
+        b"origin",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"referer",
+        b"request-id",
+        b"te",
+        b"traceparent",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        TENANT,
+        ACTOR,
+    }
+)
+"""Headers of a request that end here, or are set anew."""
+_ANSWER_HOP: Final = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "request-id",
+        "server",
+        "traceparent",
+        "transfer-encoding",
+        "x-content-type-options",
+    }
+)
+"""Headers of an answer that the shell around every application says itself."""
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    @property
+    def disowned(self) -> bool:
+        """Whether the owner says that it is none, or will soon not be."""
+        if self.status != 503:
+            return False
+        try:
+            code = orjson.loads(self.body).get("code")
+        except (orjson.JSONDecodeError, AttributeError):
+            return False
+        return code in (Code.NOT_OWNER, Code.DRAINING)
+
+
+def is_forwarded(scope: Scope) -> bool:
+    return any(name == TENANT for name, _ in scope["headers"])
+
+
+def take_forwarded(scope: Scope) -> None:
+    """Let a request that another node passed on be that of whoever asked there.
+
+    Only for the internal listener, whose callers are believed. What the credential allows was
+    decided where it was shown, so nothing more is allowed here.
+    """
+    found = dict(scope["headers"])
+    actor = found.get(ACTOR)
+    note_principal(
+        scope,
+        Principal(
+            tenant=_text(found[TENANT]),
+            actor="local" if actor is None else _text(actor),
+            scopes=(),
+            authenticated=actor is not None,
+        ),
+    )
+
+
+class Forwarding:
+    """Connections to the other nodes, by their internal address."""
+
+    def __init__(self, answer_seconds: float, secret: str | None = None) -> None:
+        """`answer_seconds`: how long an owner may be silent once it has the request; `secret` is
+        shown to owners over TCP."""
+        self._secret = secret
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, connect=_CONNECT_SECONDS, sock_read=answer_seconds
+        )
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._closed = False
+
+    async def ask(self, owner_url: str, scope: Scope, receive: Receive) -> Answer:
+        """Send a request on, its body as it comes, and read the answer whole.
+
+        Raises:
+            ClientGone: before the whole body was here; the owner stored nothing.
+            Unavailable: `not-owner`, outcome none: the owner cannot be reached;
+                `peer-unavailable`, outcome unknown: it has the request and does not answer.
+        """
+        scheme, _, rest = owner_url.partition("://")
+        base = "http://ingest" if scheme == "unix" else f"http://{rest.rstrip('/')}"
+        target = base + scope["raw_path"].decode("ascii")
+        if scope["query_string"]:
+            target += "?" + scope["query_string"].decode("ascii")
+        body = _Body(receive)
+        try:
+            async with self._session(owner_url).request(
+                scope["method"],
+                target,
+                headers=_headers(scope),
+                data=body.parts() if _has_body(scope) else None,
+                allow_redirects=False,
+                timeout=self._timeout,
+            ) as answer:
+                if answer.status == _UNAUTHENTICATED:
+                    # Of the client's credential the owner knows nothing: it is about ours.
+                    log.error("the internal secret is not taken", service="ingest", url=owner_url)
+                    raise _not_taken()
+                return Answer(answer.status, _kept(answer), await _read(answer))
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise not_owner() from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if body.client_gone:
+                raise ClientGone from error
+            raise _unanswered(scope) from error
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for session in self._sessions.values():
+            await session.close()
+
+    def _session(self, owner_url: str) -> aiohttp.ClientSession:
+        if self._closed:
+            raise not_owner()
+        session = self._sessions.get(owner_url)
+        if session is None:
+            scheme, _, rest = owner_url.partition("://")
+            connector: aiohttp.BaseConnector = (
+                aiohttp.UnixConnector(
+                    rest, limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                )
+                if scheme == "unix"
+                else aiohttp.TCPConnector(
+                    limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                )
+            )
+            session = self._sessions[owner_url] = aiohttp.ClientSession(
+                connector=connector,
+                headers=headers_to(owner_url, self._secret),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
+            )
+        return session
+
+
+async def send_forwarded(send: Send, answer: Answer) -> None:
+    headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+    if answer.status == 204:
+        headers.pop()
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _not_taken() -> Unavailable:
+    return Unavailable(
+        "the ingest service does not take the internal secret of this one",
+        code=Code.PEER_UNAVAILABLE,
+    )
+
+
+class _Body:
+    """A request's body, as it is being sent on."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.client_gone = False
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.client_gone = True
+                raise ClientGone
+            part = message.get("body", b"")
+            if part:
+                yield part
+            if not message.get("more_body", False):
+                return
+
+
+def _headers(scope: Scope) -> list[tuple[str, str]]:
+    principal = principal_of(scope)
+    sent = [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in scope["headers"]
+        if name not in _HOP
+    ]
+    sent += passed_on().items()
+    sent.append((TENANT.decode(), quote(principal.tenant)))
+    if principal.authenticated:
+        sent.append((ACTOR.decode(), quote(principal.actor)))
+    return sent
+
+
+def _has_body(scope: Scope) -> bool:
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
+        for name, value in scope["headers"]
+    )
+
+
+def _kept(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.lower(), value)
+        for name, value in answer.raw_headers
+        if name.decode("latin-1").lower() not in _ANSWER_HOP
+    ]
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    parts, size = [], 0
+    async for part in answer.content.iter_any():
+        size += len(part)
+        if size > _ANSWER_SIZE_MAX:
+            raise aiohttp.ClientPayloadError("the answer is too large")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _unanswered(scope: Scope) -> Unavailable:
+    return Unavailable(
+        "the owner of the stream does not answer",
+        code=Code.PEER_UNAVAILABLE,
+        outcome=Outcome.NONE if scope["method"] in _READS else Outcome.UNKNOWN,
+        retry_after_seconds=1,
+    )
+
+
+def _text(value: bytes) -> str:
+    return unquote(value.decode("latin-1"))

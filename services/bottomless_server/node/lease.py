@@ -1,0 +1,201 @@
+"""The lease of this node.
+
+The node holds one lease for all its streams and renews it often. It believes in it only until
+lease minus margin after the *start* of the last successful renewal, by its own monotonic clock,
+while coordination keeps it for lease plus margin: so an owner that was cut off, or paused, has
+stopped before anybody else may begin.
+
+Whether the lease lapsed is told by evidence and not by the clock alone (`core/belief.py`): it was
+taken anew, its answer came too late, or an answer before it never came. A node that slept renews
+before it acts.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import structlog
+
+from bottomless.errors import Outcome, StoreError
+from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
+from bottomless_server.node.core import ownership
+from bottomless_server.node.core.belief import Belief, Moment, is_lapse
+from bottomless_server.node.pulse import wait_for
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.generation import held_generation
+from bottomless_server.stores.ingest_nodes import IngestNode, announce, withdraw
+from bottomless_server.stores.streams import node_key
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where time comes from. `monotonic` and `boot` are in seconds, `wall` in ms since 1970."""
+
+    wall: Callable[[], int]
+    monotonic: Callable[[], float]
+    boot: Callable[[], float]
+    """As `monotonic`, and goes on while the machine is suspended."""
+
+    def elapsed(self) -> int:
+        """Monotonic time in ms."""
+        return int(self.monotonic() * 1000)
+
+    def beginning(self) -> Moment:
+        """Now, for a belief that begins."""
+        return Moment(monotonic=self.monotonic(), boot=self.boot())
+
+    def now(self) -> Moment:
+        """Now, for a belief that is looked at."""
+        boot = self.boot()
+        return Moment(monotonic=self.monotonic(), boot=boot)
+
+
+class LeaseBounds(NamedTuple):
+    lease_ms: int
+    margin_ms: int
+    renew_ms: int
+
+
+class NodeLease:
+    """Whether this node may act as the owner of anything."""
+
+    def __init__(
+        self, coordination: Coordination, node: IngestNode, clocks: Clocks, bounds: LeaseBounds
+    ) -> None:
+        self._coordination = coordination
+        self._node = node
+        self._redis_key = node_key(node.node_id)
+        # The node's id and not the process's: the directory is locked, so whoever else
+        # holds this lease is this node, before it was killed.
+        self._value = node.node_id.encode("ascii")
+        self._clocks = clocks
+        self._bounds = bounds
+        self._belief: Belief | None = None
+        self._unheard = False
+        """A renewal had no answer since the last one that had."""
+        self._slept = asyncio.Event()
+        """This node slept, and has not renewed since."""
+        self._renewing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._announced_term: int | None = None
+        self.term = 0
+        """Grows with every lapse, and with every rebuild of coordination."""
+        self.generation: int | None = None
+        """The last that coordination showed; None before there was one."""
+        self.regressed = False
+        """Whether coordination shows less than that: nothing it says is to be believed."""
+
+    def is_live(self) -> bool:
+        belief, now = self._belief, self._clocks.now()
+        if belief is not None and belief.slept(now):
+            log.warning("this node slept; its lease is renewed before it acts")
+            self._belief = None
+            self._slept.set()
+        return self._belief is not None and self._belief.holds(now)
+
+    async def settle(self) -> None:
+        """Where this node slept, renew before going on; else return at once."""
+        self.is_live()
+        if self._slept.is_set():
+            async with self._renewing:
+                # Others may have waited for the same renewal.
+                if self._slept.is_set():
+                    await self._renew()
+
+    def require(self, outcome: Outcome = Outcome.NONE) -> None:
+        """Raises:
+        Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
+        """
+        if self.regressed and outcome is Outcome.NONE:
+            raise ownership.coordination_lost()
+        if not self.is_live():
+            raise ownership.not_owner(outcome=outcome)
+
+    async def start(self) -> None:
+        """Take the lease, if coordination answers, and go on renewing it."""
+        await self.renew()
+        renew_seconds = self._bounds.renew_ms / 1000
+        keeping = endless("node-lease", self._keep, pause_seconds_max=renew_seconds)
+        self._task = asyncio.create_task(keeping, name="node-lease")
+
+    async def stop(self) -> None:
+        """Give the lease up: nothing may be served any more."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        self._belief = None
+        with suppress(StoreError):
+            await withdraw(self._coordination, self._node.node_id)
+        with suppress(StoreError):
+            await self._coordination.release(self._redis_key, self._value)
+
+    async def _keep(self) -> float:
+        await wait_for(self._slept, self._bounds.renew_ms / 1000)
+        await self.renew()
+        return 0
+
+    async def renew(self) -> None:
+        """Renew the lease now; what goes wrong is logged, and shows when it runs out."""
+        async with self._renewing:
+            await self._renew()
+
+    async def _renew(self) -> None:
+        try:
+            await self._ask()
+        finally:
+            # Also where nobody answered: the next renewal comes in its time, and until then
+            # nothing is believed. Whoever sleeps meanwhile is seen by the belief that it brings.
+            self._slept.clear()
+
+    async def _ask(self) -> None:
+        begun = self._clocks.beginning()
+        ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
+        try:
+            async with asyncio.timeout(self._bounds.lease_ms / 1000):
+                shown = await held_generation(self._coordination)
+                if self._is_regressed(shown):
+                    return
+                hold = await self._coordination.hold(self._redis_key, self._value, ttl_ms)
+        except (StoreError, TimeoutError) as error:
+            self._unheard |= isinstance(error, (CoordinationUnknown, TimeoutError))
+            log.warning("the lease was not renewed", error=str(error))
+            return
+        if hold is Hold.REFUSED:
+            log.error("the lease of this node is held with another value")
+            return
+        self._take(begun, hold, shown)
+        if self._announced_term != self.term:
+            await self._announce()
+
+    def _take(self, begun: Moment, hold: Hold, shown: int | None) -> None:
+        """Believe from `begun` on; after a lapse every claim has to be confirmed."""
+        taken, unheard = hold is Hold.TAKEN, self._unheard
+        lapsed = is_lapse(self._belief, self._clocks.now(), taken=taken, unheard=unheard)
+        if lapsed or shown != self.generation:
+            self.term += 1
+        self.generation, self._unheard = shown, False
+        self._belief = Belief(begun, (self._bounds.lease_ms - self._bounds.margin_ms) / 1000)
+
+    async def _announce(self) -> None:
+        """Say where this node is: once in a term, since a lapse may mean that all was lost."""
+        term = self.term
+        try:
+            await announce(self._coordination, self._node)
+        except StoreError as error:
+            log.warning("this node is not announced; tried again", error=str(error))
+            return
+        self._announced_term = term
+
+    def _is_regressed(self, shown: int | None) -> bool:
+        """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
+        self.regressed = self.generation is not None and (shown is None or shown < self.generation)
+        if self.regressed:
+            log.critical("coordination was lost or went back; nothing is accepted")
+            # Whatever was claimed is confirmed before it is used again.
+            self._belief = None
+        return self.regressed

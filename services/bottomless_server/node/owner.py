@@ -1,0 +1,282 @@
+"""The claims of this node on streams, under the lease of `lease.py`.
+
+A lapse of the lease makes every claim doubtful: clean streams may have moved meanwhile. So each
+claim is confirmed against the record before it is used after a lapse. A claim of which
+coordination said once that it is not the newest is never used again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
+from bottomless.model.limits import MIB
+from bottomless.model.names import NodeId, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.node.core import ownership
+from bottomless_server.node.core.ownership import LocalView
+from bottomless_server.node.lease import NodeLease
+from bottomless_server.stores.generation import held_generation
+from bottomless_server.stores.streams import Streams
+
+log = structlog.get_logger(__name__)
+
+PRODUCERS_SIZE_MAX: Final = 8 * MIB
+"""What a stream's producers may take in coordination; where it is more the stream stays dirty,
+and waits for its home."""
+_CLAIM_ATTEMPTS: Final = 4
+"""A claim begins anew when the home changes under it, which happens once in a handover."""
+
+
+class Claim:
+    """One ownership: an epoch of a stream, and the offsets reserved under it."""
+
+    def __init__(self, owner: "Owner", record: StreamRecord, term: int) -> None:
+        self.stream_id = record.stream_id
+        self.epoch = record.epoch
+        self.first_offset = record.epochs[-1].first_offset
+        self._owner = owner
+        self._term = term
+        self._dirty = record.dirty
+        self._perhaps_dirty = False
+        """The answer to a reservation was lost: the record may say that it is dirty."""
+        self._reserved_next = record.reserved_next
+        self._reserving: asyncio.Task[None] | None = None
+        self._fenced = False
+        """Coordination has said that somebody claimed the stream since."""
+
+    @property
+    def reserved_next(self) -> int:
+        return self._reserved_next
+
+    @property
+    def held(self) -> bool:
+        """Whether this claim is good now, as far as this node can know without asking."""
+        lease = self._owner.lease
+        return lease.is_live() and lease.term == self._term and not self._fenced
+
+    async def confirm(self) -> None:
+        """Make sure that this claim is still the newest.
+
+        Raises:
+            Unavailable: the lease may have run out, or coordination does not answer.
+            Fenced: somebody claimed the stream since.
+        """
+        await self._owner.lease.settle()
+        self._owner.lease.require()
+        term = self._owner.lease.term
+        if not self._fenced and term != self._term:
+            record = await self._owner.load(self.stream_id)
+            if record.epoch != self.epoch:
+                # Never the other way: a reservation may have heard more while this was read.
+                self._fenced = True
+        if self._fenced:
+            raise Fenced("the stream is owned by a newer epoch")
+        self._term = term
+
+    def require(self, outcome: Outcome = Outcome.NONE) -> None:
+        """Raises:
+        Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`,
+            or somebody claimed the stream since.
+        """
+        self._owner.lease.require(outcome)
+        if self._owner.lease.term != self._term or self._fenced:
+            raise ownership.not_owner(outcome=outcome)
+
+    async def reserve(self, next_offset: int) -> None:
+        """Return when offsets below `next_offset` may be written and acknowledged.
+
+        Asks coordination before the first append, and when a block is used up; when half of
+        it is used, it is asked in the background.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Unavailable: `coordination-unavailable`; nothing was written, so outcome none.
+        """
+        if not self._dirty or next_offset > self._reserved_next:
+            await self._reserve(next_offset)
+            return
+        asking = self._reserving is not None and not self._reserving.done()
+        if not asking and next_offset + ownership.RESERVE_COUNT // 2 > self._reserved_next:
+            self._reserving = asyncio.create_task(self._reserve_quietly(next_offset))
+
+    async def leave(self, next_offset: int, producers: bytes | None) -> None:
+        """Note that object storage holds everything, if it does; a best effort at the stop.
+
+        With it, in the same EXEC, goes what is known of `producers`, for whoever claims the
+        stream next.
+
+        Raises:
+            Fenced, Unavailable: the stream stays as it was, or the EXEC's reply was lost.
+        """
+        if self._reserving is not None:
+            await self._reserving
+        if not self._dirty and not self._perhaps_dirty:
+            return
+        if producers is not None and len(producers) > PRODUCERS_SIZE_MAX:
+            raise Unavailable("more is known of producers than coordination should hold")
+        await self._owner.streams.leave(
+            self.stream_id,
+            lambda record: ownership.leave_clean(record, self.epoch, next_offset),
+            producers,
+        )
+        self._dirty = self._perhaps_dirty = False
+
+    async def _reserve_quietly(self, next_offset: int) -> None:
+        try:
+            await self._reserve(next_offset)
+        except Fenced:
+            log.warning("another node owns the stream", stream_id=self.stream_id)
+        except StoreError as error:
+            # Asked again with the next append; the block is half full yet.
+            log.warning("offsets were not reserved", stream_id=self.stream_id, error=str(error))
+
+    async def _reserve(self, next_offset: int) -> None:
+        try:
+            record = await self._owner.streams.update(
+                self.stream_id,
+                lambda record: ownership.reserve(record, self.epoch, next_offset),
+            )
+        except Fenced:
+            # Whoever asked, also in the background: nothing is acknowledged under it any more.
+            self._fenced = True
+            raise
+        except NotFound:
+            await self._owner.check_not_lost()
+            raise
+        except Unavailable as error:
+            # Whether this EXEC lands does not matter until the stream is left: it raises a bound,
+            # and may have made the stream dirty.
+            self._perhaps_dirty = True
+            raise coordination_unavailable() from error
+        self._dirty = True
+        self._reserved_next = max(self._reserved_next, record.reserved_next)
+
+
+class Owner:
+    """Claims streams for this node."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        node_id: NodeId,
+        owner_url: str,
+        lease: NodeLease,
+        note_home: Callable[[StreamId], Awaitable[None]],
+    ) -> None:
+        self._coordination = coordination
+        self.streams = Streams(coordination)
+        self.lease = lease
+        self.node_id = node_id
+        self._owner_url = owner_url
+        self._note_home = note_home
+
+    async def load(self, stream_id: StreamId) -> StreamRecord:
+        """The stream's record.
+
+        Raises:
+            NotFound
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        try:
+            return await self.streams.load(stream_id)
+        except NotFound:
+            await self.check_not_lost()
+            raise
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def left_producers(self, record: StreamRecord) -> bytes | None:
+        """What the last owner knew of producers when it left a stream of which nothing lies here.
+
+        Also of one that is dirty: this node may have died between the mark and its first write,
+        and then knows nothing else. Whoever takes it compares the offset at which it was left.
+
+        Raises:
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        try:
+            return await self.streams.load_producers(record.stream_id)
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def check_not_lost(self) -> None:
+        """A stream that is missing where all are missing was not deleted.
+
+        Raises:
+            Unavailable: `coordination-regressed`
+        """
+        shown = await held_generation(self._coordination)
+        known = self.lease.generation
+        if shown is None or (known is not None and shown < known):
+            raise ownership.coordination_lost()
+
+    async def claim(self, stream_id: StreamId, local: LocalView) -> tuple[StreamRecord, Claim]:
+        """Claim a stream with the next epoch.
+
+        After a lost reply the claim may have happened: the next one takes a higher epoch.
+        This returns only when the bucket says that the stream is here: if coordination is lost,
+        a rebuild learns from there who holds the tail. Nothing is written under an epoch before
+        that, so a disk that has seen the last epoch of its own stream proves that the bucket
+        says so already, and nobody is asked. After a crash between the claim and the bucket the
+        disk has not seen that epoch, and the next claim asks again.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+            Unavailable: `not-owner`, `coordination-unavailable`, `coordination-regressed`,
+                `storage-failed`; outcome none.
+        """
+        for _ in range(_CLAIM_ATTEMPTS):
+            self.lease.require()
+            term = self.lease.term
+            home = (await self.load(stream_id)).home
+            try:
+                record = await self._claim(stream_id, home, local)
+            except _HomeChanged:
+                continue
+            if not ownership.is_noted(record, home, local):
+                await self._note_home(stream_id)
+            return record, Claim(self, record, term)
+        raise ownership.not_owner()
+
+    async def _claim(
+        self, stream_id: StreamId, home: NodeId | None, local: LocalView
+    ) -> StreamRecord:
+        def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
+            if record.generation > (self.lease.generation or 0):
+                # A rebuild has written it and is not finished; it may write it once more.
+                raise ownership.coordination_lost()
+            if record.home != home:
+                raise _HomeChanged
+            return ownership.claim(
+                record, self.node_id, self._owner_url, local, home_held=home_held
+            )
+
+        try:
+            if home is None or home == self.node_id:
+                return await self.streams.update(stream_id, decide)
+            return await self.streams.update_unless_held(stream_id, home, decide)
+        except NotFound:
+            await self.check_not_lost()
+            raise
+        except Unavailable as error:
+            if error.code is Code.COORDINATION_UNAVAILABLE:
+                raise coordination_unavailable() from error
+            raise
+
+
+class _HomeChanged(Exception):
+    """The record names another home than the one whose lease was to be watched."""
+
+
+def coordination_unavailable() -> Unavailable:
+    """Coordination did not answer before anything was written."""
+    return Unavailable(
+        "the coordination store does not answer",
+        code=Code.COORDINATION_UNAVAILABLE,
+        outcome=Outcome.NONE,
+        retry_after_seconds=1,
+    )

@@ -1,0 +1,189 @@
+"""Wait for room for the bytes of appends, and keep it from their first byte to their last.
+
+Room is kept for what a body says that it will have, so that bodies that were begun can be
+ended. But what is said is no memory. Who declares much and sends little would keep others out
+for as long as HTTP bears with it; so a body that does not come loses the room of what is not
+here as soon as somebody else waits, and gets room again as its bytes come, if there is any.
+
+Who waits stands in the line of core/admission.py.
+
+On the record's path: beside ingest/front/routes.py, before ingest/records/intake.py.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.types import Message, Receive
+
+from bottomless.errors import Overloaded
+from bottomless.model.limits import KIB
+from bottomless.model.names import StreamId
+from bottomless_server.node.core.admission import Admission, Ticket
+from bottomless_server.node.pulse import wait_for
+
+PATIENCE_SECONDS: Final = 0.25
+_COMING_SIZE: Final = 64 * KIB
+"""Bytes in each such time make a body one that comes: who sends less need not be believed."""
+
+
+class Room:
+    """One for all streams of a process."""
+
+    def __init__(
+        self, admission: Admission, monotonic: Callable[[], float], wait_seconds: float
+    ) -> None:
+        self.admission = admission
+        self.monotonic = monotonic
+        self._wait_seconds = wait_seconds
+        self._waiting: dict[Ticket, asyncio.Event] = {}
+        self._coming: set[Body] = set()
+
+    @asynccontextmanager
+    async def hold(
+        self, stream_id: StreamId, size: int, wait_seconds: float | None = None
+    ) -> AsyncIterator[None]:
+        """Room for so many bytes of a stream that are here, or are read by ourselves.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        held = Body(self, stream_id)
+        await held.take(size, wait_seconds)
+        try:
+            yield
+        finally:
+            held.give_back()
+
+    @asynccontextmanager
+    async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["Body"]:
+        """Room for a body that may have so many bytes; what it keeps at the end is given back.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        body = Body(self, stream_id)
+        await body.take(size)
+        self._coming.add(body)
+        try:
+            yield body
+        finally:
+            self.arrived(body)
+            body.give_back()
+
+    def arrived(self, body: "Body") -> None:
+        """No more comes of it."""
+        self._coming.discard(body)
+
+    def give_back(self, stream_id: StreamId, size: int) -> None:
+        """Room is free again, for who waits."""
+        self.admission.give_back(stream_id, size)
+        self._grant()
+
+    async def take(
+        self, stream_id: StreamId, size: int, own: int = 0, wait_seconds: float | None = None
+    ) -> None:
+        """Return when there was room, in one's turn; it is taken then.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        if self.admission.take(stream_id, size, own):
+            return
+        ticket = self.admission.stand(stream_id, size, own)
+        turn = self._waiting[ticket] = asyncio.Event()
+        self._grant()
+        try:
+            await self._wait(turn, self._wait_seconds if wait_seconds is None else wait_seconds)
+        except BaseException:
+            if ticket.granted:
+                self.admission.give_back(stream_id, size)
+            else:
+                self.admission.leave(ticket)
+            self._grant()
+            raise
+        finally:
+            del self._waiting[ticket]
+
+    async def _wait(self, turn: asyncio.Event, wait_seconds: float) -> None:
+        begun, waited = self.monotonic(), 0.0
+        while not turn.is_set():
+            if self._take_from_who_does_not_come():
+                continue
+            left = wait_seconds - max(waited, self.monotonic() - begun)
+            if left <= 0:
+                raise Overloaded("too many appends are waiting", retry_after_seconds=1)
+            step = min(left, PATIENCE_SECONDS)
+            if not await wait_for(turn, step):
+                waited += step
+
+    def _grant(self) -> None:
+        for ticket in self.admission.grant():
+            self._waiting[ticket].set()
+
+    def _take_from_who_does_not_come(self) -> bool:
+        """Whether one of them had any."""
+        now = self.monotonic()
+        return any(body.keep_what_is_here() for body in self._coming if body.is_late(now))
+
+
+class Body:
+    """The room of one body."""
+
+    def __init__(self, room: Room, stream_id: StreamId) -> None:
+        self._room = room
+        self._stream_id = stream_id
+        self._kept = 0
+        self._here = 0
+        self._seen = (0, room.monotonic())
+        """How much was here, and when, at the last time that it was seen to come."""
+
+    def noting(self, receive: Receive) -> Receive:
+        """The body's `receive`, which waits for room for what came beyond what is kept, and
+        raises Overloaded if there was none within the deadline. While it waits the connection
+        is not read, and the client's time does not run.
+        """
+
+        async def noted() -> Message:
+            message = await receive()
+            self._here += len(message.get("body", b""))
+            if self._here - self._seen[0] >= _COMING_SIZE:
+                self._seen = (self._here, self._room.monotonic())
+            if self._here > self._kept:
+                await self.take(self._here - self._kept)
+            if not message.get("more_body", False):
+                self._room.arrived(self)
+                self.keep_what_is_here()
+            return message
+
+        return noted
+
+    def is_late(self, now: float) -> bool:
+        return self._kept > self._here and now - self._seen[1] >= PATIENCE_SECONDS
+
+    def keep_what_is_here(self) -> bool:
+        """Give the rest back; whether there was any."""
+        rest = self._kept - self._here
+        if rest <= 0:
+            return False
+        self._give_back(rest)
+        return True
+
+    async def take(self, size: int, wait_seconds: float | None = None) -> None:
+        """More room.
+
+        Raises:
+            Overloaded: there was none within the deadline.
+        """
+        await self._room.take(self._stream_id, size, self._kept, wait_seconds)
+        self._kept += size
+        self._seen = (self._here, self._room.monotonic())
+
+    def give_back(self) -> None:
+        """All of it: these bytes are not needed any more."""
+        self._give_back(self._kept)
+
+    def _give_back(self, size: int) -> None:
+        self._kept -= size
+        self._room.give_back(self._stream_id, size)

@@ -1,0 +1,1 @@
+"""HTTP as all services speak it: bodies, queries, problems, the contract and its page."""

@@ -1,0 +1,261 @@
+"""HTTP as all services speak it: an application whose failures are problems, and its shell.
+
+Routes raise StoreErrors; here they, and whatever FastAPI, Starlette or a bug raises, become
+answers of one shape, which is `problems.py`'s. What a request carries is read by `queries.py`
+(parameters) and `bodies.py` (media types, bodies, JSON). Their names are exported here too.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome, StoreError
+from bottomless.model.limits import URL_SIZE_MAX
+from bottomless_server.runtime.http.bodies import (
+    ClientGone,
+    any_content_type,
+    content_encoding,
+    content_type,
+    encode_json,
+    header,
+    malformed_json,
+    negotiate,
+    number_out_of_range,
+    parse_json,
+    parse_json_lines,
+    read_body,
+)
+from bottomless_server.runtime.http.problems import (
+    PROBLEM_TYPE,
+    STATUS,
+    method_not_allowed,
+    problem_response,
+    request_id_of,
+    send_problem,
+    unexpected,
+)
+from bottomless_server.runtime.http.queries import (
+    Parser,
+    bad_parameter,
+    boolean,
+    choice,
+    integer,
+    parse_query,
+    text,
+)
+
+__all__ = [
+    "PROBLEM_TYPE",
+    "STATUS",
+    "ClientGone",
+    "Parser",
+    "any_content_type",
+    "bad_parameter",
+    "boolean",
+    "choice",
+    "content_encoding",
+    "content_type",
+    "create_api",
+    "encode_json",
+    "header",
+    "integer",
+    "json_response",
+    "malformed_json",
+    "method_not_allowed",
+    "negotiate",
+    "number_out_of_range",
+    "parse_json",
+    "parse_json_lines",
+    "parse_query",
+    "problem_response",
+    "read_body",
+    "request_id_of",
+    "send_problem",
+    "text",
+    "wrap",
+]
+
+log = structlog.get_logger(__name__)
+
+_READS: Final = ("GET", "HEAD")
+_PUBLIC: Final = "/v1/"
+"""Below it stand all paths that hold names of users."""
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def json_response(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(orjson.dumps(value), status, headers, "application/json")
+
+
+def create_api(title: str) -> FastAPI:
+    """An application whose every failure is a problem; put `wrap` around it before serving."""
+    api = FastAPI(
+        title=title,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        # Asked on every request whether it is on.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    api.add_exception_handler(StoreError, _answer_store_error)
+    api.add_exception_handler(RequestValidationError, _answer_validation_error)
+    api.add_exception_handler(HTTPException, _answer_framework_error)
+    api.add_exception_handler(ClientGone, _answer_nobody)
+    api.add_exception_handler(Exception, _answer_any)
+    return api
+
+
+def wrap(app: ASGIApp) -> ASGIApp:
+    """Put the shell around an application: ids, headers and bounds that every answer has.
+
+    Pure ASGI: Starlette's base middleware would hide a client's leaving from long polls.
+    """
+
+    async def shell(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError("only HTTP is served")
+        added = [
+            (b"request-id", request_id_of(scope).encode()),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        added += [pair for pair in scope["headers"] if pair[0] == b"traceparent"][:1]
+        started = complete = False
+
+        async def send_added(message: Message) -> None:
+            nonlocal started, complete
+            if message["type"] == "http.response.start":
+                # A shell inside another one, as in the all-in-one, says nothing twice.
+                said = {name for name, _ in message["headers"]}
+                fresh = [pair for pair in added if pair[0] not in said]
+                message = {**message, "headers": [*message["headers"], *fresh]}
+                started = True
+            elif message["type"] == "http.response.body":
+                complete = not message.get("more_body", False)
+            await send(message)
+
+        if (refused := _wrong_target(scope)) is not None:
+            await send_problem(send_added, refused, request_id_of(scope))
+            return
+        try:
+            await app(scope, receive, send_added)
+        except Exception as error:
+            # Starlette raises a bug again after it was answered and logged. If the answer
+            # broke off half-way, the server must hear of it to cut the connection.
+            if started and not complete:
+                raise
+            if not started:
+                await _answer_bug(Request(scope), error)(scope, receive, send_added)
+
+    return shell
+
+
+def _wrong_target(scope: Scope) -> InvalidRequest | None:
+    """What is wrong with the URL whatever is served; judged before anybody looks for a route."""
+    if len(scope["raw_path"]) + len(scope["query_string"]) >= URL_SIZE_MAX:
+        return InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG)
+    if _holds_slash(scope):
+        return InvalidRequest(
+            "a name or an id in a path may not hold a slash, and %2F is one", code=Code.BAD_NAME
+        )
+    return None
+
+
+def _holds_slash(scope: Scope) -> bool:
+    """Whether some slash of the path is encoded, as of a name that has one.
+
+    Routes are found by the decoded path, in which it looks like one between parts: what was
+    meant for a stream `orders/offsets` would be done with the stream `orders`.
+    """
+    return scope["path"].startswith(_PUBLIC) and b"%2f" in scope["raw_path"].lower()
+
+
+def _answer(request: Request, error: StoreError) -> Response:
+    write = request.method not in _READS
+    scope = request.scope
+    return problem_response(error, request_id_of(scope), write=write, path=scope["path"])
+
+
+async def _answer_store_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreError)
+    # Whoever comes while it stops is refused on purpose; that it stops was said once.
+    if STATUS[error.code] >= 500 and error.code is not Code.DRAINING:
+        log.warning("request failed", **_named(request), code=error.code.value, error=str(error))
+    return _answer(request, error)
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    # Only the place and the kind of each fault: FastAPI would send the input back.
+    assert isinstance(error, RequestValidationError)
+    faults = []
+    in_body = False
+    for fault in error.errors():
+        where, *path = fault["loc"]
+        in_body = in_body or where == "body"
+        code = Code.VALIDATION_FAILED if where == "body" else Code.BAD_PARAMETER
+        name = ".".join(map(str, path))
+        faults.append(
+            Fault(
+                code,
+                f"{fault['type'].replace('_', ' ')}",
+                pointer="".join(f"/{part}" for part in path) if where == "body" else None,
+                parameter=name if where in ("query", "path") else None,
+                header=name if where == "header" else None,
+            )
+        )
+    code = Code.VALIDATION_FAILED if in_body else Code.BAD_PARAMETER
+    return _answer(request, InvalidRequest("the request is not valid", code=code, faults=faults))
+
+
+async def _answer_framework_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        nothing = NotFound("nothing is served at this path", code=Code.NOT_FOUND)
+        return _answer(request, nothing)
+    if error.status_code == 405:
+        return _answer(request, method_not_allowed(_allowed(request)))
+    code = next((code for code, status in STATUS.items() if status == error.status_code), None)
+    if code is None or error.status_code >= 500:
+        return _answer_bug(request, error)
+    return _answer(request, InvalidRequest("the request is refused", code=code))
+
+
+def _allowed(request: Request) -> list[str]:
+    # Asked of every route, since Starlette names only the methods of the first that matches.
+    def served(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return [method for method in _METHODS if served(method)]
+
+
+async def _answer_nobody(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)
+
+
+async def _answer_any(request: Request, error: Exception) -> Response:
+    return _answer_bug(request, error)
+
+
+def _answer_bug(request: Request, error: Exception) -> Response:
+    log.error("request met a bug", **_named(request), exc_info=error)
+    outcome = Outcome.NONE if request.method in _READS else Outcome.UNKNOWN
+    return _answer(request, unexpected(error, outcome))
+
+
+def _named(request: Request) -> dict[str, str]:
+    return {
+        "method": request.method,
+        "path": request.url.path,
+        "request_id": request_id_of(request.scope),
+    }

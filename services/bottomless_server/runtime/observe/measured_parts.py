@@ -1,0 +1,230 @@
+"""The object store and coordination, with every call counted and timed.
+
+They stand around the real ones and promise the same. What is counted is one call of a port,
+which is one attempt: retries above it are calls of their own.
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+from bottomless.drives.base import (
+    Drive,
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    Location,
+    ObjectExists,
+    ObjectFacts,
+    ObjectMissing,
+    Presigning,
+)
+from bottomless.errors import StoreError
+from bottomless_server.coordination.base import (
+    Change,
+    Changes,
+    Coordination,
+    CoordinationConflict,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Due,
+    Hold,
+    Room,
+)
+from bottomless_server.runtime.observe.metrics import SECONDS, Metrics
+
+_OUTCOMES: Final[Mapping[type[BaseException], str]] = {
+    ObjectMissing: "missing",
+    ObjectExists: "exists",
+    DriveUnavailable: "unavailable",
+    DriveRefused: "refused",
+    DriveFull: "full",
+    DriveAmbiguous: "unknown",
+    CoordinationUnavailable: "unavailable",
+    CoordinationUnknown: "unknown",
+    CoordinationConflict: "conflict",
+}
+"""Everything else is `other`: a caller that gave up, or a change that decided to change nothing."""
+
+
+class Calls:
+    """The calls of one port."""
+
+    def __init__(self, metrics: Metrics, name: str, what: str) -> None:
+        self._counts = Counter(
+            f"bottomless_{name}_calls",
+            f"Calls of the {what}, by what came of them.",
+            ["operation", "outcome"],
+            registry=metrics.registry,
+        )
+        self._durations = Histogram(
+            f"bottomless_{name}_call_duration_seconds",
+            f"How long calls of the {what} took.",
+            ["operation"],
+            buckets=SECONDS,
+            registry=metrics.registry,
+        )
+
+    @contextmanager
+    def one(self, operation: str) -> Iterator[None]:
+        began_at = time.perf_counter()
+        outcome = "ok"
+        try:
+            yield
+        except BaseException as error:
+            outcome = _OUTCOMES.get(type(error), "other")
+            raise
+        finally:
+            self._counts.labels(operation, outcome).inc()
+            self._durations.labels(operation).observe(time.perf_counter() - began_at)
+
+
+def measured_drive(drive: Drive, metrics: Metrics) -> Drive:
+    """The same drive, measured; it presigns if the drive does."""
+    if isinstance(drive, Presigning):
+        return _PresigningDrive(drive, metrics, drive)
+    return _MeasuredDrive(drive, metrics)
+
+
+class _MeasuredDrive:
+    def __init__(self, drive: Drive, metrics: Metrics) -> None:
+        self._drive = drive
+        self._calls = Calls(metrics, "object_store", "object store")
+        self._read_size = Counter(
+            "bottomless_object_store_read_bytes",
+            "Bytes that the object store gave.",
+            registry=metrics.registry,
+        )
+        self._written_size = Counter(
+            "bottomless_object_store_written_bytes",
+            "Bytes that the object store took.",
+            registry=metrics.registry,
+        )
+
+    @property
+    def location(self) -> Location:
+        return self._drive.location
+
+    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+        with self._calls.one("put"):
+            await self._drive.put(object_key, parts, crc)
+        self._written_size.inc(sum(map(len, parts)))
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        with self._calls.one("get"):
+            data = await self._drive.get(object_key, start, size)
+        self._read_size.inc(len(data))
+        return data
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        with self._calls.one("head"):
+            return await self._drive.head(object_key, checksum=checksum)
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        with self._calls.one("list"):
+            async for facts in self._drive.list(prefix, after):
+                yield facts
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        with self._calls.one("delete"):
+            return await self._drive.delete(object_keys)
+
+    async def tidy(self, prefix: str) -> None:
+        with self._calls.one("delete"):
+            await self._drive.tidy(prefix)
+
+    @property
+    def has_own_clock(self) -> bool:
+        return self._drive.has_own_clock
+
+    async def clock(self) -> int:
+        with self._calls.one("clock"):
+            return await self._drive.clock()
+
+    async def aclose(self) -> None:
+        await self._drive.aclose()
+
+
+class _PresigningDrive(_MeasuredDrive):
+    def __init__(self, drive: Drive, metrics: Metrics, signer: Presigning) -> None:
+        super().__init__(drive, metrics)
+        self._signer = signer
+
+    async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        return await self._signer.presigned_get(object_key, valid_seconds=valid_seconds)
+
+
+class MeasuredCoordination:
+    """The same coordination, measured."""
+
+    def __init__(self, coordination: Coordination, metrics: Metrics) -> None:
+        self._coordination = coordination
+        self._calls = Calls(metrics, "coordination", "coordination store")
+
+    async def get(self, redis_key: str) -> bytes | None:
+        with self._calls.one("get"):
+            return await self._coordination.get(redis_key)
+
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
+        with self._calls.one("get"):
+            return await self._coordination.get_many(redis_keys)
+
+    async def transact(
+        self,
+        redis_keys: Sequence[str],
+        change: Change,
+        attempts: int = 16,
+        room: Room | None = None,
+    ) -> Changes:
+        with self._calls.one("transact"):
+            return await self._coordination.transact(redis_keys, change, attempts, room)
+
+    async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
+        with self._calls.one("hold"):
+            return await self._coordination.hold(redis_key, value, ttl_ms)
+
+    async def release(self, redis_key: str, value: bytes) -> None:
+        with self._calls.one("release"):
+            await self._coordination.release(redis_key, value)
+
+    async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
+        with self._calls.one("due"):
+            return await self._coordination.due(redis_key, now, limit)
+
+    async def settle(self, dues: Sequence[Due]) -> None:
+        with self._calls.one("settle"):
+            await self._coordination.settle(dues)
+
+    async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
+        with self._calls.one("due"):
+            return await self._coordination.due_at(redis_key, members)
+
+    async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
+        with self._calls.one("bring_forward"):
+            return await self._coordination.bring_forward(redis_key, latest, limit)
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]:
+        with self._calls.one("members"):
+            return await self._coordination.members(redis_key, after, limit)
+
+    async def member_count(self, redis_key: str) -> int:
+        with self._calls.one("members"):
+            return await self._coordination.member_count(redis_key)
+
+    async def clock(self) -> int:
+        with self._calls.one("clock"):
+            return await self._coordination.clock()
+
+    async def check(self) -> None:
+        with self._calls.one("check"):
+            await self._coordination.check()
+
+    def hurry(self, seconds: float) -> None:
+        self._coordination.hurry(seconds)
+
+    async def aclose(self) -> None:
+        await self._coordination.aclose()

@@ -1,0 +1,1 @@
+"""Calls from one service to another, and the secret that they share."""

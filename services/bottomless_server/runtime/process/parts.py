@@ -1,0 +1,60 @@
+"""Turn urls of the settings into the concrete parts behind the ports.
+
+Imports stand inside the functions: a service loads the libraries of the parts it uses.
+"""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from bottomless.drives.base import Drive
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.settings import CommonSettings
+
+
+def open_drive(url: str, settings: CommonSettings) -> Drive:
+    """The object store at a url: `file:///directory` or `s3://bucket/prefix?endpoint=…`.
+
+    Nothing is asked of it yet.
+
+    Raises:
+        CannotStart: the url names no store that is known.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        from bottomless_server.drives.local import LocalDrive  # noqa: PLC0415
+
+        return LocalDrive(Path(unquote(parts.path)))
+    if parts.scheme == "s3":
+        from bottomless_server.drives.s3 import S3Drive  # noqa: PLC0415
+        from bottomless_server.runtime.process.store_url import parse_s3_url  # noqa: PLC0415
+
+        try:
+            return S3Drive(parse_s3_url(url, settings))
+        except ValueError as error:
+            raise CannotStart(f"the url in BOTTOMLESS_STORE_URL {error}") from error
+    raise CannotStart(
+        "BOTTOMLESS_STORE_URL must look like file:///directory or s3://bucket/prefix?endpoint=…"
+    )
+
+
+def open_coordination(url: str) -> Coordination:
+    """The coordination store at a url: `redis://host:port/0` or `unix:///path`.
+
+    Raises:
+        CannotStart: the url names no store that is known.
+    """
+    from bottomless_server.coordination.redis import RedisCoordination  # noqa: PLC0415
+
+    try:
+        if urlsplit(url).scheme in ("redis", "rediss", "unix"):
+            return RedisCoordination.connect(url)
+    except ValueError:
+        # Its sentence may hold the beginning of a password, so neither it nor its cause is told.
+        raise CannotStart(
+            "BOTTOMLESS_COORDINATION_URL cannot be read; a password with / # ? or @ in it has to be"
+            " percent-encoded"
+        ) from None
+    raise CannotStart(
+        "BOTTOMLESS_COORDINATION_URL must look like redis://host:port/0 or unix:///path"
+    )

@@ -1,0 +1,279 @@
+"""How much a tenant, and each of its credentials, may ask of this process in a second.
+
+Pure ASGI, behind the gate, which says whose request it is. Counted are requests below /v1 and
+bytes of bodies that append, as they are sent; each by a sliding window of two counters, so that
+a bucket is some numbers and not a list of events. Nothing is shared between processes: n of them
+let n times as much pass.
+
+The bytes of an append are counted before its body is read, where it says how many they are. A
+body that does not say is counted when its end has come, before anything of it is stored.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from cachetools import LRUCache
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bottomless.errors import Code, Overloaded
+from bottomless.model.limits import BINARY_BODY_SIZE_MAX
+from bottomless_server.runtime.base.principal import Principal, principal_of
+from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.problems import request_id_of, send_problem
+
+BUCKET_COUNT_MAX: Final = 20_000
+"""Tenants and credentials that are counted at once, some 2 KiB each. Who is the longest silent is
+forgotten first, and may then ask as if it had not asked before."""
+
+_APPEND: Final = re.compile(r"/v1/streams/[^/]+/(?:records|staged)\n?")
+"""Routers take a path with the end of a line behind it for the same."""
+_BELOW: Final = "/v1/"
+_WAIT_SECONDS_MIN: Final = 0.001
+
+
+class Policy(NamedTuple):
+    """One limit, as its name in `RateLimit-Policy` says."""
+
+    name: str
+    quota: int
+    window_seconds: int
+    per_key: bool
+    of_bytes: bool
+
+    @property
+    def described(self) -> str:
+        unit = "content-bytes" if self.of_bytes else "requests"
+        return f'"{self.name}";q={self.quota};w={self.window_seconds};qu="{unit}"'
+
+
+def policies_of(settings: CommonSettings) -> list[Policy]:
+    """The limits that are set."""
+    found = []
+    # The credential's first: what it asks for in vain is not taken from its tenant's others.
+    for whose, requests, size in (
+        (
+            "key",
+            settings.rate_key_requests_per_second,
+            settings.rate_key_append_bytes_per_second,
+        ),
+        (
+            "tenant",
+            settings.rate_tenant_requests_per_second,
+            settings.rate_tenant_append_bytes_per_second,
+        ),
+    ):
+        per_key = whose == "key"
+        if requests is not None:
+            found.append(Policy(f"{whose}-requests", requests, 1, per_key, of_bytes=False))
+        if size is not None:
+            # Long enough for one body of the largest size, which would never fit otherwise.
+            seconds = max(1, math.ceil(BINARY_BODY_SIZE_MAX / size))
+            name = f"{whose}-append-bytes"
+            found.append(Policy(name, size * seconds, seconds, per_key, of_bytes=True))
+    return found
+
+
+class RateLimits:
+    """The buckets of one process."""
+
+    def __init__(
+        self, policies: Sequence[Policy], *, bucket_count_max: int = BUCKET_COUNT_MAX
+    ) -> None:
+        self._policies = {True: list(policies)}
+        self._policies[False] = [policy for policy in policies if not policy.of_bytes]
+        self._described = {
+            appends: ", ".join(policy.described for policy in applied).encode("ascii")
+            for appends, applied in self._policies.items()
+        }
+        self._buckets: LRUCache[tuple[str, ...], _Bucket] = LRUCache(bucket_count_max)
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """The application within these limits; itself where there are none."""
+        if not self._policies[True]:
+            return app
+
+        async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+            path = scope["path"]
+            appends = scope["method"] == "POST" and _APPEND.fullmatch(path) is not None
+            if not path.startswith(_BELOW) or not self._policies[appends]:
+                await app(scope, receive, send)
+                return
+            request = _Request(self, principal_of(scope), send, appends=appends)
+            try:
+                await request.admit(_declared_size(scope) if appends else 0)
+            except Overloaded as error:
+                await send_problem(request.send, error, request_id_of(scope))
+                return
+            counted = request.counting(receive) if request.size_is_unknown else receive
+            await app(scope, counted, request.send)
+
+        return limited
+
+    def applied(self, *, appends: bool) -> Sequence[Policy]:
+        return self._policies[appends]
+
+    def described(self, *, appends: bool) -> bytes:
+        """The value of `RateLimit-Policy`."""
+        return self._described[appends]
+
+    async def take(
+        self, policy: Policy, principal: Principal, cost: int, *, counts: bool
+    ) -> "Allowance":
+        """Count `cost` where there is room for it; without `counts`, only look."""
+        whose = (principal.tenant, principal.actor) if policy.per_key else (principal.tenant,)
+        bucket = self._buckets.get(whose)
+        if bucket is None:
+            bucket = self._buckets[whose] = _Bucket()
+        return await bucket.take(policy, cost, counts=counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a limit says after a request was counted, or was not."""
+
+    remaining: int
+    seconds: float
+    """For how long at least that much is left; of one that is refused: until it would pass."""
+    refused: bool = False
+
+
+class _Bucket:
+    """One tenant's or one credential's counters.
+
+    A store for each, since the library looks through all keys of a store at every count.
+    """
+
+    def __init__(self) -> None:
+        self._storage = MemoryStorage()
+        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
+        self._items: dict[str, RateLimitItemPerSecond] = {}
+
+    async def take(self, policy: Policy, cost: int, *, counts: bool) -> Allowance:
+        item = self._items.get(policy.name)
+        if item is None:
+            item = RateLimitItemPerSecond(policy.quota, policy.window_seconds, policy.name)
+            self._items[policy.name] = item
+        before, _, now, ends = await self._storage.get_sliding_window(
+            item.key_for(), policy.window_seconds
+        )
+        left = ends - policy.window_seconds
+        wait = seconds_until_room(policy, before, now, left, cost)
+        counted = 0
+        if wait == 0 and counts and cost:
+            if await self._limiter.hit(item, cost=cost):
+                counted = cost
+            else:
+                # The window ended in between.
+                wait = _WAIT_SECONDS_MIN
+        remaining = policy.quota - math.floor(before * left / policy.window_seconds + now)
+        return Allowance(max(0, remaining - counted), wait or left, refused=wait > 0)
+
+
+def seconds_until_room(policy: Policy, before: int, now: int, left: float, cost: int) -> float:
+    """When `cost` fits: the window before counts for the part of it that is not over yet.
+
+    `before` and `now` are counts of the last and of this window, `left` seconds of this one.
+    """
+    assert cost <= policy.quota
+    window, room = policy.window_seconds, policy.quota - cost
+    # The library counts whole units: what is short of one more does not count yet.
+    if before * left / window + now < room + 1:
+        return 0.0
+    if now <= room:
+        wait = left - (room + 1 - now) * window / before
+    else:
+        wait = left + window * (1 - (room + 1) / now)
+    return max(wait, _WAIT_SECONDS_MIN)
+
+
+class _Request:
+    """One request on its way through the limits."""
+
+    def __init__(
+        self, limits: RateLimits, principal: Principal, send: Send, *, appends: bool
+    ) -> None:
+        self._limits = limits
+        self._principal = principal
+        self._send = send
+        self._appends = appends
+        self._allowances: dict[str, Allowance] = {}
+        self.size_is_unknown = False
+
+    async def admit(self, size: int | None) -> None:
+        """Count the request, and its body where its size is known.
+
+        Raises:
+            Overloaded: `rate-limited`.
+        """
+        self.size_is_unknown = size is None
+        for policy in self._limits.applied(appends=self._appends):
+            if not policy.of_bytes:
+                await self._take(policy, 1)
+            elif size is not None:
+                await self._take(policy, size)
+            else:
+                # At least a byte has to fit, or the body is not begun.
+                await self._take(policy, 1, counts=False)
+
+    def counting(self, receive: Receive) -> Receive:
+        """`receive`, which counts the body when its end has come.
+
+        Raises:
+            Overloaded: `rate-limited`; from the last call.
+        """
+        size = 0
+
+        async def receive_counted() -> Message:
+            nonlocal size
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            size += len(message.get("body", b""))
+            if not message.get("more_body", False) and size <= BINARY_BODY_SIZE_MAX:
+                for policy in self._limits.applied(appends=True):
+                    if policy.of_bytes:
+                        await self._take(policy, size)
+            return message
+
+        return receive_counted
+
+    async def send(self, message: Message) -> None:
+        """`send` that says how the limits stand."""
+        if message["type"] == "http.response.start":
+            allowance = ", ".join(
+                f'"{name}";r={one.remaining};t={math.ceil(one.seconds)}'
+                for name, one in self._allowances.items()
+            )
+            headers = [
+                (b"ratelimit-policy", self._limits.described(appends=self._appends)),
+                (b"ratelimit", allowance.encode("ascii")),
+            ]
+            message = {**message, "headers": [*message["headers"], *headers]}
+        await self._send(message)
+
+    async def _take(self, policy: Policy, cost: int, *, counts: bool = True) -> None:
+        allowance = await self._limits.take(policy, self._principal, cost, counts=counts)
+        self._allowances[policy.name] = allowance
+        if allowance.refused:
+            raise Overloaded(
+                "more was asked for in a short time than is allowed",
+                code=Code.RATE_LIMITED,
+                retry_after_seconds=allowance.seconds,
+                facts={"policy": policy.name},
+            )
+
+
+def _declared_size(scope: Scope) -> int | None:
+    """Bytes of the body that is announced, None if that is not said; 0 for one that is refused
+    for its size before it is read."""
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            size = int(value) if value.isdigit() else 0
+            return size if size <= BINARY_BODY_SIZE_MAX else 0
+    return None

@@ -1,0 +1,345 @@
+"""Consumer offsets in coordination: how far each consumer of a stream has come.
+
+bottomless:consumer:{stream_id}:{consumer}    the last commit
+bottomless:consumers:{stream_id}              index of the names
+bottomless:consumers-snapshot:{stream_id}     which object holds them, too
+bottomless:consumers-version:{stream_id}      the highest version that was given to such an object
+bottomless:consumer-snapshots                 streams whose object is behind, by the last commit
+
+A commit is one EXEC that also watches the stream's record: one that is being deleted takes
+none. After a crash at any moment all of a commit is there or nothing of it, and with it the
+stream stands in the queue for its next snapshot. Its time there grows with each commit and is
+no clock's alone: whoever read the queue before a commit does not take the stream out after it.
+
+A version is given out by EXEC before the offsets are read that the object will hold, and an
+object is noted only while no higher version was given out. So what has a higher version than
+the noted one was read later than the noted one, whether it was ever put or not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import orjson
+
+from bottomless.errors import Corrupt
+from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
+from bottomless.formats.stream_record import decode_record
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference, StreamId, Uid
+from bottomless.model.stream import StreamState
+from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room
+from bottomless_server.stores.streams import (
+    GENERATION_KEY,
+    is_restored,
+    require_older,
+    stream_key,
+    stream_not_found,
+)
+
+SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
+_PAGE_COUNT: Final = 500
+
+
+class SnapshotPointer(NamedTuple):
+    """The snapshot object that was written last."""
+
+    version: int
+    uid: Uid
+
+
+class Reserved(NamedTuple):
+    """What a snapshot that is about to be made starts from."""
+
+    version: int
+    """Its own: higher than all that were given out before."""
+    before: SnapshotPointer | None
+    """The snapshot that was noted then."""
+
+
+def consumer_key(stream_id: StreamId, consumer: Reference) -> str:
+    return f"bottomless:consumer:{stream_id}:{consumer}"
+
+
+def consumers_index(stream_id: StreamId) -> str:
+    return f"bottomless:consumers:{stream_id}"
+
+
+def room_for(stream_id: StreamId, consumer: Reference, count_max: int) -> Room:
+    """The bound of a stream's consumers, for one that may be new."""
+    return Room(consumers_index(stream_id), consumer.encode("ascii"), count_max)
+
+
+def snapshot_key(stream_id: StreamId) -> str:
+    return f"bottomless:consumers-snapshot:{stream_id}"
+
+
+def snapshot_version_key(stream_id: StreamId) -> str:
+    return f"bottomless:consumers-version:{stream_id}"
+
+
+class Listed(NamedTuple):
+    """A page of a stream's consumers, in the order of their names."""
+
+    names: list[Reference]
+    """Of all of them, those that are gone by now too."""
+    stored: dict[Reference, StoredOffset]
+    unreadable: dict[Reference, Corrupt]
+    """Those that are there, and that this release cannot read."""
+
+
+class ConsumerOffsets:
+    """The offsets of all consumers. Holds no state of its own."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def find(self, stream_id: StreamId, consumer: Reference) -> StoredOffset | None:
+        """The last commit of a consumer, None if there is none."""
+        value = await self._coordination.get(consumer_key(stream_id, consumer))
+        return None if value is None else decode_offset(value)
+
+    async def listed(
+        self, stream_id: StreamId, after: str = "", limit: int = _PAGE_COUNT
+    ) -> Listed:
+        """Commits in the order of consumers' names, from after a name.
+
+        One that cannot be read (a later release wrote it, or it is damaged) is told beside the
+        others and does not end the question for them.
+        """
+        members = await self._coordination.members(
+            consumers_index(stream_id), after.encode("ascii"), limit
+        )
+        page = Listed([Reference(member.decode("ascii")) for member in members], {}, {})
+        values = await self._coordination.get_many(
+            [consumer_key(stream_id, name) for name in page.names]
+        )
+        for name, value in zip(page.names, values, strict=True):
+            # One that was forgotten between the two reads is not there.
+            if value is None:
+                continue
+            try:
+                page.stored[name] = decode_offset(value)
+            except Corrupt as error:
+                page.unreadable[name] = error
+        return page
+
+    async def all(self, stream_id: StreamId) -> tuple[StoredOffset, ...]:
+        """Every commit of a stream; their number is bounded where they are taken.
+
+        Raises:
+            Corrupt: one of them cannot be read: whoever asks for all may leave none out.
+        """
+        found = await self.all_listed(stream_id)
+        for error in found.unreadable.values():
+            raise error
+        return tuple(found.stored.values())
+
+    async def all_listed(self, stream_id: StreamId) -> Listed:
+        """The same, with those that cannot be read beside the others."""
+        found = Listed([], {}, {})
+        after = ""
+        while (page := await self.listed(stream_id, after)).names:
+            found.names.extend(page.names)
+            found.stored.update(page.stored)
+            found.unreadable.update(page.unreadable)
+            after = page.names[-1]
+        return found
+
+    async def change(
+        self,
+        stream_id: StreamId,
+        consumer: Reference,
+        decide: Callable[[StoredOffset | None], StoredOffset | None],
+        now: int,
+        room: Room | None = None,
+    ) -> StoredOffset | None:
+        """Replace what is stored by what `decide` makes of it, None for nothing.
+
+        `decide` is asked again after a conflict, and raises to leave it as it is.
+
+        Raises:
+            IndexFull: the consumer is new, and the stream has as many as `room` says.
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
+        decided: list[StoredOffset | None] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            _require_active(values[record_key])
+            value = values[key]
+            before = None if value is None else decode_offset(value)
+            after = decide(before)
+            decided[:] = [after]
+            return Changes() if after == before else _written(stream_id, consumer, after, now)
+
+        await self._coordination.transact([key, record_key], change, room=room)
+        return decided[0]
+
+    async def is_behind(self, stream_id: StreamId) -> bool:
+        """Whether there are commits that may not be in a snapshot yet."""
+        (due_at,) = await self._coordination.due_at(SNAPSHOTS_KEY, [stream_id.encode("ascii")])
+        return due_at is not None
+
+    async def pointer(self, stream_id: StreamId) -> SnapshotPointer | None:
+        """Which snapshot object was written last; older ones are in the delete queue."""
+        value = await self._coordination.get(snapshot_key(stream_id))
+        return None if value is None else _pointer(value)
+
+    async def highest_version(self, stream_id: StreamId) -> int | None:
+        """The highest version that was given to a snapshot; None if coordination knows of none."""
+        value = await self._coordination.get(snapshot_version_key(stream_id))
+        return None if value is None else int(value)
+
+    async def reserve(self, stream_id: StreamId, floor: int) -> Reserved:
+        """Give out the version of a snapshot: `floor` or more, and higher than all before.
+
+        Whoever calls this reads the offsets afterwards.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
+        record_key = stream_key(stream_id)
+        reserved: list[Reserved] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            _require_active(values[record_key])
+            value = values[key]
+            before = None if value is None else _pointer(value)
+            highest = max(int(values[version_key] or 0), 0 if before is None else before.version)
+            reserved[:] = [Reserved(max(floor, highest + 1), before)]
+            return Changes({version_key: b"%d" % reserved[0].version})
+
+        await self._coordination.transact([key, version_key, record_key], change)
+        return reserved[0]
+
+    async def point(
+        self,
+        stream_id: StreamId,
+        before: SnapshotPointer | None,
+        after: SnapshotPointer,
+        retired: Due | None,
+    ) -> bool:
+        """Note a snapshot object that is durable; False if somebody else noted one meanwhile, or
+        was given a higher version."""
+        key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
+        done: list[bool] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            value = values[key]
+            found = None if value is None else _pointer(value)
+            done[:] = [found == before and _is_highest(after.version, values[version_key])]
+            queued = [] if retired is None else [retired]
+            return Changes({key: orjson.dumps(list(after))}, queued) if done[0] else Changes()
+
+        await self._coordination.transact([key, version_key], change)
+        return done[0]
+
+    async def overtake(self, stream_id: StreamId, version: int, now: int) -> None:
+        """Have a snapshot made that is above an object of this version, which nobody noted.
+
+        Raises:
+            NotFound: there is no such stream, or it is being deleted.
+        """
+        version_key, record_key = snapshot_version_key(stream_id), stream_key(stream_id)
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            _require_active(values[record_key])
+            highest = max(int(values[version_key] or 0), version)
+            return Changes({version_key: b"%d" % highest}) | _behind(stream_id, now)
+
+        await self._coordination.transact([version_key, record_key], change)
+
+    async def restore(self, snapshot: ConsumersSnapshot, uid: Uid) -> None:
+        """Write what a snapshot holds into a coordination that has lost it; repeatable."""
+        changes = restored(snapshot, uid)
+        await self._coordination.transact([snapshot_key(snapshot.stream_id)], lambda _: changes)
+
+    async def forget_all(self, stream_id: StreamId) -> None:
+        """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
+        await self._forget(stream_id, [], lambda _: False)
+
+    async def discard(self, stream_id: StreamId, generation: int) -> None:
+        """Remove everything of a stream: a rebuild to `generation` begins. After a crash, the rest.
+
+        What this rebuild has restored already stays: another process carries it out by now.
+
+        Raises:
+            Unavailable: coordination shows this generation, so the stream may be in use.
+        """
+        record = stream_key(stream_id)
+
+        def restored(found: Mapping[str, bytes | None]) -> bool:
+            require_older(found[GENERATION_KEY], generation)
+            return is_restored(found[record], generation)
+
+        await self._forget(stream_id, [record, GENERATION_KEY], restored)
+
+    async def _forget(
+        self,
+        stream_id: StreamId,
+        watched: Sequence[str],
+        stays: Callable[[Mapping[str, bytes | None]], bool],
+    ) -> None:
+        """Page by page, as long as what is watched lets it."""
+        key, index = snapshot_key(stream_id), consumers_index(stream_id)
+        stayed = False
+
+        def unless_it_stays(changes: Changes, found: Mapping[str, bytes | None]) -> Changes:
+            nonlocal stayed
+            stayed = stays(found)
+            return Changes() if stayed else changes
+
+        while not stayed and (page := await self._coordination.members(index, b"", 500)):
+            changes = Changes()
+            for name in page:
+                changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
+            await self._coordination.transact([key, *watched], partial(unless_it_stays, changes))
+        gone = Changes({key: None, snapshot_version_key(stream_id): None})
+        await self._coordination.transact([key, *watched], partial(unless_it_stays, gone))
+
+
+def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
+    """What writes a snapshot back; part of any transaction."""
+    stream_id = snapshot.stream_id
+    values: dict[str, bytes | None] = {
+        snapshot_key(stream_id): orjson.dumps([snapshot.version, uid])
+    }
+    members: list[Member] = []
+    for stored in snapshot.consumers:
+        changes = _entered(stream_id, stored.consumer, stored)
+        values |= changes.values
+        members += changes.members
+    return Changes(values, (), members)
+
+
+def _written(
+    stream_id: StreamId, consumer: Reference, stored: StoredOffset | None, now: int
+) -> Changes:
+    return _entered(stream_id, consumer, stored) | _behind(stream_id, now)
+
+
+def _behind(stream_id: StreamId, now: int) -> Changes:
+    """The snapshot of a stream does not hold everything, whoever is just making one."""
+    return Changes(requeued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)])
+
+
+def _entered(stream_id: StreamId, consumer: Reference, stored: StoredOffset | None) -> Changes:
+    value = None if stored is None else encode_offset(stored)
+    member = Member(consumers_index(stream_id), consumer.encode("ascii"), stored is not None)
+    return Changes({consumer_key(stream_id, consumer): value}, (), [member])
+
+
+def _is_highest(version: int, given_out: bytes | None) -> bool:
+    # Nothing was given out where everything of the stream was forgotten since.
+    return given_out is not None and int(given_out) == version
+
+
+def _require_active(record: bytes | None) -> None:
+    if record is None or decode_record(record).state is not StreamState.ACTIVE:
+        raise stream_not_found()
+
+
+def _pointer(value: bytes) -> SnapshotPointer:
+    return SnapshotPointer(*orjson.loads(value))

@@ -1,0 +1,182 @@
+"""The generation: what ties a coordination store and a bucket to each other.
+
+Both hold the same number. A rebuild from the bucket raises it, so a coordination
+store from before, or one that was lost and came back empty, is noticed before it
+can give out epochs and offsets a second time.
+
+At the first start both are created. After a crash behind each step:
+
+1. coordination has it, not confirmed: the next start goes on with step 2;
+2. both have it, not confirmed: the next start confirms;
+3. coordination has it, confirmed: from now on a bucket without it is another bucket.
+
+A rebuild raises both, the bucket first. Objects are never overwritten, so each generation
+after the first has an object of its own, and the highest counts. After a crash between the
+two they do not agree, as before: the rebuild is done again.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Code, Corrupt, Unavailable
+from bottomless.formats import keys
+from bottomless.formats.checks import crc32c
+from bottomless_server.coordination.base import Changes, Coordination
+from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.streams import GENERATION_KEY
+
+GENERATION_FIRST: Final = 0
+PUT_SECONDS: Final = 60.0
+
+
+async def check_generation(drive: Drive, coordination: Coordination) -> int:
+    """The generation on which bucket and coordination agree; called once, at start.
+
+    Raises:
+        Unavailable: `coordination-regressed`: they do not agree; an operator restores the
+            one or rebuilds the other.
+        CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused: not now.
+        Corrupt: one of them holds no generation under its key.
+    """
+    # The bucket first: another process may create both meanwhile, coordination first,
+    # and what we find in the bucket must then be in coordination too.
+    stored = await _stored(drive)
+    held = await coordination.get(GENERATION_KEY)
+    if stored is None and held is not None and _confirmed(held):
+        # Somebody may have done all three steps between the two reads.
+        stored = await _stored(drive)
+        if stored is None:
+            raise _regressed()
+    if stored is not None and (held is None or _decode(held) != stored):
+        raise _regressed()
+    if stored is None:
+        stored = _decode(held or await _create(coordination))
+        data = _encode(stored)
+        try:
+            await put_object(
+                drive, keys.GENERATION_KEY, [data], crc32c(data), deadline_seconds=PUT_SECONDS
+            )
+        except Corrupt as error:
+            raise _regressed() from error
+    if held is None or not _confirmed(held):
+        await _confirm(coordination, stored)
+    return stored
+
+
+async def is_regressed(drive: Drive, coordination: Coordination) -> int | None:
+    """The bucket's generation, if coordination is empty or of an older one; else None.
+
+    Raises:
+        CoordinationUnavailable, DriveUnavailable, DriveRefused, Corrupt
+    """
+    stored = await _stored(drive)
+    held = await held_generation(coordination)
+    if stored is None or (held is not None and held >= stored):
+        return None
+    return stored
+
+
+async def held_generation(coordination: Coordination) -> int | None:
+    """What coordination shows, None where there is nothing.
+
+    Raises:
+        CoordinationUnavailable, Corrupt
+    """
+    held = await coordination.get(GENERATION_KEY)
+    return None if held is None else _decode(held)
+
+
+async def raise_generation(drive: Drive, coordination: Coordination, generation: int) -> None:
+    """Make `generation` the one of both: the last step of a rebuild; may be done again.
+
+    Raises:
+        Corrupt: the bucket holds something else under its key.
+        Unavailable: `coordination-regressed`: coordination shows a later one; or not now.
+    """
+    data = _encode(generation)
+    await put_object(
+        drive,
+        keys.generation_key(generation),
+        [data],
+        crc32c(data),
+        deadline_seconds=PUT_SECONDS,
+    )
+    confirmed = orjson.dumps({"generation": generation, "bucket": True})
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        found = values[GENERATION_KEY]
+        if found is not None and _decode(found) > generation:
+            raise _regressed()
+        return Changes({GENERATION_KEY: confirmed})
+
+    await coordination.transact([GENERATION_KEY], change)
+
+
+async def _stored(drive: Drive) -> int | None:
+    raised = [
+        keys.parse_generation_key(facts.object_key)
+        async for facts in drive.list(keys.GENERATION_PREFIX)
+    ]
+    newest = max((one for one in raised if one is not None), default=None)
+    if newest is not None:
+        return newest
+    try:
+        return _decode(await drive.get(keys.GENERATION_KEY))
+    except ObjectMissing:
+        return None
+
+
+async def _create(coordination: Coordination) -> bytes:
+    """Create the first generation, or return the one that somebody else just created."""
+    seen: list[bytes] = []
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        found = values[GENERATION_KEY]
+        seen[:] = [found or _encode(GENERATION_FIRST)]
+        return Changes() if found else Changes({GENERATION_KEY: seen[0]})
+
+    await coordination.transact([GENERATION_KEY], change)
+    return seen[0]
+
+
+async def _confirm(coordination: Coordination, generation: int) -> None:
+    """Note that the bucket has the generation too."""
+
+    def change(values: Mapping[str, bytes | None]) -> Changes:
+        found = values[GENERATION_KEY]
+        if found is None or _decode(found) != generation:
+            raise _regressed()
+        confirmed = orjson.dumps({"generation": generation, "bucket": True})
+        return Changes({GENERATION_KEY: confirmed})
+
+    await coordination.transact([GENERATION_KEY], change)
+
+
+def _confirmed(held: bytes) -> bool:
+    _decode(held)
+    return orjson.loads(held).get("bucket") is True
+
+
+def _encode(generation: int) -> bytes:
+    return orjson.dumps({"generation": generation})
+
+
+def _decode(data: bytes) -> int:
+    try:
+        generation = orjson.loads(data)["generation"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise Corrupt("the generation is not readable") from error
+    if type(generation) is not int or generation < 0:
+        raise Corrupt("the generation is not a number")
+    return generation
+
+
+def _regressed() -> Unavailable:
+    return Unavailable(
+        "the coordination store and the bucket are not of one generation",
+        code=Code.COORDINATION_REGRESSED,
+        retryable=False,
+    )

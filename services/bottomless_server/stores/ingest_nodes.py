@@ -1,0 +1,77 @@
+"""Which ingest nodes there are, and where: an index that each enters itself into.
+
+bottomless:nodes      node ids, each with NUL and the address of its internal listener
+
+An entry says where a node is and nothing of whether it lives: that is what its lease says
+(`node_key`). A node enters itself when it takes its lease and takes itself out when it stops;
+one that was killed stays in, without a lease, until it is back. Nothing depends on an entry
+but who is asked: a wrong one costs a question that nobody answers.
+"""
+
+from typing import Final, NamedTuple
+
+from bottomless.model.names import NodeId
+from bottomless_server.coordination.base import Changes, Coordination, Member
+from bottomless_server.stores.streams import node_key
+
+NODES_KEY: Final = "bottomless:nodes"
+NODE_COUNT_MAX: Final = 1_000
+"""Nodes that are ever looked at; some hundred bytes each."""
+
+
+class IngestNode(NamedTuple):
+    node_id: NodeId
+    url: str
+    """Of its internal listener."""
+
+    def member(self) -> bytes:
+        return f"{self.node_id}\0{self.url}".encode()
+
+
+def _parse(member: bytes) -> IngestNode:
+    node_id, _, url = member.decode().partition("\0")
+    return IngestNode(NodeId(node_id), url)
+
+
+async def announce(coordination: Coordination, node: IngestNode) -> None:
+    """Enter a node, in place of what was said of it before. Idempotent.
+
+    Raises:
+        CoordinationUnavailable, CoordinationUnknown, CoordinationConflict
+    """
+    await _enter(coordination, node.node_id, node)
+
+
+async def withdraw(coordination: Coordination, node_id: NodeId) -> None:
+    """Take a node out. Idempotent.
+
+    Raises:
+        As `announce`.
+    """
+    await _enter(coordination, node_id, None)
+
+
+async def live_nodes(coordination: Coordination) -> list[IngestNode]:
+    """The nodes whose lease is live.
+
+    Raises:
+        CoordinationUnavailable
+    """
+    members = await coordination.members(NODES_KEY, b"", NODE_COUNT_MAX)
+    nodes = [_parse(member) for member in members]
+    held = await coordination.get_many([node_key(node.node_id) for node in nodes])
+    return [node for node, value in zip(nodes, held, strict=True) if value is not None]
+
+
+async def _enter(coordination: Coordination, node_id: NodeId, node: IngestNode | None) -> None:
+    before = f"{node_id}\0".encode()
+    # What sorts behind it and begins with it: one, or two after an address changed.
+    found = await coordination.members(NODES_KEY, before, 2)
+    wanted = None if node is None else node.member()
+    own = [member for member in found if member.startswith(before)]
+    members = [Member(NODES_KEY, member, False) for member in own if member != wanted]
+    if wanted is not None and wanted not in own:
+        members.append(Member(NODES_KEY, wanted, True))
+    if members:
+        # Nobody else enters this node: its directory is locked. So nothing is watched for.
+        await coordination.transact([node_key(node_id)], lambda _: Changes(members=members))

@@ -1,0 +1,449 @@
+"""Stream records in coordination: found by name, read, created, changed under WATCH.
+
+bottomless:generation              the generation that the bucket must show too
+bottomless:name:{tenant}:{name}    stream id
+bottomless:stream:{stream_id}      the stream record
+bottomless:node:{node_id}          lease of one ingest data directory
+bottomless:nodes                   where ingest nodes are: ingest_nodes.py
+bottomless:producers:{stream_id}   what the last owner knew of producers when it left
+bottomless:deletes                 object keys, by the time from which they may go
+bottomless:deletes-failing         those of them that failed, by the time when they first did
+
+Indexes, each changed in the transaction that changes what it speaks of:
+
+bottomless:names:{tenant}          names of active streams, each with NUL and its stream id
+bottomless:deleting:{tenant}       the same of those that are being deleted
+bottomless:streams                 ids of all streams that have a record
+
+A stream that is not found where the generation is not found either was not deleted: the
+store was emptied. Who knows the generation therefore says so, instead of 404.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import orjson
+
+from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
+from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.model.names import (
+    FullName,
+    NodeId,
+    StreamId,
+    StreamName,
+    parse_stream_name,
+    parse_tenant,
+)
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room
+
+GENERATION_KEY: Final = "bottomless:generation"
+DELETES_KEY: Final = "bottomless:deletes"
+FAILING_DELETES_KEY: Final = "bottomless:deletes-failing"
+STREAMS_KEY: Final = "bottomless:streams"
+
+
+def stream_key(stream_id: StreamId) -> str:
+    return f"bottomless:stream:{stream_id}"
+
+
+def producers_key(stream_id: StreamId) -> str:
+    """Written whenever a stream becomes clean, and good until its next owner has written."""
+    return f"bottomless:producers:{stream_id}"
+
+
+def name_key(name: FullName) -> str:
+    # Neither part can hold a colon, so no two names share a key.
+    return f"bottomless:name:{name.tenant}:{name.name}"
+
+
+def names_key(state: StreamState, tenant: str) -> str:
+    """The index of the names of all streams of a tenant that are in this state."""
+    return f"bottomless:{_INDEXES[state]}:{tenant}"
+
+
+_INDEXES: Final = {StreamState.ACTIVE: "names", StreamState.DELETING: "deleting"}
+
+
+class Named(NamedTuple):
+    """One entry of an index of names."""
+
+    name: StreamName
+    stream_id: StreamId
+
+    def member(self) -> bytes:
+        # NUL is in no name and sorts before all that are, so the index is in order of names.
+        return f"{self.name}\0{self.stream_id}".encode("ascii")
+
+
+def room_for(record: StreamRecord, count_max: int) -> Room:
+    """The bound of a tenant's streams, for one that is being created."""
+    named = Named(record.name, record.stream_id).member()
+    return Room(names_key(StreamState.ACTIVE, record.tenant), named, count_max)
+
+
+def parse_named(member: bytes) -> Named:
+    name, _, stream_id = member.decode("ascii").partition("\0")
+    return Named(StreamName(name), StreamId(stream_id))
+
+
+def node_key(node_id: NodeId) -> str:
+    return f"bottomless:node:{node_id}"
+
+
+def delete_later(object_key: str, due_at: int) -> Due:
+    """An entry of the delete queue, to be written in the transaction that makes the object unreachable."""
+    return Due(DELETES_KEY, object_key.encode("ascii"), due_at)
+
+
+class Loaded(NamedTuple):
+    """The records of several streams."""
+
+    records: list[StreamRecord]
+    unreadable: dict[StreamId, Corrupt]
+    """Those that are there, and that this release cannot read."""
+
+
+class Streams:
+    """The records of all streams. Holds no state of its own."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self.generation: int | None = None
+        """What coordination has to show; None where nobody has found out."""
+
+    async def find(self, name: FullName) -> StreamId:
+        """The id behind a name.
+
+        Raises:
+            NotFound: no stream has this name.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
+        """
+        value = await self._coordination.get(name_key(name))
+        if value is None:
+            await self.check_generation()
+            raise stream_not_found()
+        return StreamId(value.decode("ascii"))
+
+    async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
+        """The ids behind names, without those that no stream has."""
+        values = await self._coordination.get_many([name_key(name) for name in names])
+        return {
+            name: StreamId(value.decode("ascii"))
+            for name, value in zip(names, values, strict=True)
+            if value is not None
+        }
+
+    async def load(self, stream_id: StreamId) -> StreamRecord:
+        """The record of a stream.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
+        """
+        value = await self._coordination.get(stream_key(stream_id))
+        if value is None:
+            await self.check_generation()
+            raise stream_not_found()
+        return decode_record(value)
+
+    async def load_many(self, stream_ids: Sequence[StreamId]) -> "Loaded":
+        """The records of streams, without those that are gone.
+
+        One that cannot be read (a later release wrote it, or it is damaged) is told beside the
+        others and does not end the question for them.
+        """
+        values = await self._coordination.get_many([stream_key(one) for one in stream_ids])
+        loaded = Loaded([], {})
+        for stream_id, value in zip(stream_ids, values, strict=True):
+            if value is None:
+                continue
+            try:
+                loaded.records.append(decode_record(value))
+            except Corrupt as error:
+                loaded.unreadable[stream_id] = error
+        return loaded
+
+    async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
+        """Streams of a tenant in the order of their names, from behind a member of the index."""
+        found = await self._coordination.members(names_key(state, tenant), after, limit)
+        if not found:
+            await self.check_generation()
+        return [parse_named(member) for member in found]
+
+    async def create(self, record: StreamRecord, room: Room | None = None) -> None:
+        """Enter a new stream under its name, with its place in the indexes, or none of it.
+
+        Raises:
+            IndexFull: its tenant has as many streams as `room` says.
+            Exists: the name is taken.
+            Unavailable: `coordination-regressed`: the store was emptied, or went back.
+        """
+        keys = (name_key(record.full_name), stream_key(record.stream_id))
+        named = Named(record.name, record.stream_id).member()
+        entered = Changes(
+            {keys[0]: record.stream_id.encode("ascii"), keys[1]: encode_record(record)},
+            members=[
+                Member(names_key(StreamState.ACTIVE, record.tenant), named, True),
+                Member(STREAMS_KEY, record.stream_id.encode("ascii"), True),
+            ],
+        )
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            self.require_generation(values[GENERATION_KEY])
+            if any(values[key] is not None for key in keys):
+                raise Exists("a stream of this name exists")
+            return entered
+
+        await self._coordination.transact([*keys, GENERATION_KEY], change, room=room)
+
+    async def restore(self, record: StreamRecord, also: Changes) -> StreamId | None:
+        """Write a record into a coordination that has lost it, with `also`; repeatable.
+
+        Returns another stream that has the name of one that is active: nothing was written.
+
+        Raises:
+            Unavailable: coordination shows this generation, so streams may be in use.
+        """
+        keys = (stream_key(record.stream_id), name_key(record.full_name))
+        mine = record.stream_id.encode("ascii")
+        named = Named(record.name, record.stream_id).member()
+        active = record.state is StreamState.ACTIVE
+        values: dict[str, bytes | None] = {keys[0]: encode_record(record)}
+        if active:
+            values[keys[1]] = mine
+        index = names_key(record.state, record.tenant)
+        members = [Member(index, named, True), Member(STREAMS_KEY, mine, True)]
+        taken: list[StreamId | None] = []
+
+        def change(found: Mapping[str, bytes | None]) -> Changes:
+            require_older(found[GENERATION_KEY], record.generation)
+            other = found[keys[1]]
+            if active and other is not None and other != mine:
+                taken[:] = [StreamId(other.decode("ascii"))]
+                return Changes()
+            taken[:] = [None]
+            return Changes(values, (), members) | also
+
+        await self._coordination.transact([*keys, GENERATION_KEY], change)
+        return taken[0]
+
+    async def discard(self, stream_id: StreamId, generation: int) -> None:
+        """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
+
+        What this rebuild has restored already stays: another process carries it out by now.
+
+        Raises:
+            Unavailable: coordination shows this generation, so the stream may be in use.
+        """
+        key = stream_key(stream_id)
+        value = await self._coordination.get(key)
+        told = None if value is None else _name_in(value)
+        empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
+        gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
+        watched = [key, GENERATION_KEY]
+        if told is not None:
+            named = Named(told.name, stream_id).member()
+            indexes = [names_key(state, told.tenant) for state in StreamState]
+            gone |= Changes(members=[Member(index, named, False) for index in indexes])
+            own_name = name_key(told)
+            if await self._coordination.get(own_name) == stream_id.encode("ascii"):
+                watched.append(own_name)
+                gone |= Changes({own_name: None})
+
+        def change(found: Mapping[str, bytes | None]) -> Changes:
+            require_older(found[GENERATION_KEY], generation)
+            return Changes() if is_restored(found[key], generation) else gone
+
+        await self._coordination.transact(watched, change)
+
+    async def bury(
+        self,
+        stream_id: StreamId,
+        name: FullName,
+        decide: Callable[[StreamRecord], StreamRecord],
+        also: Changes,
+    ) -> StreamRecord:
+        """Write a stream's tombstone and free its name, with `also` in the same transaction.
+
+        Raises:
+            NotFound: there is no such stream.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
+        """
+        key = stream_key(stream_id)
+        decided: list[StreamRecord] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            value = values[key]
+            if value is None:
+                raise stream_not_found()
+            record = decide(decode_record(value))
+            assert record.state is StreamState.DELETING
+            decided[:] = [record]
+            assert record.tenant == name.tenant
+            own_name = name_key(name)
+            named = Named(name.name, stream_id).member()
+            buried: dict[str, bytes | None] = {key: encode_record(record)}
+            if values[own_name] == stream_id.encode("ascii"):
+                buried[own_name] = None
+            members = [
+                Member(names_key(StreamState.ACTIVE, record.tenant), named, False),
+                Member(names_key(StreamState.DELETING, record.tenant), named, True),
+            ]
+            return Changes(buried, (), members) | also
+
+        try:
+            await self._coordination.transact([key, name_key(name)], change)
+        except NotFound:
+            # Nothing is where the generation is not.
+            await self.check_generation()
+            raise
+        return decided[0]
+
+    async def forget(self, record: StreamRecord) -> None:
+        """Remove the record of a stream of which nothing else is left."""
+        key = stream_key(record.stream_id)
+        named = Named(record.name, record.stream_id).member()
+        gone = Changes(
+            {key: None, producers_key(record.stream_id): None},
+            (),
+            [
+                Member(names_key(StreamState.DELETING, record.tenant), named, False),
+                Member(STREAMS_KEY, record.stream_id.encode("ascii"), False),
+            ],
+        )
+        await self._coordination.transact([key], lambda _: gone)
+
+    async def update(
+        self,
+        stream_id: StreamId,
+        decide: Callable[[StreamRecord], StreamRecord],
+        queued: Sequence[Due] = (),
+    ) -> StreamRecord:
+        """Change a record under WATCH; `decide` sees it and raises to leave it as it is.
+
+        `decide` is called again with the newer record when others were faster, so conditions
+        on version and epoch belong into it. `queued` is written in the same transaction.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        return await self._update(stream_id, None, lambda record, _: decide(record), queued)
+
+    async def leave(
+        self,
+        stream_id: StreamId,
+        decide: Callable[[StreamRecord], StreamRecord],
+        producers: bytes | None,
+    ) -> StreamRecord:
+        """The same as `update`, and in the same transaction what is known of producers.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        also = {producers_key(stream_id): producers}
+        return await self._update(stream_id, None, lambda record, _: decide(record), (), also)
+
+    async def load_producers(self, stream_id: StreamId) -> bytes | None:
+        """What was known of producers when the stream was left; None if nothing was."""
+        return await self._coordination.get(producers_key(stream_id))
+
+    async def update_unless_held(
+        self,
+        stream_id: StreamId,
+        holder: NodeId,
+        decide: Callable[[StreamRecord, bool], StreamRecord],
+        queued: Sequence[Due] = (),
+    ) -> StreamRecord:
+        """The same, where `decide` also hears whether `holder`'s lease is live.
+
+        The lease is watched with the record: if it is taken meanwhile, `decide` is asked again.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        return await self._update(stream_id, holder, decide, queued)
+
+    async def _update(
+        self,
+        stream_id: StreamId,
+        holder: NodeId | None,
+        decide: Callable[[StreamRecord, bool], StreamRecord],
+        queued: Sequence[Due],
+        also: Mapping[str, bytes | None] = MappingProxyType({}),
+    ) -> StreamRecord:
+        key = stream_key(stream_id)
+        keys = [key] if holder is None else [key, node_key(holder)]
+        decided: list[StreamRecord] = []
+
+        def change(values: Mapping[str, bytes | None]) -> Changes:
+            value = values[key]
+            if value is None:
+                raise stream_not_found()
+            held = holder is not None and values[node_key(holder)] is not None
+            decided[:] = [decide(decode_record(value), held)]
+            return Changes({**also, key: encode_record(decided[0])}, queued)
+
+        try:
+            await self._coordination.transact(keys, change)
+        except NotFound:
+            # Nothing is where the generation is not.
+            await self.check_generation()
+            raise
+        return decided[0]
+
+    async def check_generation(self) -> None:
+        """Hear whether the store was emptied, where something is not found.
+
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
+        if self.generation is not None:
+            self.require_generation(await self._coordination.get(GENERATION_KEY))
+
+    def require_generation(self, held: bytes | None) -> None:
+        """The same, of what lies under `GENERATION_KEY`.
+
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
+        if self.generation is None:
+            return
+        if held is None or orjson.loads(held).get("generation") != self.generation:
+            raise Unavailable(
+                "the coordination store was emptied, or went back",
+                code=Code.COORDINATION_REGRESSED,
+                retryable=False,
+            )
+
+
+def _name_in(value: bytes) -> FullName | None:
+    """Under which name a record is entered, also one that is damaged or of a later release; None
+    if it does not say so: then its place among the names stays, and leads to nothing."""
+    try:
+        return decode_record(value).full_name
+    except Corrupt:
+        pass
+    try:
+        members = orjson.loads(value)
+        return FullName(parse_tenant(members["tenant"]), parse_stream_name(members["name"]))
+    except (orjson.JSONDecodeError, TypeError, KeyError, InvalidRequest):
+        return None
+
+
+def is_restored(value: bytes | None, generation: int) -> bool:
+    """Whether a stream's record is one that a rebuild to `generation` has written."""
+    try:
+        return value is not None and int(orjson.loads(value).get("generation", 0)) >= generation
+    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+        return False
+
+
+def require_older(held: bytes | None, generation: int) -> None:
+    if held is not None and orjson.loads(held)["generation"] >= generation:
+        raise Unavailable("coordination is rebuilt already")
+
+
+def stream_not_found() -> NotFound:
+    return NotFound("there is no such stream")
