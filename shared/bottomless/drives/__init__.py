@@ -1,1 +1,1 @@
-"""Drives: object stores behind one protocol. Everything above talks to `base.Drive` only."""
+"""Drives, as a user needs them: the port of an object store, and what an answer of S3 means."""
