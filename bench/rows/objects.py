@@ -33,7 +33,7 @@ READERS: Final = 50
 READ_BY_ALL: Final = 500_000
 """Records of the stream that they read."""
 READER_MEMORY_MIB: Final = 1_280
-"""docs/operations.md: a cache of 256 MiB and 32 pages of 32 MiB."""
+"""docs/settings.md: a cache of 256 MiB and 32 pages of 32 MiB."""
 GIB: Final = 1 << 30
 
 

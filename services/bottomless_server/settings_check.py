@@ -150,9 +150,7 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
             continue
         meant = get_close_matches(rest, [one.removeprefix(PREFIX) for one in known], n=1)
         hint = (
-            f"did you mean {PREFIX}{meant[0]}?"
-            if meant
-            else "docs/operations.md lists all settings"
+            f"did you mean {PREFIX}{meant[0]}?" if meant else "docs/settings.md lists all settings"
         )
         raise CannotStart(f"there is no setting {_shown(variable)}; {hint}")
 

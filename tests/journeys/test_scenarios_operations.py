@@ -184,7 +184,7 @@ def test_the_page_of_metrics_lists_what_is_served(observed: Observed) -> None:
         for name, family in observed.metrics().items()
         if name.startswith("bottomless_")
     }
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/metrics.md").read_text()
     row = re.compile(r"^\| `(bottomless_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \|$", re.MULTILINE)
     rows = row.findall(page)
 

@@ -3,7 +3,7 @@
 A home is lost with what its uploader has put and nobody has registered; the operator takes its
 streams over, manifest dies at some step of that, and the home comes back before, meanwhile or
 after. Coordination is lost at any moment, mostly soon after that, and rebuilt as
-docs/operations.md says, with deaths in the middle of that too.
+docs/runbooks.md says, with deaths in the middle of that too.
 """
 
 import asyncio
@@ -226,7 +226,7 @@ class Losses:
             self._tell(f"lets manifest die at {point}, time {count}")
 
     async def _rebuild(self) -> None:
-        """What docs/operations.md tells an operator to do."""
+        """What docs/runbooks.md tells an operator to do."""
         await asyncio.sleep(self.chance.uniform(0.1, 1.5))
         if self.chance.random() < 0.5:
             self._arm(_STEPS_OF_REBUILD)

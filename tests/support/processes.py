@@ -167,7 +167,7 @@ class Process:
 
 
 class FourProcesses:
-    """The four services apart, as docs/operations.md says: they share a store and a coordination.
+    """The four services apart, as docs/deployment.md says: they share a store and a coordination.
 
     Objects lie in a directory of their own, unless they are told of a store. In front of them
     is nginx.

@@ -8,6 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+HEADING_LINK = re.compile(r"\]\((?!https?://)([^)#\s]*\.md|)#([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 MODULE = re.compile(r"\b((?:services|shared|tests)/[\w/]+\.py)\b")
 
 
@@ -15,6 +17,20 @@ MODULE = re.compile(r"\b((?:services|shared|tests)/[\w/]+\.py)\b")
 def test_every_link_of_the_docs_has_its_file(page: Path) -> None:
     links = LINK.findall(page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_heading_has_its_heading(page: Path) -> None:
+    links = HEADING_LINK.findall(page.read_text())
+    assert [(to, slug) for to, slug in links if slug not in slugs(page, to)] == []
+
+
+def slugs(page: Path, to: str) -> set[str]:
+    text = (page.parent / to if to else page).read_text()
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(text)
+    }
 
 
 def test_every_module_that_a_docstring_names_exists() -> None:
@@ -72,13 +88,13 @@ def test_every_guard_is_in_its_place_and_has_a_run_that_must_fail() -> None:
 
 
 def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "settings.md").read_text()
     section = page.partition("### Every queue, cache and wait")[2].partition("\n## ")[0]
     rows = [row for row in section.splitlines() if row.startswith("| ")][1:]
     assert len(rows) > 30
     assert [row for row in rows if not RUN.search(row)] == []
     assert [one for one in RUN.findall(section) if not is_test(*one)] == []
-    settings = set(re.findall(r"BOTTOMLESS_\w+", page.partition("\n## Settings")[2]))
+    settings = set(re.findall(r"^\| `(BOTTOMLESS_\w+)` \|", page, re.MULTILINE))
     named = set(re.findall(r"BOTTOMLESS_\w+", section))
     assert len(named) > 20
     assert named <= settings, named - settings

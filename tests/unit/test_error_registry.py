@@ -53,16 +53,16 @@ RAISED_OTHERWISE = {
 
 
 def test_operators_find_a_heading_for_every_code() -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/errors.md").read_text()
 
-    assert re.findall(r"^### ([a-z-]+)$", page, re.MULTILINE) == [code.value for code in Code]
+    assert re.findall(r"^## ([a-z-]+)$", page, re.MULTILINE) == [code.value for code in Code]
 
 
 @pytest.mark.parametrize(
     "settings", [CommonSettings, IngestSettings, UploaderSettings, ManifestSettings, ReaderSettings]
 )
 def test_operators_find_every_setting_with_its_default(settings: type[CommonSettings]) -> None:
-    page = (ROOT / "docs/operations.md").read_text()
+    page = (ROOT / "docs/settings.md").read_text()
     for name, field in settings.model_fields.items():
         default = field.get_default()
         words = {None: "none", True: "true", False: "false"}

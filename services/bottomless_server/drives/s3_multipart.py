@@ -8,7 +8,7 @@ What a crash leaves behind at each step:
                                 key is absent
 
 An upload that failed is aborted. One whose process died stays, invisible and paid for,
-until the bucket's rule for incomplete uploads ends it (docs/operations.md).
+until the bucket's rule for incomplete uploads ends it (docs/settings.md, "Store URL").
 """
 
 import asyncio

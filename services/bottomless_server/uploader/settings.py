@@ -1,4 +1,4 @@
-"""Settings of the fragment-uploader. Table: docs/operations.md, "Settings"."""
+"""Settings of the fragment-uploader. They are listed in docs/settings.md."""
 
 from typing import Annotated
 

@@ -111,7 +111,7 @@ def readiness(report: Mapping[str, Any]) -> Finding:
         if said.get("failing_streams")
     ]
     if ill:
-        advice = "the report of /readyz?verbose=1 says more; docs/operations.md explains it"
+        advice = "the report of /readyz?verbose=1 says more; docs/runbooks.md explains it"
         return Finding("readiness", Status.WARN, "; ".join(ill), advice)
     named = f" ({', '.join(services)})" if services else ""
     return Finding("readiness", Status.OK, f"it takes traffic{named}")

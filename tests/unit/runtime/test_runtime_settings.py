@@ -133,7 +133,7 @@ def test_a_setting_that_excludes_a_default_is_refused(
         ("BOTTOMLESS_DRAIN_SECOND", "BOTTOMLESS_DRAIN_SECONDS"),
         ("BOTTOMLESS_READER_INTERNAL_LISTENS", "BOTTOMLESS_READER_INTERNAL_LISTEN"),
         ("bottomless_hosst", "BOTTOMLESS_HOST"),
-        ("BOTTOMLESS_XYZZY_QUUX_42", "docs/operations.md"),
+        ("BOTTOMLESS_XYZZY_QUUX_42", "docs/settings.md"),
     ],
 )
 def test_a_name_that_nobody_knows_is_refused_with_the_nearest(variable: str, meant: str) -> None:

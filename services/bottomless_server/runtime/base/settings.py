@@ -41,7 +41,7 @@ class CommonSettings(IdentitySettings):
     """Without a secret, have an internal listener over TCP all the same."""
 
     store_url: str | None = None
-    """The object store: `file:///directory` or `s3://bucket/prefix?…`; see *Store URL*."""
+    """The object store: `file:///directory` or `s3://bucket/prefix?…`; docs/settings.md."""
     store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """Of S3: how long to wait for a connection."""
     store_read_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0

@@ -2,7 +2,7 @@
 
 Services count with plain numbers and say at a scrape what they are (`Measured`), so that
 counting costs the path of a record nothing. Labels have few values: never the name of a
-stream, a tenant or a consumer. Names and meanings stand in docs/operations.md; a test
+stream, a tenant or a consumer. Names and meanings stand in docs/metrics.md; a test
 compares the page with what running services say.
 """
 
