@@ -1,11 +1,12 @@
-"""Wait for room for the bytes of appends, and keep it from their first byte to their last.
+"""Reserve memory for the bodies of appends, and make appends wait where there is none.
 
-Room is kept for what a body says that it will have, so that bodies that were begun can be
-ended. But what is said is no memory. Who declares much and sends little would keep others out
-for as long as HTTP bears with it; so a body that does not come loses the room of what is not
-here as soon as somebody else waits, and gets room again as its bytes come, if there is any.
+A request reserves its Content-Length, so that a body that was begun can be received whole. But a
+reservation is not yet memory: a client that declares much and sends little would keep others out
+until HTTP's own time limits end it. So a client that stalls loses the unreceived part of its
+reservation as soon as another request waits. It gets room again as its bytes come, if there is
+any.
 
-Who waits stands in the line of core/admission.py.
+The order in which requests wait is decided in core/admission.py.
 
 On the record's path: beside ingest/front/routes.py, before ingest/records/intake.py.
 """
@@ -24,12 +25,12 @@ from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.pulse import wait_for
 
 PATIENCE_SECONDS: Final = 0.25
-_COMING_SIZE: Final = 64 * KIB
-"""Bytes in each such time make a body one that comes: who sends less need not be believed."""
+_PROGRESS_BYTES: Final = 64 * KIB
+"""A body that received fewer bytes than this in `PATIENCE_SECONDS` counts as stalled."""
 
 
 class Room:
-    """One for all streams of a process."""
+    """The room for bodies of appends in a process, of all streams together."""
 
     def __init__(
         self, admission: Admission, monotonic: Callable[[], float], wait_seconds: float
@@ -73,11 +74,11 @@ class Room:
             body.give_back()
 
     def arrived(self, body: "Body") -> None:
-        """No more comes of it."""
+        """Note that nothing more of this body will come."""
         self._coming.discard(body)
 
     def give_back(self, stream_id: StreamId, size: int) -> None:
-        """Room is free again, for who waits."""
+        """Make room free again, for requests that wait."""
         self.admission.give_back(stream_id, size)
         self._grant()
 
@@ -109,7 +110,7 @@ class Room:
     async def _wait(self, turn: asyncio.Event, wait_seconds: float) -> None:
         begun, waited = self.monotonic(), 0.0
         while not turn.is_set():
-            if self._take_from_who_does_not_come():
+            if self._reclaim_from_stalled():
                 continue
             left = wait_seconds - max(waited, self.monotonic() - begun)
             if left <= 0:
@@ -122,10 +123,10 @@ class Room:
         for ticket in self.admission.grant():
             self._waiting[ticket].set()
 
-    def _take_from_who_does_not_come(self) -> bool:
-        """Whether one of them had any."""
+    def _reclaim_from_stalled(self) -> bool:
+        """Take the unreceived part from a body that stalls; whether there was one."""
         now = self.monotonic()
-        return any(body.keep_what_is_here() for body in self._coming if body.is_late(now))
+        return any(body.release_unreceived() for body in self._coming if body.is_late(now))
 
 
 class Body:
@@ -148,13 +149,13 @@ class Body:
         async def noted() -> Message:
             message = await receive()
             self._here += len(message.get("body", b""))
-            if self._here - self._seen[0] >= _COMING_SIZE:
+            if self._here - self._seen[0] >= _PROGRESS_BYTES:
                 self._seen = (self._here, self._room.monotonic())
             if self._here > self._kept:
                 await self.take(self._here - self._kept)
             if not message.get("more_body", False):
                 self._room.arrived(self)
-                self.keep_what_is_here()
+                self.release_unreceived()
             return message
 
         return noted
@@ -162,8 +163,8 @@ class Body:
     def is_late(self, now: float) -> bool:
         return self._kept > self._here and now - self._seen[1] >= PATIENCE_SECONDS
 
-    def keep_what_is_here(self) -> bool:
-        """Give the rest back; whether there was any."""
+    def release_unreceived(self) -> bool:
+        """Give back the room of bytes that did not come yet; whether there was any."""
         rest = self._kept - self._here
         if rest <= 0:
             return False
@@ -171,7 +172,7 @@ class Body:
         return True
 
     async def take(self, size: int, wait_seconds: float | None = None) -> None:
-        """More room.
+        """Reserve more room.
 
         Raises:
             Overloaded: there was none within the deadline.
@@ -181,7 +182,7 @@ class Body:
         self._seen = (self._here, self._room.monotonic())
 
     def give_back(self) -> None:
-        """All of it: these bytes are not needed any more."""
+        """Give back all of it: these bytes are not needed any more."""
         self._give_back(self._kept)
 
     def _give_back(self, size: int) -> None:

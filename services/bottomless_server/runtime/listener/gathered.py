@@ -1,4 +1,4 @@
-"""Answers made of pieces that lie apart in memory, sent without putting them together first.
+"""Scatter-gather responses: a body is sent as several buffers, without joining them first.
 
 ASGI's word for a body is `bytes`. A page is views of what was read, and joining them would copy
 each byte once more, only for a socket that takes several buffers at once. So our own listener
@@ -22,7 +22,7 @@ Piece = bytes | memoryview | pa.Buffer
 
 
 class Gathered:
-    """The bytes of its pieces, one behind the other."""
+    """The bytes of its pieces, one after the other."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.views = [memoryview(piece) for piece in pieces]
