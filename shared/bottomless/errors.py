@@ -9,12 +9,12 @@
     ├── OffsetGone       start at `first_offset`, which the answer gives
     ├── Fenced           ask the owner; this process does not own the stream (any more)
     ├── Overloaded       wait `retry_after_seconds`, then the same again
-    ├── Unavailable      a part behind us does not answer; retry with backoff
+    ├── Unavailable      a part that we need does not answer; retry with backoff
     └── Corrupt          nobody retries; an operator looks at the named object
 
 Anything else that escapes is a bug. Every error carries a code of the registry
 below, whether a retry can help, whether a write may have happened, and named
-facts; status codes are chosen in one place, `bottomless_server/runtime/http/app.py`.
+facts; status codes are chosen in one place, `bottomless_server/runtime/http/problems.py`.
 """
 
 from collections.abc import Mapping, Sequence

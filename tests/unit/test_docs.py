@@ -1,6 +1,10 @@
-"""The docs lead somewhere: every link to a file of this repository has its file."""
+"""The docs lead somewhere, name what exists, and avoid the terms that the glossary says to avoid."""
 
+import ast
+import io
 import re
+import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -112,3 +116,130 @@ def test_no_page_and_no_message_tells_to_install_what_no_index_has() -> None:
     assert told.search("pip install 'bottomless[spark]'")
     assert told.search("pip install bottomless")
     assert [str(place) for place in places if told.search(place.read_text())] == []
+
+
+# The glossary's "Terms to avoid". The words are ordinary ones with honest uses: a queue of
+# uploads, an error message, the writer of a file. So each row of the table has a pattern of its
+# misuse, and a sentence that shows it.
+
+OF_STREAM = r"of (?:a|an|the|this|that|each|every|one) stream\b"
+MISUSED = {
+    "topic, log, queue, partition (of a stream)": (
+        rf"\btopics?\b|\b(?:queue|partition)s? {OF_STREAM}",
+        "Append to the topic.",
+    ),
+    "message, event, row (of a stream)": (
+        rf"\b(?:message|event|row)s? {OF_STREAM}|\bappend(?:s|ed|ing)? (?:a |the )?(?:message|event)s?\b",
+        "The first message of a stream is at offset 0.",
+    ),
+    "high-water mark": (r"\bhigh[- ]?water[- ]?marks?\b", "Read up to the high-water mark."),
+    "leader, master, writer": (
+        rf"\bleaders?\b|\b(?:master|writer)s? {OF_STREAM}",
+        "Ask the leader of the stream.",
+    ),
+    "term, generation (of an owner)": (
+        r"\bowner's (?:term|generation)\b|\b(?:term|generation)s? of (?:an|the|its) owner",
+        "The generation of the owner is in the chunk.",
+    ),
+    "blob, part": (
+        r"\bblobs?\b|\bparts? of (?:a|the) stream in (?:object storage|the bucket)",
+        "One blob holds many chunks.",
+    ),
+    "behind (of an offset, a record, a byte, a step that comes later)": (
+        r"\bbehind\b",
+        "The stream goes on 2^32 offsets behind the last uploaded record.",
+    ),
+}
+HONEST = re.compile(
+    r"\bbehind (?:(?:a|an|the|our|your) )?(?:\w+ )?(?:proxy|proxies|nginx|TLS|balancer|one address)\b"
+    r"|\b(?:leave|leaves|leaving|left|lag|lags|lagging|falls?|fell|fallen|stays?|stayed)"
+    r" (?:\w+ ){0,3}behind\b|\bserver-sent events\b",
+    re.IGNORECASE,
+)
+"""Behind what really stands in front, what was left, what is slower; and a name of HTTP's."""
+OTHERS = re.compile(r"\b(?:Kafka|RabbitMQ|NATS|Kinesis|Pulsar|SQS)\b")
+PROSE = [*PAGES, *ROOT.glob("s*/*.md"), *ROOT.glob("openapi/**/*.yaml")]
+SOURCES = [*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py")]
+ANY = re.compile("|".join(pattern for pattern, _ in MISUSED.values()), re.IGNORECASE)
+
+
+def misuses(pattern: str, prose: str) -> list[str]:
+    """The sentences of a text that use a term as the pattern says, in our own name."""
+    sentences = re.split(r"(?<=[.;:|]) ", " ".join(prose.split()))
+    return [
+        sentence
+        for sentence in sentences
+        if re.search(pattern, HONEST.sub("", sentence), re.IGNORECASE)
+        and not OTHERS.search(sentence)
+    ]
+
+
+def prose_of_page(text: str) -> str:
+    """A page without its code, and without the table that has to name the terms."""
+    text = text.partition("## Terms to avoid")[0]
+    return re.sub(
+        r"`[^`\n]*`", "it", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    )
+
+
+def prose_of_source(text: str) -> str:
+    """Docstrings, of attributes too, and comments."""
+    docstrings = [
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = [token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT]
+    return prose_of_page("\n".join(docstrings) + "\n" + "\n".join(comments))
+
+
+@cache
+def suspects() -> dict[str, str]:
+    """The prose of each file in which one of the words stands at all."""
+    found = {}
+    for path in (*PROSE, *SOURCES):
+        text = path.read_text()
+        if ANY.search(" ".join(text.split())):
+            source = path.suffix == ".py"
+            found[str(path.relative_to(ROOT))] = (prose_of_source if source else prose_of_page)(
+                text
+            )
+    return found
+
+
+def test_every_term_to_avoid_has_a_pattern() -> None:
+    table = (ROOT / "docs/glossary.md").read_text().partition("## Terms to avoid")[2]
+    rows = [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines() if row[:2] == "| "]
+    assert rows[1:] == list(MISUSED)
+
+
+@pytest.mark.parametrize("term", MISUSED)
+def test_a_term_to_avoid_is_found_where_it_is_misused(term: str) -> None:
+    pattern, example = MISUSED[term]
+    assert misuses(pattern, example) == [example]
+
+
+@pytest.mark.parametrize("term", MISUSED)
+def test_no_page_and_no_docstring_misuses_a_term(term: str) -> None:
+    assert len(PROSE) > 50
+    assert len(SOURCES) > 300
+    pattern, _ = MISUSED[term]
+    found = {path: misuses(pattern, prose) for path, prose in suspects().items()}
+    assert {path: sentences for path, sentences in found.items() if sentences} == {}
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "They run behind nginx, or behind another proxy.",
+        "A socket that a dead process left behind is removed.",
+        "Uploads lag far behind.",
+        "In Kafka this is a topic.",
+        "An error message, a queue of uploads, the writer of a file.",
+    ],
+)
+def test_honest_uses_of_the_words_stay_possible(sentence: str) -> None:
+    assert [pattern for pattern, _ in MISUSED.values() if misuses(pattern, sentence)] == []

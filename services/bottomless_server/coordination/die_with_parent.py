@@ -1,6 +1,6 @@
 """Let the kernel end a child process with the one that started it.
 
-However a process ends, also by `kill -9`, nothing of it stays behind that holds its ports,
+However a process ends, also by `kill -9`, nothing of it is left that holds its ports,
 its locks and its files.
 """
 

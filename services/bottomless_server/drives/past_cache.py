@@ -31,7 +31,7 @@ _OWN: Final = threading.local()
 def write_past_cache(file: int, parts: Sequence[memoryview]) -> list[memoryview]:
     """Write as much as can go past the cache from the file's position, which is aligned.
 
-    Returns what is left to be written behind it: less than a block, or all that the file system
+    Returns what is left to be written after it: less than a block, or all that the file system
     did not take this way.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The file operations of ingest, all of them, behind one small port.
+"""The file operations of ingest, all of them, through one small port.
 
 Why a port for something as plain as files? The promises of this service are about the
 order of these calls (synced before answered, published before freed), so tests record

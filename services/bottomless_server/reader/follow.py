@@ -28,7 +28,7 @@ from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.identity.standing import Standing, standing_of
 
 TROUBLE_SECONDS: Final = 30.0
-"""How long services behind us may be away before an answer ends for it."""
+"""How long the services that we ask may be away before an answer ends for it."""
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 2.0
 _TOLD: Final = ("first_offset", "readable_offset", "fragment_id")

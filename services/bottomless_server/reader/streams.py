@@ -65,7 +65,7 @@ class Streams:
         self._asking: OneAtATime[FullName, StreamFacts] = OneAtATime()
 
     async def find(self, name: FullName) -> Found:
-        """The stream behind a name.
+        """The stream that has a name.
 
         Raises:
             NotFound: there is none.

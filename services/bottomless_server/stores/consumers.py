@@ -4,7 +4,7 @@ bottomless:consumer:{stream_id}:{consumer}    the last commit
 bottomless:consumers:{stream_id}              index of the names
 bottomless:consumers-snapshot:{stream_id}     which object holds them, too
 bottomless:consumers-version:{stream_id}      the highest version that was given to such an object
-bottomless:consumer-snapshots                 streams whose object is behind, by the last commit
+bottomless:consumer-snapshots                 streams whose object lacks a commit, by the last one
 
 A commit is one EXEC that also watches the stream's record: one that is being deleted takes
 none. After a crash at any moment all of a commit is there or nothing of it, and with it the

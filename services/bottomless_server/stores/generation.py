@@ -4,7 +4,7 @@ Both hold the same number. A rebuild from the bucket raises it, so a coordinatio
 store from before, or one that was lost and came back empty, is noticed before it
 can give out epochs and offsets a second time.
 
-At the first start both are created. After a crash behind each step:
+At the first start both are created. After a crash that follows each step:
 
 1. coordination has it, not confirmed: the next start goes on with step 2;
 2. both have it, not confirmed: the next start confirms;

@@ -65,7 +65,7 @@ async def live_nodes(coordination: Coordination) -> list[IngestNode]:
 
 async def _enter(coordination: Coordination, node_id: NodeId, node: IngestNode | None) -> None:
     before = f"{node_id}\0".encode()
-    # What sorts behind it and begins with it: one, or two after an address changed.
+    # What sorts after it and begins with it: one, or two after an address changed.
     found = await coordination.members(NODES_KEY, before, 2)
     wanted = None if node is None else node.member()
     own = [member for member in found if member.startswith(before)]

@@ -114,7 +114,7 @@ class Streams:
         """What coordination has to show; None where nobody has found out."""
 
     async def find(self, name: FullName) -> StreamId:
-        """The id behind a name.
+        """The id of the stream that has a name.
 
         Raises:
             NotFound: no stream has this name.
@@ -127,7 +127,7 @@ class Streams:
         return StreamId(value.decode("ascii"))
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
-        """The ids behind names, without those that no stream has."""
+        """The ids of the streams that have these names; names of no stream are left out."""
         values = await self._coordination.get_many([name_key(name) for name in names])
         return {
             name: StreamId(value.decode("ascii"))
@@ -166,7 +166,7 @@ class Streams:
         return loaded
 
     async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
-        """Streams of a tenant in the order of their names, from behind a member of the index."""
+        """Streams of a tenant in the order of their names, those after a member of the index."""
         found = await self._coordination.members(names_key(state, tenant), after, limit)
         if not found:
             await self.check_generation()

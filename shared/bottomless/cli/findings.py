@@ -98,7 +98,7 @@ def versions(own: str, server: Mapping[str, Any]) -> Finding:
 
 
 def readiness(report: Mapping[str, Any]) -> Finding:
-    """What the services behind `/readyz` say of themselves; through a proxy, those of one process."""
+    """What the services that report at `/readyz` say of themselves; through a proxy, those of one process."""
     services: Mapping[str, Any] = report.get("services") or {}
     ill = [
         f"{name}: {said['status']}"

@@ -1,6 +1,6 @@
 """Tail: the last records, and with -f those that come, whatever happens to the server.
 
-As a consumer it goes on where that has come to. What was written is committed behind it, so
+As a consumer it goes on where that has come to. What was written is committed after that, so
 after a crash at any point the stored offset is that of the last batch before, or of this one:
 records may be written twice, and none is left out.
 """

@@ -22,7 +22,7 @@ _AGAIN_SECONDS: Final = 30.0
 """After this the same phase is told once more, with how far it has come."""
 
 _OUTAGE_SECONDS_MAX: Final = 60.0
-"""A server that restarts takes less; the work goes on behind it."""
+"""A server that restarts takes less; the work goes on after it."""
 
 _MEANINGS: Final = {
     "closing": "its owner is asked to stop",

@@ -160,7 +160,7 @@ class Spans:
         self._next = 0
 
     def add(self, bundle: Bundle, index: int, record_count: int = 1) -> None:
-        """Note more records, neighbours, behind those that were noted."""
+        """Note more records, which directly follow each other, after those that were noted."""
         if bundle is not self._bundle or index != self._next:
             self._end()
             self._bundle, self._first = bundle, index

@@ -21,7 +21,7 @@ class DiscoveryCalls(Wire):
         return members(await self._send("GET", "/v1/whoami"))
 
     async def readiness(self) -> dict[str, Any]:
-        """Whether the process behind the url takes traffic, and what its services report.
+        """Whether the process at the url takes traffic, and what its services report.
 
         Behind a proxy that is one process of several. Raises what it is not ready for.
         """

@@ -5,8 +5,8 @@ producer. So the order of records is theirs however requests overtake each other
 too early is refused as a gap, waits here for the one before it, and is sent again; what may
 have been stored without an answer is sent again as it was, and is stored once.
 
-What is stored is always a beginning of what was handed over: the first append that cannot
-be stored ends the producer, and nothing behind it is sent any more.
+What is stored is always a prefix of what was handed over: the first append that cannot
+be stored ends the producer, and nothing after it is sent any more.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Sending:
 
 
 class _Turn:
-    """An append's place in the order: its number, and where it is for the one behind it."""
+    """An append's place in the order: its number, and where it is for the one after it."""
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
@@ -152,7 +152,7 @@ class Outbox:
             self._loop.call_soon_threadsafe(self._work.set)
 
     async def _run(self) -> None:
-        # A window, not a number of slots: while one append is tried again, those behind it
+        # A window, not a number of slots: while one append is tried again, those after it
         # must not push it out of what the server remembers.
         window: deque[_Turn] = deque()
         before: _Turn | None = None
@@ -202,7 +202,7 @@ class Outbox:
         """
         body = await self._body_of(bundle)
         if before is not None:
-            # What was refused as too early is still to come; behind it this would be too.
+            # What was refused as too early is still to come; after it this would be too early too.
             await before.on_its_way.wait()
         if self.failure is not None:
             raise told_again(self.failure)

@@ -1,6 +1,6 @@
 """Problems to errors: an `application/problem+json` answer becomes the class its code belongs to.
 
-The other direction, errors to problems, is `bottomless_server/runtime/http/app.py`.
+The other direction, errors to problems, is `bottomless_server/runtime/http/problems.py`.
 Client and services share this file, so that a caller handles an error in the
 same way whether it was raised here or three processes away.
 """

@@ -90,7 +90,7 @@ def rows_of(values: Iterable[Text]) -> Iterator[Row | Values]:
     What comes one by one is given on one by one: nobody knows how long the next one takes.
 
     Raises:
-        InvalidRequest, TypeError: as `row_of`, behind those before it.
+        InvalidRequest, TypeError: as `row_of`, after those before it were given on.
     """
     if not isinstance(values, (list, tuple)):
         for value in values:

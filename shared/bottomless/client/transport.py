@@ -29,7 +29,7 @@ class Request(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether it may leave something changed behind when its answer is lost."""
+        """Whether something may be changed although its answer is lost."""
         return self.method not in ("GET", "HEAD")
 
 

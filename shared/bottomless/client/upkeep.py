@@ -124,7 +124,7 @@ class UpkeepCalls(Wire):
         await self._send("DELETE", lease_path(name, lease_id))
 
     async def operation(self, operation_id: str) -> dict[str, Any]:
-        """What became of the work behind an operation's id."""
+        """What became of the work that has an operation's id."""
         return members(await self._send("GET", operation_path(operation_id)))
 
     async def wait_for_operation(

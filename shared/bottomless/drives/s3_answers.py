@@ -2,7 +2,7 @@
 
 For the asynchronous drive and for Spark's workers alike, so nothing here knows how the
 answer came. An answer that says "no" is believed by its code alone; every other server
-error to a put is an unknown outcome, since whoever sent it may stand behind the one who
+error to a put is an unknown outcome, since the server that sent it may be a proxy for the one that
 stored.
 """
 

@@ -5,7 +5,7 @@ module can be loaded, and checks are not left out for that.
 
 A checksum goes through its bytes one after the other, which Python cannot do quickly. But it
 is linear: data is cut into lanes of the same size, all lanes go forward together, eight
-bytes a step, and what each has found is then moved past those behind it, as if they were
+bytes a step, and what each has found is then moved past those after it, as if they were
 zeros, and added.
 """
 
@@ -103,7 +103,7 @@ def _zeros(size: int) -> Words:
 
 @lru_cache(maxsize=1)
 def _tables() -> list[Words]:
-    """For each byte, what it leaves in the register; then the same with zero bytes behind it."""
+    """For each byte, what it leaves in the register; then the same with zero bytes after it."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)
@@ -121,7 +121,7 @@ def _slowly(data: NDArray[np.uint8], state: int) -> int:
 
 
 def combine(first: int, second: int, second_size: int) -> int:
-    """The checksum of two pieces of data one behind the other, from those of each.
+    """The checksum of two pieces of data one after the other, from those of each.
 
     Moves the first past so many zero bytes, as `_moved` does. That is a multiplication by a power
     of x, and for a single register this is quicker by ten times than with images of all bits.

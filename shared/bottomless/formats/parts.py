@@ -18,7 +18,7 @@ _PRESENT_ALL: Final = _HAS_PRODUCER | sum(_HASHES.values())
 
 
 class Parts(NamedTuple):
-    """What may stand behind the fixed part of an entry."""
+    """What may follow the fixed part of an entry."""
 
     producer_id: str | None = None
     idempotency_hash: bytes | None = None
@@ -49,7 +49,7 @@ def encode_parts(parts: Parts) -> tuple[int, bytes]:
 
 
 def decode_parts(what: str, present: int, tail: bytes) -> Parts:
-    """Read what stands behind the fixed part, padding included.
+    """Read what follows the fixed part, padding included.
 
     Raises:
         Corrupt: it is cut short, or holds more than the mask says.

@@ -138,7 +138,7 @@ def credential(key_id: str, secret: str) -> str:
 
 
 def hash_secret(secret: str) -> str:
-    """What is kept of the part of a credential behind its second `_`."""
+    """What is kept of the part of a credential after its second `_`."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ def admit(
     """The offset after the last record of a batch that begins at `first_offset` and may go to `end`.
 
     Whole fragments are taken as long as they fit and the last one in part, by its share of
-    bytes; always at least one record. The tail, behind the last fragment, counts as one
+    bytes; always at least one record. The tail, after the last fragment, counts as one
     fragment; `tail_record_size` says what a record is about to cost there. `fragments`
     are asked for only as far as they are needed.
     """

@@ -83,7 +83,7 @@ def taking_read(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[Parameter] = []
     for parameter in own.parameters.values():
         parameters += made_of.values() if parameter.name == "read" else [parameter]
-    # A parameter without a default may stand behind one that has one: they are named, all of them.
+    # A parameter without a default may stand after one that has one: they are named, all of them.
     parameters = [
         each if each.name == "context" else each.replace(kind=Parameter.KEYWORD_ONLY)
         for each in parameters

@@ -125,7 +125,7 @@ def _parse(
 
 
 def _bytes_of(lines: "pa.Array[Any]") -> pa.Buffer:
-    """The data of a binary array that was just made: one line behind the other."""
+    """The data of a binary array that was just made: one line after the other."""
     buffers: Any = lines.buffers()
     _, offsets, data = buffers
     ends = np.frombuffer(offsets, dtype=np.int32, count=len(lines) + 1)

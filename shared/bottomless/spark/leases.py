@@ -40,7 +40,7 @@ def take_lease(source: Source, first_offset: int, seconds: int) -> Lease | None:
 
     A job goes on without a lease, by the grace that everything has before it is deleted,
     where this principal may not take one, the stream has as many as it may have, nothing
-    is in object storage yet, or the service behind the url has none.
+    is in object storage yet, or the service at the url has none.
 
     Raises:
         OffsetGone: some of it may be deleted already.

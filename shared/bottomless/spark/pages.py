@@ -46,7 +46,7 @@ def read_pages(
         try:
             answer = _get(source, offset, next_offset)
         except OffsetGone as error:
-            offset = _behind(error, offset, next_offset, losses)
+            offset = _readable_after(error, offset, next_offset, losses)
             continue
         counts.page_reads += 1
         counts.page_bytes += len(answer.data)
@@ -79,8 +79,8 @@ def record_size_at(source: Source, offset: int, next_offset: int) -> float:
     return len(answer.data) / max(count, 1)
 
 
-def _behind(error: OffsetGone, offset: int, next_offset: int, losses: Losses) -> int:
-    """The offset to go on from, where `offset` and some behind it cannot be read."""
+def _readable_after(error: OffsetGone, offset: int, next_offset: int, losses: Losses) -> int:
+    """The offset to go on from, where `offset` and some after it cannot be read."""
     readable = _readable(error, offset)
     if readable is not None:
         return readable

@@ -92,7 +92,7 @@ def _pack(pieces: Sequence[Slice], wanted: int) -> list[list[Slice]]:
     runs: list[list[Slice]] = []
     held = 0
     for piece in pieces:
-        # Half of the next one over the bound is better than a small rest behind it, but
+        # Half of the next one over the bound is better than a small rest after it, but
         # never more than half of a whole share above it.
         over = held + piece.size // 2 > wanted or held + piece.size > wanted + wanted // 2
         if not runs or over:

@@ -213,7 +213,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         try:
             return admit(first, end, limits, listed, lambda at: record_size_at(source, at, end))
         except OffsetGone as error:
-            # Trimmed since the bounds were asked for: the batch begins behind it.
+            # Trimmed since the bounds were asked for: the batch begins after it.
             first = trimmed_to(error, first, end, options)
             return (
                 first

@@ -69,7 +69,7 @@ class StreamNames:
         self._refreshing: asyncio.Task[None] | None = None
 
     async def find(self, name: FullName) -> StreamId:
-        """The stream behind a name.
+        """The stream that has a name.
 
         Raises:
             NotFound: there is none, or it is being deleted.
@@ -87,7 +87,7 @@ class StreamNames:
         return stream_id
 
     async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
-        """The stream behind a name that once meant `stale`, which is no more.
+        """The stream that now has a name which once meant `stale`, which is no more.
 
         Raises:
             NotFound: it means no other stream now.
@@ -215,7 +215,7 @@ class StreamNames:
                 self._keep(name, known[0], asked_at)
 
     async def _confirmed(self, name: FullName, asked_at: int) -> StreamId:
-        """The stream behind a known name, without manifest.
+        """The stream that has a known name, without asking manifest.
 
         Raises:
             Unavailable: nothing was known of it, or it means another stream; outcome none.

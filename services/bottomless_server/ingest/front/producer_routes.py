@@ -142,7 +142,7 @@ def _token(stream_id: StreamId, name: str) -> str:
 
 
 def _after(token: str | None, stream_id: StreamId) -> str:
-    """Behind which producer a page begins.
+    """The producer after which a page begins.
 
     Raises:
         InvalidRequest: the token was not made for this list.

@@ -202,8 +202,8 @@ class Appender:
         except Exception:
             log.exception("the appender met a bug", stream_id=self.stream_id)
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
-        # Not after a cancel, when a stop is cut: a thread may still be writing, and behind a
-        # closed file its number may be another file's.
+        # Not after a cancel, when a stop is cut: a thread may still be writing, and
+        # once the file is closed its number may be another file's.
         await self._in_thread(self.log.close)
         self.advanced.fire()
 

@@ -1,6 +1,6 @@
 """Hand all streams over at a drain: have everything uploaded, so that others may own them.
 
-What happens, and what is there after a crash behind each step:
+What happens, and what is there after a crash that follows each step:
 
 1. appends are refused, and those in flight answered   nothing has changed
    what lies here and is not open is opened            as opening.py says of each step

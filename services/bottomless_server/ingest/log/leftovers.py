@@ -8,7 +8,7 @@ and nothing is touched. What it answers decides:
     no such stream  deleted long ago, most likely; but nothing proves it: they are set aside
     active, error   they stay
 
-Removing a log, and what is there after a crash behind each step:
+Removing a log, and what is there after a crash that follows each step:
 
 1. Its directory is renamed to `streams-aside/{id}.deleted`, and both directories are synced:
    it is no log any more, and whatever lies under such a name was given up by a tombstone.

@@ -5,13 +5,13 @@ there, each with its checksum, and what is damaged is damage, never cut. Above i
 chunk is walked with its checksums, and what a power cut left torn is cut: nothing of it
 was answered, since an answer follows the sync of the whole round.
 
-A bad chunk with a good one of a later round behind it is damage too, wherever it lies:
+A bad chunk that a good one of a later round follows is damage too, wherever it lies:
 a round is written only after the one before it was synced. So is a bad chunk that has a
 record in the index, which is written after the sync (walk.py).
 
 A log may begin anywhere: its oldest segments are removed when they are published. Where they
 were lost before that, and the place of the checkpoint with them, the rest is a log all the same:
-it begins behind a hole that readers are told of, and that an operator accepts or does not. What is
+it begins after a hole that readers are told of, and that an operator accepts or does not. What is
 missing between two segments, or at the end below the checkpoint, is damage.
 
 Everything here may be cut short by a crash and begun again: cutting a torn tail, removing a
@@ -90,7 +90,7 @@ def recover(
 ) -> Recovered:
     """Recover one stream's directory; in a worker thread.
 
-    `cut_at` is a segment and a position behind which nothing may be believed, although its
+    `cut_at` is a segment and a position from which on nothing may be believed, although its
     checksums match: what a failed sync left there may be in memory only.
 
     Raises:
@@ -225,7 +225,7 @@ class _Recovery:
             self.cut_size = torn
 
     def _write_again(self, fd: int, segment: Segment, start: int) -> None:
-        """Make what stands behind `start` unwritten in the eyes of the system."""
+        """Make what stands from `start` on unwritten in the eyes of the system."""
         for position in range(start, segment.size, _COPY_SIZE):
             size = min(_COPY_SIZE, segment.size - position)
             data = read_exactly(self.files, fd, size, position)
@@ -318,8 +318,8 @@ def _proven(stored: bytes, index: ChunkIndex) -> int:
     records = index.encoded()
     end = min(len(stored), len(records)) // INDEX_RECORD_SIZE * INDEX_RECORD_SIZE
     for start in range(end - INDEX_RECORD_SIZE, -1, -INDEX_RECORD_SIZE):
-        behind = start + INDEX_RECORD_SIZE
-        if stored[start:behind] == records[start:behind]:
+        stop = start + INDEX_RECORD_SIZE
+        if stored[start:stop] == records[start:stop]:
             place = index.place(start // INDEX_RECORD_SIZE)
             return place.position + place.size
     return 0

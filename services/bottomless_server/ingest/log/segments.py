@@ -154,7 +154,7 @@ class SegmentLog:
 
     @property
     def last_record_timestamp(self) -> int | None:
-        """Of the last record; `last_timestamp` may be of a chunk without any, behind it."""
+        """The timestamp of the last record; `last_timestamp` may be that of a later chunk without any."""
         place = self._last_with_records()
         return None if place is None else place.timestamp
 

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 _MAGIC: Final = MAGIC.to_bytes(4, "little")
 _SEARCH_SIZE: Final = 256 * 1024 * 1024
-"""Bytes behind a bad chunk that are searched for a good one: more than any round has."""
+"""Bytes after a bad chunk that are searched for a good one: more than any round has."""
 _WINDOW_SIZE: Final = 1024 * 1024
 """Bytes of them that are in memory at a time."""
 
@@ -47,7 +47,7 @@ def walk(
     `indexed` is what the index says of the chunk that must start at a place.
 
     Raises:
-        Corrupt: a chunk below `synced` is damaged, or a later round stands behind it, and no
+        Corrupt: a chunk below `synced` is damaged, or a later round follows it, and no
             index record says where it ends.
     """
     expected, group = start, list[ChunkPlace]()
@@ -107,7 +107,7 @@ def _whole_chunk(files: FileCalls, fd: int, size: int, position: int) -> ChunkHe
 
 
 def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
-    """Whether a whole chunk behind the bad one was written after it was synced.
+    """Whether a whole chunk after the bad one was written after it was synced.
 
     Chunks of one group are written together, so a good chunk proves a later round only
     if a round ends before it: at the bad chunk, where its header can still be read, or
@@ -117,10 +117,10 @@ def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
     try:
         header = decode_header(read_exactly(files, fd, HEADER_SIZE, bad.position))
         # Not inside it: a record may hold anything, a chunk too.
-        ended, behind = ChunkFlags.MORE_FOLLOWS not in header.flags, header.total_size
+        ended, size_known = ChunkFlags.MORE_FOLLOWS not in header.flags, header.total_size
     except Corrupt:
-        ended, behind = False, 8
-    next_position = bad.position + behind
+        ended, size_known = False, 8
+    next_position = bad.position + size_known
     for position in _magics(files, fd, next_position, end):
         if position < next_position:
             continue

@@ -41,7 +41,7 @@ class Owners(Protocol):
 
 
 class PeerOwners:
-    """Owners behind their internal addresses."""
+    """Owners that are asked over HTTP, at their internal addresses."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers

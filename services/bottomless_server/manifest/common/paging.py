@@ -33,7 +33,7 @@ class Paging:
         self._secret: bytes | None = None
 
     async def start_of(self, token: str | None, scope: Sequence[str]) -> str:
-        """Behind which member the page begins; empty for the first one.
+        """The member after which the page begins; empty for the first page.
 
         Raises:
             InvalidRequest: the token was not made for this list.

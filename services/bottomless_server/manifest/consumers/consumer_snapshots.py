@@ -1,7 +1,7 @@
 """Bring the offsets of consumers into the object store, soon after each commit.
 
 A commit puts its stream into a queue; every pass writes one object for each stream that
-is there. In this order, with what a crash leaves behind each step:
+is there. In this order, with what is there after a crash at each step:
 
 1. A version is given out by coordination, higher than all before, and then the offsets are
    read. A crash here leaves a version that no object has.
@@ -55,7 +55,7 @@ _FOREVER: Final = 2**52
 """Later than anything is queued for."""
 _AT_ONCE: Final = 8
 _KNOWN_COUNT_MAX: Final = 1_000
-"""Streams of which it is known what their snapshot holds; of others only whether it is behind."""
+"""Streams of which it is known what their snapshot holds; of others only whether it is due."""
 
 
 class ConsumerSnapshots:
@@ -82,7 +82,7 @@ class ConsumerSnapshots:
         self._known.clear()
 
     async def make_pass(self) -> None:
-        """Write what is behind now, some streams at once.
+        """Write the snapshots that are due now, some streams at once.
 
         Raises:
             Unavailable: of the first stream that failed; the others are done.

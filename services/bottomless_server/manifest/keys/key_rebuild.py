@@ -58,7 +58,7 @@ async def discard_keys(context: Context, generation: int) -> bool:
 
 
 async def restore_keys(context: Context, after: str, generation: int) -> Restored:
-    """Bring back some keys behind an id.
+    """Bring back some keys, those after an id in their order.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
@@ -102,8 +102,8 @@ async def put_key(context: Context, record: KeyRecord) -> None:
 
 
 async def _page(context: Context, after: str) -> list[KeyId]:
-    """The ids of the first keys behind an id, in their order."""
-    # "/" is the byte behind ".", which ends the id in the keys of its objects.
+    """The ids of the first keys after an id, in their order."""
+    # "/" is the byte after ".", which ends the id in the keys of its objects.
     start = f"{API_KEYS_PREFIX}{after}/" if after else ""
     page: list[KeyId] = []
     async for facts in context.drive.list(API_KEYS_PREFIX, start):

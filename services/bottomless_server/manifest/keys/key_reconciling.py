@@ -65,7 +65,7 @@ async def _newest_objects(context: Context) -> AsyncIterator[ApiKeyKey]:
 
 
 async def reconcile_key(context: Context, known: ApiKeyKey, *, foreign: bool = False) -> bool:
-    """Look at one key, of which an object is known; whether coordination was behind.
+    """Look at one key, of which an object is known; whether coordination knew less.
 
     `known` was seen before this looks, so its number was given out before. `foreign` says that
     its bytes are not those that coordination would have put there.

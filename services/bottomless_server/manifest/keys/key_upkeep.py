@@ -3,7 +3,7 @@
 A revocation that could not be made durable while its request waited is tried again here, until
 it is. At the start, and every ten minutes, what the bucket knows is held against coordination
 (`key_reconciling.py`). Everything else is done when a key is looked at, which is soon after each change and once
-a day while it has an end. With what a crash leaves behind each step:
+a day while it has an end. With what is left by a crash at each step:
 
 - Objects under lower numbers than the one that coordination names go. Any of them may be
   left, and goes at the next look: the highest number counts.

@@ -1,4 +1,4 @@
-"""Operations over HTTP: what became of the work behind a 202.
+"""Operations over HTTP: what became of the work that a 202 promised.
 
 Contract: openapi/manifest.yaml.
 """

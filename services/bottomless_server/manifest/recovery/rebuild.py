@@ -9,7 +9,7 @@ Allowed only while coordination does not have the bucket's generation: the servi
 3. Stream by stream: a root of the next generation is put (`salvaging.py`), then one EXEC writes
    the record, its names and indexes, the offsets of its consumers, and what is doomed. After a
    crash between the two that root is an object which nobody names: the step puts another one,
-   and the stray is doomed by it. After a crash behind the EXEC the stream is written once more.
+   and the stray is doomed by it. After a crash that follows the EXEC the stream is written once more.
 4. The bucket's generation is raised, then coordination's. After a crash between the two both
    still differ: the step is done again, and a rebuild that begins anew takes the generation
    that the bucket shows, of which every stream has a root by then.
@@ -194,7 +194,7 @@ class Rebuild:
                 return
             _add(progress, await self._restore(prefix, generation))
             await reach("manifest.rebuild.after-stream")
-            # "0" is the byte behind "/".
+            # "0" is the byte after "/".
             progress["_after"] = str(prefix)[:-1] + "0"
 
     async def _next_prefix(self, after: str) -> _Prefix | None:

@@ -76,7 +76,7 @@ class Registry:
         raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
 
     async def find(self, name: FullName) -> StreamRecord:
-        """The record behind a name.
+        """The record of the stream that has a name.
 
         Raises:
             NotFound
@@ -84,7 +84,7 @@ class Registry:
         return await self.load(await self._context.streams.find(name))
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
-        """The streams behind names, without those that name none, or one that is being deleted.
+        """The streams that have these names; names of no stream, or of a deleted one, are left out.
 
         One whose record cannot be read is left out too: who asks for it alone is told why.
         """

@@ -14,7 +14,7 @@ so the collection is as careful as it likes. One step looks at one page of the l
    named by it, and stays.
 5. The rest goes into the delete queue, due now. The deleter asks the live record once more.
 
-After a crash behind step 3 the version is higher, which is harmless; behind step 5, the keys
+After a crash that follows step 3 the version is higher, which is harmless; after step 5, the keys
 are queued, and the page is looked at again without finding them. Of a stream that has no
 record anything is deleted only if its newest registry object is a tombstone, and that object
 last; everything else without a record may be what a lost coordination does not know of, so

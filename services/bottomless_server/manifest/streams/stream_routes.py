@@ -76,7 +76,7 @@ class _Routes:
         principal = principal_of(request.scope)
         tenant = principal.tenant
         scope = ("streams", tenant, state, prefix)
-        # Every member that starts with the prefix sorts behind it: names end with NUL there.
+        # Every member that starts with the prefix sorts after it: names end with NUL there.
         after = await self._paging.start_of(query.get("page_token"), scope) or prefix
         streams = self._context.streams
         found = await streams.names(tenant, state, after.encode("ascii"), limit + 1)

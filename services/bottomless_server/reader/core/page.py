@@ -91,7 +91,7 @@ class PageBuilder:
         return ends if self._until is None else min(ends, self._until)
 
     def skip(self, gap: Gap) -> None:
-        """Go on behind a gap that begins at or before the position."""
+        """Go on after a gap that begins at or before the position."""
         assert gap.first_offset <= self.position < gap.next_offset
         assert not self.full
         self.gaps.append(gap)

@@ -28,7 +28,7 @@ def decode_body(body: bytes, encoding: str, limit: int) -> bytes:
 
     Raises:
         InvalidRequest: `decompressed-too-large` beyond `limit`, `bad-header` where the body is
-            not what the header says: cut short, damaged, or with bytes behind its end.
+            not what the header says: cut short, damaged, or followed by more bytes.
     """
     if encoding == "gzip":
         return _decode_gzip(body, limit)

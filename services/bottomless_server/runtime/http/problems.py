@@ -1,7 +1,7 @@
 """Problems: the one shape of every error, and the one place where errors meet status codes.
 
 application/problem+json as api.md, section 12, has it. Routes raise StoreErrors and never
-name a status; `app.py` puts this behind every application.
+name a status; `app.py` adds this to every application.
 """
 
 import math
@@ -112,7 +112,7 @@ _WITHOUT_OUTCOME: Final = frozenset(
 """Codes that answer reads: there it says nothing whether a write happened."""
 
 _STORES_AWAY: Final = frozenset({Code.OBJECT_STORE_UNAVAILABLE, Code.COORDINATION_UNAVAILABLE})
-"""What is away for seconds or minutes, and nobody behind us says for how long."""
+"""What is away for seconds or minutes, and no service that we call says for how long."""
 _PAUSE_SECONDS: Final = 1
 
 _STREAM_PATH: Final = re.compile(r"/v1/(?:admin/)?streams/([^/]+)")
@@ -214,7 +214,7 @@ def _problem(error: StoreError, request_id: str, path: str, *, write: bool) -> _
         "request_id": request_id,
     }
     if error.outcome is not None and (write or error.code not in _WITHOUT_OUTCOME):
-        # Of a read nothing is unknown, whichever of its answers was lost behind it.
+        # Of a read nothing is unknown, whichever answer was lost on the way to it.
         members["outcome"] = error.outcome if write else Outcome.NONE
     if error.faults:
         members["errors"] = [_fault_members(fault) for fault in error.faults]

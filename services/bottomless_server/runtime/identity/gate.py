@@ -61,7 +61,7 @@ class Gate:
         self._refusal_logged_at = -REFUSAL_LOGGED_SECONDS
 
     def around(self, app: ASGIApp) -> ASGIApp:
-        """The application, behind this gate."""
+        """The application, with this gate before it."""
 
         async def gated(scope: Scope, receive: Receive, send: Send) -> None:
             if is_open(scope["path"]):

@@ -24,12 +24,12 @@ def body_parser(
     connection: HttpToolsProtocol, framing: Iterable[tuple[bytes, bytes]]
 ) -> httptools.HttpRequestParser:
     """A parser that stands before the body of a request whose head was read by another, and goes
-    on with the requests behind it.
+    on with the requests after it.
 
     Raises:
         HttpParserError: that is no framing.
     """
-    parser = httptools.HttpRequestParser(_Behind(connection))
+    parser = httptools.HttpRequestParser(_AfterHead(connection))
     # As uvicorn has its own.
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     lines = b"".join(b"%b: %b\r\n" % pair for pair in framing)
@@ -37,8 +37,8 @@ def body_parser(
     return parser
 
 
-class _Behind:
-    """What is told of all that stands behind the first head."""
+class _AfterHead:
+    """What is told of all that follows the first head."""
 
     def __init__(self, connection: HttpToolsProtocol) -> None:
         self._connection = connection

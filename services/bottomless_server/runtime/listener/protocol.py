@@ -188,7 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._count(len(name) + len(value), headers_too_large)
         if self._time.reading is Reading.HEAD:
             super().on_header(name, value)
-        # Else it is a trailer: nothing behind a body changes by what its request is judged.
+        # Else it is a trailer: nothing after a body changes by what its request is judged.
 
     def on_headers_complete(self) -> None:
         self._refusal = unknown_framing(self.headers, self.parser.get_http_version())

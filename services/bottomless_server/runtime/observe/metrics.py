@@ -49,7 +49,7 @@ class Measured(Protocol):
 
 
 def counted(name: str, meaning: str, value: float) -> Metric:
-    """A number that only grows; `_total` is put behind its name."""
+    """A number that only grows; `_total` is added to its name."""
     return CounterMetricFamily(name, meaning, value)
 
 

@@ -1,4 +1,4 @@
-"""Turn urls of the settings into the concrete parts behind the ports.
+"""Turn urls of the settings into the concrete parts that implement the ports.
 
 Imports stand inside the functions: a service loads the libraries of the parts it uses.
 """

@@ -1,6 +1,6 @@
 """How much a tenant, and each of its credentials, may ask of this process in a second.
 
-Pure ASGI, behind the gate, which says whose request it is. Counted are requests below /v1 and
+Pure ASGI. It runs after the gate, which says whose request it is. Counted are requests below /v1 and
 bytes of bodies that append, as they are sent; each by a sliding window of two counters, so that
 a bucket is some numbers and not a list of events. Nothing is shared between processes: n of them
 let n times as much pass.
@@ -32,7 +32,7 @@ BUCKET_COUNT_MAX: Final = 20_000
 forgotten first, and may then ask as if it had not asked before."""
 
 _APPEND: Final = re.compile(r"/v1/streams/[^/]+/(?:records|staged)\n?")
-"""Routers take a path with the end of a line behind it for the same."""
+"""To routers a path that ends with a line feed is the same path."""
 _BELOW: Final = "/v1/"
 _WAIT_SECONDS_MIN: Final = 0.001
 

@@ -1,6 +1,6 @@
 """Decide how much may be under way: fragments of one stream, and bytes of all streams.
 
-Two bounds on one stream, because two parts behind it can be slow. The object store
+Two bounds on one stream, because two parts that it feeds can be slow. The object store
 holds uploads, which hold memory; the manifest holds fragments that it was told of but
 has not applied, which cost little, but must not grow while one upload before them fails.
 The waiting is in `../budget.py` and `../uploader.py`.

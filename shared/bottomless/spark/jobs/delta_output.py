@@ -6,7 +6,7 @@ transaction of Delta: rows and position become visible together or not at all.
 
     files written, no commit    nobody sees them; the next run writes others, and VACUUM
                                 removes these
-    commit                      the round is there, and the position is behind it
+    commit                      the round is there, and the position is after it
 
 Of two exports at once one commits; the other's commit is refused by Delta, since both name
 the same application.

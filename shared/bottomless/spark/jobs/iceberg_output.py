@@ -6,7 +6,7 @@ position: rows and position become visible together or not at all.
 
     files written, no commit    nobody sees them; the next run writes others, and what removes
                                 orphan files removes these
-    commit                      the round is there, and the position is behind it
+    commit                      the round is there, and the position is after it
 
 The library tries a refused commit again by itself, upon whatever is there by then, which would add
 a round twice if the other was an export, too. So it is told not to, and the position is

@@ -43,7 +43,7 @@ class Output(Protocol):
     """The types of its columns."""
 
     def begun(self) -> Round | None:
-        """The last round that was planned; where it is complete, what comes next is behind it.
+        """The last round that was planned; where it is complete, what comes next begins at its end.
 
         None where nothing was exported yet.
 

@@ -12,7 +12,7 @@ Where a directory for the report is given, the job goes on where it was:
     report.json          the verdict; the job is done
 
 After a crash at any step what is there is whole, since files appear by renaming. The next
-run takes range and id from the first, goes on behind the last of the second, and does the
+run takes range and id from the first, goes on after the last of the second, and does the
 round that was lost again; once the third is there it is done. From another machine it is the
 same, if it sees the directory.
 """
@@ -89,7 +89,7 @@ def verify(
 
 @dataclass(slots=True)
 class _Round:
-    """Fragments one behind the other, and what is wrong with the list itself."""
+    """Fragments one after the other, and what is wrong with the list itself."""
 
     next_offset: int
     fragments: list[Listed] = field(default_factory=list)

@@ -21,7 +21,7 @@ SECRET_SIZE: Final = 32
 
 
 def encode_page_token(scope: Sequence[str], after: str, secret: bytes) -> str:
-    """A token for the page behind `after`, of the list that `scope` says."""
+    """A token for the page that begins after `after`, of the list that `scope` names."""
     # Without a nonce: the same page has the same token, which says no more than that it is so.
     sealed = AESSIV(secret).encrypt(orjson.dumps([after]), [orjson.dumps(list(scope))])
     return urlsafe_b64encode(sealed).decode("ascii").rstrip("=")

@@ -46,7 +46,7 @@ def stream_of(home: str) -> StreamId:
 
 
 def after_home(home: str) -> str:
-    """What sorts behind every key of a prefix, and before all that follow."""
+    """What sorts after every key of a prefix, and before all that follow."""
     return home[:-1] + chr(ord("/") + 1)
 
 

@@ -16,7 +16,7 @@ Coordination is lost, so nobody says which root was published. What is believed,
   kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
   the gap before the takeover was decided: where a home is known, it is not believed.
 - Fragments that go on from its end without a hole, whole, of this stream, and of an epoch
-  and a time that do not go back. One behind a hole never enters the tree: what was in the
+  and a time that do not go back. One after a hole never enters the tree: what was in the
   hole may have been acknowledged, and the home has it.
 
 Everything else is of unknown standing and goes, late enough for uploads under way.
@@ -45,7 +45,7 @@ from bottomless_server.tree.append import append_entries
 VERSION_STEP: Final = 1_000_000
 """More versions than can be published, or bumped, without a trace in the bucket."""
 RESERVED_COUNT: Final = 2**32
-"""Offsets behind the end that the home may have acknowledged; far more than it ever reserves."""
+"""So many offsets after the end the home may have acknowledged; it never reserves nearly as many."""
 
 
 class RootsFound(NamedTuple):
@@ -229,7 +229,7 @@ def record_before(
 
     `registry` is what its registry object says; `version` the highest that the bucket shows.
     The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
-    takes it from the home begins behind everything that the home can have acknowledged.
+    takes it from the home begins after everything that the home can have acknowledged.
     """
     epoch = unknown_epoch(generation)
     next_offset = 0 if root is None else root.next_offset
