@@ -1,24 +1,24 @@
-"""The README's lines do what it says: they are taken from it and sent to a running server."""
+"""The README's first records are what it says: its lines are run against a running server."""
 
 from pathlib import Path
 
-import polars as pl
 from support.page_run import PageRun
 from support.pages import ROOT, steps_of
 from support.server import AllInOne
 
-STEPS = [step for step in steps_of(ROOT / "README.md") if step.kind == "sh"]
+STEPS = [step for step in steps_of(ROOT / "README.md") if step.kind != "console"]
 
 
-def test_the_lines_of_curl_in_the_readme_do_what_it_says(server: AllInOne, tmp_path: Path) -> None:
-    (step,) = STEPS
-    assert step.text.count("curl ") == 4
+def test_the_readme_appends_and_reads_its_first_records(server: AllInOne, tmp_path: Path) -> None:
+    curl, python, shown = STEPS
+    assert [step.kind for step in STEPS] == ["sh", "python", "text"]
+    assert curl.text.count("curl ") == 3
 
     place = server.url.removeprefix("http://")
-    with PageRun(tmp_path / "reader", {"localhost:8080": place}) as reader:
-        printed = reader.run(step.text.replace("localhost:8080", place))
-        tail = pl.read_ipc_stream(reader.directory / "tail.arrows")
+    addresses = {"localhost:8080": place, "http://127.0.0.1:8080": server.url}
+    with PageRun(tmp_path / "reader", addresses) as reader:
+        printed = reader.run(curl.text.replace("localhost:8080", place))
+        reader.take([python, shown])
 
     assert '"count":2' in printed
     assert '"records":[{"offset":0,' in printed
-    assert tail["value"].to_list() == [b"hello"]
