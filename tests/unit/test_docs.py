@@ -37,6 +37,31 @@ def slugs(page: Path, to: str) -> set[str]:
     }
 
 
+FILE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|yaml|yml|conf|c|toml))(?:::\w+)?`")
+BASES = ("", "services/bottomless_server", "shared/bottomless", "tests", "tests/unit")
+
+
+def test_every_file_that_a_page_names_exists() -> None:
+    pages = [*PAGES, *ROOT.glob("s*/*.md")]
+    named = {(page.name, path) for page in pages for path in FILE.findall(page.read_text())}
+    assert len(named) > 100
+    assert [pair for pair in named if not any((ROOT / b / pair[1]).exists() for b in BASES)] == []
+
+
+def test_status_codes_stand_where_contributors_are_told() -> None:
+    told = re.search(
+        r"Status codes stand in `([\w/.]+)` only", (ROOT / "CONTRIBUTING.md").read_text()
+    )
+    assert told is not None
+    sources = (ROOT / "services/bottomless_server").rglob("*.py")
+    tables = [
+        path
+        for path in sources
+        if re.search(r"^\s+Code\.\w+: \d{3},$", path.read_text(), re.MULTILINE)
+    ]
+    assert tables == [ROOT / "services/bottomless_server" / told[1]]
+
+
 def test_every_module_that_a_docstring_names_exists() -> None:
     sources = [*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py")]
     named = {
