@@ -195,3 +195,22 @@ async def test_a_store_that_went_back_confirms_nothing(
     with pytest.raises(Unavailable) as caught:
         await asking.names.find(NAMES[0])
     assert caught.value.code is Code.COORDINATION_REGRESSED
+
+
+async def test_a_table_that_is_full_forgets_one_name_for_each_that_comes(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were forgotten at once when it was full, and all were asked for again at once."""
+    monkeypatch.setattr(names, "_NAME_COUNT_MAX", 10)
+    few = StreamNames(asking.manifest, asking.streams, asking.time.clocks(), KEEP_MS)
+    for name in NAMES[:10]:
+        await few.find(name)
+    await few.find(NAMES[0])
+    await few.find(NAMES[10])
+    asking.manifest.questions = 0
+    for name in (NAMES[0], *NAMES[2:11]):
+        await few.find(name)
+    assert asking.manifest.questions == 0, "only the name that was unused for longest is gone"
+    await few.find(NAMES[1])
+    assert asking.manifest.questions == 1
+    await few.aclose()
