@@ -1,28 +1,13 @@
-"""Manifest nodes on a drive: roots and groups, stored once, loaded with every check.
+"""Manifest nodes on a drive: roots and groups, loaded with every check.
 
-A stored node that no record names yet is garbage after a crash, found by the
-manifest's sweep; a node is named only after `store_node` returned.
+manifest/tree/publisher.py stores them, and says what lies there after a crash.
 """
-
-from typing import Final, NamedTuple
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
-from bottomless.formats.manifest import decode_node, encode_node
+from bottomless.formats.manifest import decode_node
 from bottomless.model.manifest import Node
-from bottomless.model.names import StreamId
-from bottomless_server.stores.objects import put_object
-
-STORE_SECONDS: Final = 60.0
-"""A node has at most some megabytes; a store that takes longer is down."""
-
-
-class StoredNode(NamedTuple):
-    """What an entry or a record says of the node it points at."""
-
-    size: int
-    crc: int
 
 
 async def load_node(drive: Drive, object_key: str, size: int, crc: int) -> Node:
@@ -42,23 +27,3 @@ async def load_node(drive: Drive, object_key: str, size: int, crc: int) -> Node:
         if len(data) == size and crc32c(data) == crc:
             return decode_node(data)
     raise Corrupt("a manifest node is not what was stored", facts={"size": size})
-
-
-async def store_node(
-    drive: Drive,
-    stream_id: StreamId,
-    node: Node,
-    object_key: str,
-    *,
-    deadline_seconds: float = STORE_SECONDS,
-) -> StoredNode:
-    """Put a node, and return what whoever points at it has to keep.
-
-    Raises:
-        As `put_object`.
-    """
-    assert node.stream_id == stream_id
-    data = encode_node(node)
-    stored = StoredNode(len(data), crc32c(data))
-    await put_object(drive, object_key, [data], stored.crc, deadline_seconds=deadline_seconds)
-    return stored

@@ -36,7 +36,6 @@ from bottomless.model.stream import RootPointer
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.reader.app import ReaderService, create_service
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.stores.nodes import store_node
 from bottomless_server.tree.append import append_entries
 from bottomless_server.tree.rebalance import SealedNode, rebalance
 
@@ -233,9 +232,10 @@ class World:
         self.version += 1
         self.node = replace(node, uid=self.new_uid(), version=self.version)
         key = root_key(STREAM_ID, 0, self.node.epoch, self.version, self.node.uid)
-        stored = await store_node(self.drive, STREAM_ID, self.node, key)
+        root = seal(self.node)
+        await self.drive.put(key, [root.data], root.crc)
         self.pointer = RootPointer(
-            self.node.uid, 0, self.node.epoch, self.version, stored.size, stored.crc
+            self.node.uid, 0, self.node.epoch, self.version, len(root.data), root.crc
         )
 
     def free(self) -> None:

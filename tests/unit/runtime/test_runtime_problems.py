@@ -230,22 +230,17 @@ async def test_without_the_check_a_name_with_a_slash_reaches_another_operation(
     assert answer.json() == {"path": "/v1/streams/orders/offsets", "name": "orders"}
 
 
-async def test_what_the_framework_refuses_is_a_problem_without_the_input() -> None:
+async def test_what_the_framework_would_refuse_by_itself_is_a_bug_and_shows_no_input() -> None:
+    """No route has parameters that it reads: FastAPI's own answer to them shows what came in."""
     async with client_of(an_app()) as client:
         answer = await client.post("/orders?size=secret", json={"amount": "secret"})
         unreadable = await client.post(
             "/orders", content=b"{secret", headers={"content-type": "application/json"}
         )
-    problem = problem_of(answer)
-    assert answer.status_code == 422
-    assert problem["code"] == "validation-failed"
-    assert {fault.get("parameter") or fault.get("pointer") for fault in problem["errors"]} == {
-        "size",
-        "/amount",
-    }
-    assert "secret" not in answer.text
-    assert problem_of(unreadable)["code"] == "validation-failed"
-    assert "secret" not in unreadable.text
+    for problem in (answer, unreadable):
+        assert problem.status_code == 500
+        assert problem_of(problem)["code"] == "internal"
+        assert "secret" not in problem.text
 
 
 @pytest.mark.parametrize(("method", "outcome"), [("GET", "none"), ("POST", "unknown")])

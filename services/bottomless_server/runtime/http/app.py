@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome, StoreError
+from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError
 from bottomless.model.limits import URL_SIZE_MAX
 from bottomless_server.runtime.http.bodies import (
     ClientGone,
@@ -109,7 +109,8 @@ def create_api(title: str) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     api.add_exception_handler(StoreError, _answer_store_error)
-    api.add_exception_handler(RequestValidationError, _answer_validation_error)
+    # No route lets FastAPI read what a request carries; its own answer would show the input.
+    api.add_exception_handler(RequestValidationError, _answer_any)
     api.add_exception_handler(HTTPException, _answer_framework_error)
     api.add_exception_handler(ClientGone, _answer_nobody)
     api.add_exception_handler(Exception, _answer_any)
@@ -192,29 +193,6 @@ async def _answer_store_error(request: Request, error: Exception) -> Response:
     if STATUS[error.code] >= 500 and error.code is not Code.DRAINING:
         log.warning("request failed", **_named(request), code=error.code.value, error=str(error))
     return _answer(request, error)
-
-
-async def _answer_validation_error(request: Request, error: Exception) -> Response:
-    # Only the place and the kind of each fault: FastAPI would send the input back.
-    assert isinstance(error, RequestValidationError)
-    faults = []
-    in_body = False
-    for fault in error.errors():
-        where, *path = fault["loc"]
-        in_body = in_body or where == "body"
-        code = Code.VALIDATION_FAILED if where == "body" else Code.BAD_PARAMETER
-        name = ".".join(map(str, path))
-        faults.append(
-            Fault(
-                code,
-                f"{fault['type'].replace('_', ' ')}",
-                pointer="".join(f"/{part}" for part in path) if where == "body" else None,
-                parameter=name if where in ("query", "path") else None,
-                header=name if where == "header" else None,
-            )
-        )
-    code = Code.VALIDATION_FAILED if in_body else Code.BAD_PARAMETER
-    return _answer(request, InvalidRequest("the request is not valid", code=code, faults=faults))
 
 
 async def _answer_framework_error(request: Request, error: Exception) -> Response:

@@ -90,10 +90,6 @@ class Cutter:
         self._draining = False
 
     @property
-    def cut_next(self) -> int:
-        return self._cut_next
-
-    @property
     def uncut(self) -> bool:
         """Whether there is committed data that no cut has taken."""
         return self._commit.committed_next > self._cut_next
