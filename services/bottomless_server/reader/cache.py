@@ -5,14 +5,13 @@ number whatever the readers do. What is being made is made once: later askers wa
 the first (single flight).
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from functools import partial
 from typing import Any, TypeVar
 
 from cachetools import LRUCache
 
 from bottomless.errors import Corrupt, NotFound
+from bottomless_server.runtime.base.single_flight import SingleFlight
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ class SharedCache:
         self._kept: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
             max(budget, 1), getsizeof=lambda item: item[1]
         )
-        self._being_made: dict[Hashable, asyncio.Task[Any]] = {}
+        self._being_made: SingleFlight[Hashable, Any] = SingleFlight()
         self.hit_count = self.miss_count = 0
         """Who waits for what somebody else makes is neither."""
 
@@ -49,16 +48,11 @@ class SharedCache:
                 self.hit_count += 1
                 value: T = kept[0]
                 return value
-            task = self._being_made.get(name)
-            joined = task is not None
-            if task is None:
+            joined = name in self._being_made
+            if not joined:
                 self.miss_count += 1
-                task = asyncio.create_task(self._make(name, make, size_of))
-                self._being_made[name] = task
-                task.add_done_callback(partial(self._made, name))
             try:
-                # Shielded: when one asker goes away, the others still get it.
-                made: T = await asyncio.shield(task)
+                made: T = await self._being_made.join(name, lambda: self._make(name, make, size_of))
             except (NotFound, Corrupt):
                 if joined and not again:
                     again = True
@@ -69,13 +63,10 @@ class SharedCache:
     def drop(self, name: Hashable) -> None:
         """Forget a value, and let nobody join a making of it that has begun."""
         self._kept.pop(name, None)
-        self._being_made.pop(name, None)
+        self._being_made.part(name)
 
     async def aclose(self) -> None:
-        tasks = list(self._being_made.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._being_made.aclose()
         self._kept.clear()
 
     async def _make(
@@ -84,14 +75,6 @@ class SharedCache:
         value = await make()
         size = size_of(value) + _OVERHEAD
         # Made for somebody who was told since that it is bad: given, and not kept.
-        wanted = self._being_made.get(name) is asyncio.current_task()
-        if wanted and size <= self._kept.maxsize:
+        if not self._being_made.is_parted(name) and size <= self._kept.maxsize:
             self._kept[name] = (value, size)
         return value
-
-    def _made(self, name: Hashable, task: asyncio.Task[Any]) -> None:
-        if self._being_made.get(name) is task:
-            del self._being_made[name]
-        if not task.cancelled():
-            # Looked at here, since all who waited may have gone away.
-            task.exception()

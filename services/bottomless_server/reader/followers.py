@@ -13,9 +13,9 @@ from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.framing import Framing
 from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.fragments import INLINE_SIZE_MAX
-from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.shared_tail import FLIGHT_MS, LINGER_SECONDS
+from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _PAGES_HELD: Final = 4
 """One on its way, one that waits, each perhaps twice as large as JSON as its values are."""
@@ -86,7 +86,7 @@ class Followers:
         self.read_count = 0
         """Pages read so far for those who stay, whoever shares them."""
         self._empty = asyncio.Event()
-        self._reads: OneAtATime[Hashable, SharedPage] = OneAtATime(LINGER_SECONDS)
+        self._reads: SingleFlight[Hashable, SharedPage] = SingleFlight(LINGER_SECONDS)
 
     @property
     def page_size_max(self) -> int:

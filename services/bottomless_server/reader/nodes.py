@@ -7,8 +7,8 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
+from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _KEEP_SECONDS: Final = 1.0
 """How late a node is noticed, against a question with every read that finds no owner."""
@@ -20,7 +20,7 @@ class IngestNodes:
     def __init__(self, manifest: Asked) -> None:
         self._manifest = manifest
         self._known: TTLCache[None, list[str]] = TTLCache(1, _KEEP_SECONDS)
-        self._asking: OneAtATime[None, list[str]] = OneAtATime()
+        self._asking: SingleFlight[None, list[str]] = SingleFlight(linger_seconds=0)
 
     async def urls(self) -> list[str]:
         """Their internal addresses.

@@ -23,10 +23,10 @@ from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import StreamId, Uid, parse_uid, uid_from_bytes
 from bottomless.model.stream import RootPointer
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.ports import Asked
 from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.tree import search
 
@@ -71,7 +71,7 @@ class Roots:
         self._drive = drive
         self._cache = cache
         self._states: TTLCache[StreamId, RootState] = TTLCache(_POINTER_COUNT_MAX, ttl_ms / 1000)
-        self._asking: OneAtATime[StreamId, RootState] = OneAtATime()
+        self._asking: SingleFlight[StreamId, RootState] = SingleFlight(linger_seconds=0)
 
     async def current(self, stream_id: StreamId, version_min: int = 0) -> RootState:
         """The root pointer, at least of `version_min`, which the owner named.

@@ -15,9 +15,9 @@ from typing import Final
 from bottomless.errors import Overloaded
 from bottomless.model.names import StreamId
 from bottomless_server.reader.core.locator import Bounds
-from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail, TailAnswer
+from bottomless_server.runtime.base.single_flight import SingleFlight
 
 FLIGHT_MS: Final = 20_000
 """How long one question waits at the owner; who waits longer asks again."""
@@ -38,7 +38,7 @@ class SharedTail:
         self._tail = tail
         self._keep_size = keep_size
         self._stream_count_max = stream_count_max
-        self._flights: OneAtATime[tuple[StreamId, int], TailAnswer] = OneAtATime(LINGER_SECONDS)
+        self._flights: SingleFlight[tuple[StreamId, int], TailAnswer] = SingleFlight(LINGER_SECONDS)
         self._recent: OrderedDict[StreamId, _Recent] = OrderedDict()
         self._kept_size = 0
 

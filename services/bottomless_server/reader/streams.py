@@ -11,8 +11,8 @@ from cachetools import TTLCache
 from bottomless.errors import NotFound
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
-from bottomless_server.reader.one_at_a_time import OneAtATime
 from bottomless_server.reader.ports import Asked
+from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import stream_not_found
 
 _STREAM_COUNT_MAX = 10_000
@@ -62,7 +62,7 @@ class Streams:
     def __init__(self, manifest: Asked, ttl_ms: int) -> None:
         self._manifest = manifest
         self._known: TTLCache[FullName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
-        self._asking: OneAtATime[FullName, StreamFacts] = OneAtATime()
+        self._asking: SingleFlight[FullName, StreamFacts] = SingleFlight(linger_seconds=0)
 
     async def find(self, name: FullName) -> Found:
         """The stream that has a name.

@@ -16,7 +16,9 @@ from structlog.testing import capture_logs
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import CoordinationUnavailable
 from bottomless_server.ingest.local import streams as streams_module
+from bottomless_server.ingest.local.appender import Appender
 from bottomless_server.ingest.local.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
+from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
 from unit.ingest.house import STREAM, House, broken_disk, eventually, problem
 
@@ -165,3 +167,28 @@ async def test_a_stream_that_is_gone_is_not_tried_again(shut: House) -> None:
     await shut.streams.update(STREAM, lambda record: replace(record, state=StreamState.DELETING))
     await shut.advance(3_000)
     await eventually(lambda: not streams_of(shut).unopened())
+
+
+async def test_a_deletion_that_is_broken_off_leaves_the_opening_to_those_who_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the opening, and was once able to cancel it for all who waited to append. The
+    checks before broke off appends, and never a deletion while its stream was opened."""
+    house = await (await House(tmp_path / "ingest").declare()).start()
+    streams, claim, gate = streams_of(house), Opener.claim, asyncio.Event()
+
+    async def slowly(*arguments: Any) -> Appender:
+        await gate.wait()
+        return await claim(*arguments)
+
+    monkeypatch.setattr(Opener, "claim", slowly)
+    appending = asyncio.create_task(streams.get(STREAM))
+    await eventually(lambda: streams.in_use(STREAM))
+    deleting = asyncio.create_task(streams.close(STREAM))
+    await asyncio.sleep(0)
+    deleting.cancel()
+    await asyncio.gather(deleting, return_exceptions=True)
+    gate.set()
+
+    assert (await appending).stream_id == STREAM
+    await house.aclose()

@@ -23,6 +23,7 @@ from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless_server.node.lease import Clocks
+from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.runtime.peers.peers import PeerAnswer
 from bottomless_server.stores.streams import Streams, stream_not_found
 
@@ -64,7 +65,7 @@ class StreamNames:
         self._clocks = clocks
         self._keep_ms = keep_ms
         self._known: LRUCache[FullName, tuple[StreamId, int]] = LRUCache(_NAME_COUNT_MAX)
-        self._asking: dict[FullName, asyncio.Task[StreamId]] = {}
+        self._asking: SingleFlight[FullName, StreamId] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -77,10 +78,10 @@ class StreamNames:
         """
         known = self._known.get(name)
         if known is None:
-            return await asyncio.shield(self._ask(name))
+            return await self._ask(name)
         stream_id, age = known[0], self._clocks.elapsed() - known[1]
         if age >= self._keep_ms:
-            return await asyncio.shield(self._ask(name))
+            return await self._ask(name)
         if age >= self._keep_ms // 2:
             # Asked again while the old answer is good, so that no append waits for it.
             self._refresh(name)
@@ -183,19 +184,8 @@ class StreamNames:
     def _keep(self, name: FullName, stream_id: StreamId, asked_at: int) -> None:
         self._known[name] = (stream_id, asked_at)
 
-    def _ask(self, name: FullName) -> asyncio.Task[StreamId]:
-        asking = self._asking.get(name)
-        if asking is None:
-            asking = asyncio.create_task(self._load(name))
-            self._asking[name] = asking
-            asking.add_done_callback(lambda task: self._asked(name, task))
-        return asking
-
-    def _asked(self, name: FullName, task: asyncio.Task[StreamId]) -> None:
-        del self._asking[name]
-        # Looked at here, since all who waited for the answer may have gone.
-        if not task.cancelled():
-            task.exception()
+    async def _ask(self, name: FullName) -> StreamId:
+        return await self._asking.join(name, lambda: self._load(name))
 
     async def _confirm(self, names: Sequence[FullName], asked_at: int) -> None:
         """Keep those names that mean the same streams as before, by the coordination store."""
@@ -261,6 +251,5 @@ class StreamNames:
     async def aclose(self) -> None:
         if self._refreshing is not None:
             self._refreshing.cancel()
-        for asking in list(self._asking.values()):
-            asking.cancel()
+        await self._asking.aclose()
         await self._manifest.aclose()

@@ -28,6 +28,7 @@ from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Owner
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -63,7 +64,7 @@ class OwnedStreams:
         self._changed = changed
         self._closed = closed
         self._open: dict[StreamId, Appender] = {}
-        self._opening: dict[StreamId, asyncio.Task[Appender]] = {}
+        self._opening: SingleFlight[StreamId, Appender] = SingleFlight()
         self._damaged: dict[StreamId, Corrupt] = {}
         self._unopened = Unopened()
         self._opening_room = asyncio.Semaphore(1)
@@ -98,9 +99,7 @@ class OwnedStreams:
         for ticking in self._ticking:
             ticking.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)
-        for opening in list(self._opening.values()):
-            with suppress(StoreError):
-                await opening
+        await self._opening.ended(*self._opening.names())
         draining = Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
         await asyncio.gather(
             *(appender.close(draining, leave=True) for appender in self._open.values())
@@ -153,8 +152,7 @@ class OwnedStreams:
 
     async def close(self, stream_id: StreamId) -> None:
         """Stop a stream for its deletion; returns when nothing runs any more."""
-        with suppress(KeyError, StoreError):
-            await self._opening[stream_id]
+        await self._opening.ended(stream_id)
         appender = self._open.get(stream_id)
         if appender is not None:
             await appender.close(not_owner(), leave=True)
@@ -167,13 +165,7 @@ class OwnedStreams:
         owner_url = self._elsewhere.get(stream_id)
         if owner_url is not None:
             raise OwnedElsewhere(owner_url)
-        opening = self._opening.get(stream_id)
-        if opening is None:
-            opening = asyncio.create_task(self._open_stream(stream_id))
-            self._opening[stream_id] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(stream_id, None))
-        # One caller's leaving must not cancel what others wait for.
-        return await asyncio.shield(opening)
+        return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
 
     async def _open_stream(self, stream_id: StreamId) -> Appender:
         found = await self._recover(stream_id)

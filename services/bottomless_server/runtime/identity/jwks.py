@@ -23,6 +23,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.identity_settings import ALGORITHMS
 from bottomless_server.runtime.base.loopback import is_loopback
+from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.runtime.identity.credential import RefusedError
 
 log = structlog.get_logger(__name__)
@@ -117,7 +118,7 @@ class Jwks:
         self._elapsed = elapsed
         self._keys: tuple[PublicKey, ...] = ()
         self._read_at = self._tried_at = -KEEP_SECONDS
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: SingleFlight[None, None] = SingleFlight()
         self.version = 0
         """Grows with each read that found other keys than the one before."""
 
@@ -145,18 +146,16 @@ class Jwks:
     def look_ahead(self) -> None:
         """Read the set again if it is time, without waiting for it."""
         if self._elapsed() - self._read_at > self._fresh_seconds and self._may_read():
-            self._begin()
+            self._reading.begin(None, self._read)
 
     async def read_again(self) -> None:
         """Read the set, unless that was done a moment ago."""
-        if self._reading is None and not self._may_read():
-            return
-        await asyncio.shield(self._begin())
+        if None in self._reading or self._may_read():
+            await self._reading.join(None, self._read)
 
     async def aclose(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        """Give up a read that is under way."""
+        await self._reading.aclose()
 
     def _found(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
         suited = [key for key in self._keys if key.suits(algorithm)]
@@ -167,18 +166,8 @@ class Jwks:
     def _may_read(self) -> bool:
         return self._elapsed() - self._tried_at >= AGAIN_SECONDS
 
-    def _begin(self) -> asyncio.Task[None]:
-        if self._reading is None:
-            self._tried_at = self._elapsed()
-            self._reading = asyncio.create_task(self._read(), name="JWK set")
-            self._reading.add_done_callback(self._ended)
-        return self._reading
-
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._reading = None
-
     async def _read(self) -> None:
-        began_at = self._elapsed()
+        began_at = self._tried_at = self._elapsed()
         try:
             async with asyncio.timeout(READ_SECONDS):
                 keys = parse_jwks(await self._load())

@@ -23,6 +23,7 @@ from cachetools import LRUCache
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.names import parse_tenant
 from bottomless_server.runtime.base.principal import Principal
+from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
 from bottomless_server.runtime.peers.peers import PeerAnswer
 
@@ -88,9 +89,8 @@ class Keys:
         self._elapsed = elapsed
         self._known: LRUCache[str, _Known] = LRUCache(KEY_COUNT_MAX)
         self._unknown: LRUCache[str, float] = LRUCache(UNKNOWN_COUNT_MAX)
-        self._asking: dict[str, asyncio.Task[_Known | None]] = {}
-        self._outdated: set[asyncio.Task[_Known | None]] = set()
-        """Questions that were asked before their key was changed: nobody remembers the answers."""
+        self._asking: SingleFlight[str, _Known | None] = SingleFlight()
+        """One that was asked before its key was changed is parted: nobody remembers its answer."""
         self._strangers = asyncio.Semaphore(STRANGER_COUNT_MAX)
 
     def at_once(self, key: ApiKey) -> Principal | None:
@@ -104,7 +104,7 @@ class Keys:
         if known is None or elapsed - known.asked_at > self._fresh_seconds:
             return None
         if elapsed >= known.refresh_at:
-            self._ask(key.key_id)
+            self._asking.begin(key.key_id, lambda: self._load(key.key_id))
         return self._checked(known, key)
 
     async def principal(self, key: ApiKey) -> Principal:
@@ -132,15 +132,11 @@ class Keys:
         that was asked before, whenever its answer comes."""
         self._known.pop(key_id, None)
         self._unknown.pop(key_id, None)
-        if (asking := self._asking.pop(key_id, None)) is not None:
-            self._outdated.add(asking)
+        self._asking.part(key_id)
 
     async def aclose(self) -> None:
         """Give up what is being asked."""
-        asking = [*self._asking.values(), *self._outdated]
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await self._asking.aclose()
 
     def _checked(self, known: _Known, key: ApiKey) -> Principal:
         digest = sha256(key.secret.encode("ascii")).digest()
@@ -163,7 +159,7 @@ class Keys:
         if in_grace and elapsed < known.refresh_at:
             return known
         try:
-            return await asyncio.shield(self._ask(key_id))
+            return await self._ask(key_id)
         except StoreError:
             if in_grace:
                 return known
@@ -184,34 +180,20 @@ class Keys:
         """Ask in one of the places of those who are not known; `before` is known, and too old."""
         try:
             async with asyncio.timeout(STRANGER_WAIT_SECONDS + ASK_SECONDS):
-                if (asking := self._asking.get(key_id)) is not None:
-                    return await asyncio.shield(asking)
+                if key_id in self._asking:
+                    return await self._ask(key_id)
                 async with self._strangers:
                     # Somebody else may have asked while this one waited for its place.
                     known = self._known.get(key_id)
                     if known is not None and known is not before:
                         return known
-                    return await asyncio.shield(self._ask(key_id))
+                    return await self._ask(key_id)
         except (StoreError, TimeoutError):
             raise _cannot_ask() from None
 
-    def _ask(self, key_id: str) -> asyncio.Task[_Known | None]:
-        """Ask manifest; the same question for all who have it meanwhile."""
-        asking = self._asking.get(key_id)
-        if asking is None:
-            asking = asyncio.create_task(self._load(key_id), name="API key")
-            self._asking[key_id] = asking
-            asking.add_done_callback(lambda task: self._asked(key_id, task))
-        return asking
-
-    def _asked(self, key_id: str, task: asyncio.Task[_Known | None]) -> None:
-        if task in self._outdated:
-            self._outdated.discard(task)
-        else:
-            del self._asking[key_id]
-        # Looked at here, since a question ahead of time has nobody waiting for its answer.
-        if not task.cancelled():
-            task.exception()
+    async def _ask(self, key_id: str) -> _Known | None:
+        """What manifest says; the same question for all who have it meanwhile."""
+        return await self._asking.join(key_id, lambda: self._load(key_id))
 
     async def _load(self, key_id: str) -> _Known | None:
         asked_at = self._elapsed()
@@ -224,7 +206,7 @@ class Keys:
             if error.code is Code.NOT_FOUND:
                 # Nothing is served at this path: that is no manifest that knows keys.
                 raise _cannot_ask() from error
-            if not self._is_outdated():
+            if not self._asking.is_parted(key_id):
                 self._known.pop(key_id, None)
                 self._unknown[key_id] = asked_at
             return None
@@ -232,13 +214,10 @@ class Keys:
             if (before := self._known.get(key_id)) is not None:
                 before.refresh_at = self._elapsed() + PAUSE_SECONDS
             raise
-        if not self._is_outdated():
+        if not self._asking.is_parted(key_id):
             self._unknown.pop(key_id, None)
             self._known[key_id] = known
         return known
-
-    def _is_outdated(self) -> bool:
-        return asyncio.current_task() in self._outdated
 
     def _read(self, key_id: str, body: Any, asked_at: float) -> _Known:
         try:

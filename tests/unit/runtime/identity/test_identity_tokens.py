@@ -183,9 +183,8 @@ async def test_a_key_that_left_the_set_is_believed_no_more() -> None:
 
 
 async def _read(world: World) -> None:
-    reading = world.jwks._reading
-    assert reading is not None
-    await reading
+    assert None in world.jwks._reading
+    await world.jwks._reading.ended(None)
 
 
 async def test_a_new_key_is_found_at_once_but_nobody_makes_us_read_all_the_time() -> None:
