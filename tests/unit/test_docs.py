@@ -116,6 +116,15 @@ def test_every_guard_is_in_its_place_and_has_a_run_that_must_fail() -> None:
         assert is_test(test, name), f"there is no {test}::{name}"
 
 
+def test_every_alarm_has_a_row_in_the_runbooks() -> None:
+    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    page = (ROOT / "docs/runbooks.md").read_text()
+    table = page.partition("## Alarms")[2].partition("\n## ")[0]
+    named = re.findall(r"`(Bottomless\w+)`", table)
+    assert sorted(named) == sorted(re.findall(r"- alert: (\w+)", rules))
+    assert len(named) > 15
+
+
 def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     section = page.partition("### Every queue, cache and wait")[2].partition("\n## ")[0]
