@@ -13,7 +13,15 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
-from bottomless.cli.inputs import WITH_MEMBERS, WITHOUT_ENVELOPE, Format, Parts, format_of, parts_of
+from bottomless.cli.inputs import (
+    WITH_MEMBERS,
+    WITHOUT_ENVELOPE,
+    Format,
+    Parts,
+    format_of,
+    is_doubtful,
+    parts_of,
+)
 from bottomless.cli.inputs.packed import opened
 from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
@@ -40,7 +48,7 @@ _Format = Annotated[
             "A record a line (lines); a JSON value a line (ndjson); what `read -o ndjson` "
             "writes (records); all of it as one record (raw); an Arrow IPC stream or file "
             "(arrow); a row a record (csv, parquet). Default: what a name that ends in "
-            ".parquet, .arrow, .arrows or .feather says, otherwise lines."
+            ".csv, .ndjson, .jsonl, .parquet, .arrow, .arrows or .feather says, otherwise lines."
         ),
     ),
 ]
@@ -88,7 +96,7 @@ def add_to(app: typer.Typer) -> None:
         "produce",
         epilog=examples(
             "produce orders access.log",
-            "produce orders orders.ndjson --format ndjson --key-field id",
+            "produce orders orders.ndjson --key-field id",
             "produce orders access.log --producer loader-7 --resume",
         ),
     )(_produce)
@@ -135,6 +143,8 @@ def _produce(
         key=key,
         headers=_headers_of(header or []),
     )
+    if input_format is None and is_doubtful(file):
+        tell("each line of this file becomes a record; --format says what it is otherwise")
     with open_client(context) as client, _opened(file) as source:
         sender = Sender(client, stream, producer=producer)
         sender.begin()
@@ -173,10 +183,15 @@ def interrupted_sentence(sender: Sender, skipped: int) -> str:
         stored += f"; whether {_records(sender.pending)} more are stored is not known"
     if sender.producer is not None:
         return f"{stored}; the same command with --resume goes on after them"
-    return (
-        f"{stored}; the same command again stores those twice: go on with what comes after them "
-        "in the input, with --producer and --resume it finds that out by itself"
-    )
+    if sender.count:
+        first = "record" if sender.count == 1 else f"{sender.count} records"
+        return (
+            f"{stored}; the same command again stores them twice: go on with what comes after the "
+            f"first {first} of the input; only a run that had --producer can be resumed"
+        )
+    if sender.pending:
+        return f"{stored}; look with `bottomless tail` before the same command again"
+    return f"{stored}; the same command again begins anew"
 
 
 def _records(count: int) -> str:

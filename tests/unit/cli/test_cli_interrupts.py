@@ -6,6 +6,29 @@ import signal
 import pytest
 
 from bottomless.cli.interrupts import Interrupted, interrupts
+from bottomless.cli.produce import interrupted_sentence
+from bottomless.cli.sending import Sender
+from bottomless.client import Client
+
+
+@pytest.mark.parametrize(
+    ("stored", "pending", "advice"),
+    [
+        (0, 0, "the same command again begins anew"),
+        (0, 2, "look with `bottomless tail` before the same command again"),
+        (1, 0, "go on with what comes after the first record of the input"),
+        (7, 2, "go on with what comes after the first 7 records of the input"),
+    ],
+)
+def test_a_run_without_numbers_is_never_told_to_resume(
+    stored: int, pending: int, advice: str
+) -> None:
+    with Client("http://127.0.0.1:1") as client:
+        sender = Sender(client, "s")
+        sender.count, sender.pending = stored, pending
+        said = interrupted_sentence(sender, 0)
+    assert advice in said
+    assert "--resume" not in said
 
 
 def test_what_is_only_waited_for_is_left_at_once() -> None:

@@ -44,6 +44,50 @@ def test_each_row_of_csv_is_a_record_of_texts(
     assert [record["headers"] for record in records] == [{"from": "till", "x": "a=b"}] * 2
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("Rows.CSV", "id,total\n1,2\n", ['{"id":"1","total":"2"}']),
+        ("rows.ndjson", '{"id":1}\n\n{"id":2}\n', ['{"id":1}', '{"id":2}']),
+        ("rows.jsonl", '{"id":1}\n', ['{"id":1}']),
+        ("rows.csv.gz", "id\n1\n", ['{"id":"1"}']),
+        ("rows.log", "id\n1\n", ["id", "1"]),
+        ("rows", "id\n1\n", ["id", "1"]),
+    ],
+)
+def test_the_name_of_a_file_says_its_format(
+    cli: CommandLine, tmp_path: Path, name: str, text: str, values: list[str]
+) -> None:
+    source = tmp_path / name
+    source.write_bytes(packed(text.encode(), source.suffix))
+    cli.stream("by-name")
+    cli.ok("produce", "by-name", source)
+    assert cli.ok("read", "by-name").splitlines() == values
+
+
+def test_the_option_counts_more_than_the_name(cli: CommandLine, tmp_path: Path) -> None:
+    source = tmp_path / "rows.csv"
+    source.write_text("id\n1\n")
+    cli.stream("by-option")
+    cli.ok("produce", "by-option", source, "--format", "lines")
+    assert cli.ok("read", "by-option").splitlines() == ["id", "1"]
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.tsv.gz"])
+def test_what_is_taken_as_lines_against_its_name_is_said(
+    cli: CommandLine, tmp_path: Path, name: str
+) -> None:
+    source = tmp_path / name
+    source.write_bytes(packed(b"[\n1]\n", source.suffix))
+    cli.stream("doubtful")
+    said = cli.run("produce", "doubtful", source)
+    assert (said.exit_code, said.stderr) == (
+        0,
+        "bottomless: each line of this file becomes a record; --format says what it is otherwise\n",
+    )
+    assert cli.ok("produce", "doubtful", source, "--format", "lines")
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_every_format_is_read_from_a_packed_file_and_resumed_by_its_records(
     cli: CommandLine, tmp_path: Path, suffix: str

@@ -41,16 +41,32 @@ _BY_NAME = {
     ".arrow": Format.ARROW,
     ".arrows": Format.ARROW,
     ".feather": Format.ARROW,
+    ".csv": Format.CSV,
+    ".ndjson": Format.NDJSON,
+    ".jsonl": Format.NDJSON,
 }
-"""What nobody means as lines of text."""
+_OTHERWISE = frozenset(
+    {".json", ".tsv", ".xml", ".yaml", ".yml", ".avro", ".orc", ".xls", ".xlsx", ".zip"}
+)
+"""What is seldom meant as a record a line, and has no format here that a name alone could say."""
 
 
 def format_of(file: Path | None) -> Format:
     """The format that a file's name says; otherwise lines."""
+    return _BY_NAME.get(_suffix_of(file), Format.LINES)
+
+
+def is_doubtful(file: Path | None) -> bool:
+    """Whether a file is taken as lines although its name says something else."""
+    return _suffix_of(file) in _OTHERWISE
+
+
+def _suffix_of(file: Path | None) -> str:
+    """How a name ends, before what says that it is packed."""
     if file is None:
-        return Format.LINES
+        return ""
     name = file.with_suffix("") if file.suffix.lower() in SUFFIXES else file
-    return _BY_NAME.get(name.suffix.lower(), Format.LINES)
+    return name.suffix.lower()
 
 
 def parts_of(form: Format) -> Parts:
