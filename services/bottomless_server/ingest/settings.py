@@ -34,7 +34,8 @@ class IngestSettings(CommonSettings):
     ingest_queue_bytes_max: _Positive = 256 * MIB
     """Bytes of appends in the whole process that are being received, waiting or written."""
     ingest_stream_queue_bytes_max: _Positive = 64 * MIB
-    """The same for one stream, so that one cannot starve all others."""
+    """Bytes of appends of one stream that are being received, waiting or written, so that one
+    stream cannot starve all others."""
     ingest_queue_wait_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long an append waits for room before 503 `overloaded`."""
 
@@ -60,12 +61,13 @@ class IngestSettings(CommonSettings):
     """Bytes of staged batches of one stream that wait for their commit; beyond, staging gets 429
     `quota-exceeded`."""
     ingest_staged_bytes_max: _Positive = 16 * GIB
-    """The same of all streams; they take room on the disk beside the segments."""
+    """Bytes of staged batches of all streams that wait for their commit; they take room on the
+    disk beside the segments."""
     ingest_staged_stream_count_max: Annotated[int, Field(ge=1, le=10_000)] = 10_000
     """Staged batches of one stream: what a commit can name, and what is remembered of each in
     memory."""
     ingest_staged_count_max: _Positive = 100_000
-    """The same of all streams."""
+    """Staged batches of all streams."""
     ingest_staged_keep_ms: _Positive = 3_600_000
     """How long a staged batch waits for its commit: longer than any job stages for one."""
     ingest_staged_plan_keep_ms: _Positive = 604_800_000

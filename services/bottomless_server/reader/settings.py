@@ -37,7 +37,8 @@ class ReaderSettings(CommonSettings):
     """What one of them may hold of answers that its client did not take yet; one record may exceed
     it, alone."""
     reader_followers_bytes: Annotated[int, Field(ge=64 * KIB)] = 256 * MIB
-    """The same for all together: the more there are, the less each sends at once."""
+    """What all answers that stay open may hold together: the more there are, the less each
+    sends at once."""
     reader_heartbeat_seconds: Annotated[float, Field(gt=0)] = 15.0
     """An answer that stays open says at least so often that it lives."""
     reader_rotate_seconds: Annotated[float, Field(gt=0)] = 600.0

@@ -117,9 +117,10 @@ class CommonSettings(IdentitySettings):
     """Bytes of bodies that a tenant may append through this process in a second, as they are
     sent; no limit if it is not set."""
     rate_key_requests_per_second: Annotated[int, Field(ge=1)] | None = None
-    """The same for each credential: an API key, or the subject of a token."""
+    """Requests that each credential (an API key, or the subject of a token) may send to this
+    process in a second."""
     rate_key_append_bytes_per_second: Annotated[int, Field(ge=KIB)] | None = None
-    """The same for each credential."""
+    """Bytes of bodies that each credential may append through this process in a second."""
 
     ingest_producer_count_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Producers that a stream remembers: some 500 bytes each, in memory and in every segment.
