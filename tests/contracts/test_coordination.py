@@ -1,7 +1,6 @@
 """What every coordination store promises."""
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
@@ -15,6 +14,7 @@ from bottomless_server.coordination.base import (
     IndexFull,
     Member,
     Room,
+    Values,
 )
 from contracts.conftest import Shared
 
@@ -27,12 +27,12 @@ def coordination(shared: Shared) -> Coordination:
 
 
 async def write(coordination: Coordination, **values: bytes | None) -> None:
-    await coordination.transact(list(values) or ["none"], lambda _: Changes(values))
+    await coordination.transact(list(values) or ["none"], lambda _: (Changes(values), None))
 
 
 async def queue(coordination: Coordination, *members: tuple[bytes, int]) -> None:
     changes = Changes(queued=[Due(QUEUE, member, due_at) for member, due_at in members])
-    await coordination.transact(["none"], lambda _: changes)
+    await coordination.transact(["none"], lambda _: (changes, None))
 
 
 async def test_what_was_never_written_is_none(coordination: Coordination) -> None:
@@ -45,14 +45,14 @@ async def test_a_transaction_sees_the_values_and_writes_all_it_decides(
     await write(coordination, a=b"1", b=b"\x00\xff")
     seen: list[dict[str, bytes | None]] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, str]:
         seen.append(dict(values))
-        return Changes({"a": None, "c": b"3"}, [Due(QUEUE, b"m", 7)])
+        return Changes({"a": None, "c": b"3"}, [Due(QUEUE, b"m", 7)]), "written"
 
-    written = await coordination.transact(["a", "b", "c"], change)
+    told = await coordination.transact(["a", "b", "c"], change)
 
     assert seen == [{"a": b"1", "b": b"\x00\xff", "c": None}]
-    assert written == Changes({"a": None, "c": b"3"}, [Due(QUEUE, b"m", 7)])
+    assert told == "written"
     assert [await coordination.get(key) for key in "abc"] == [None, b"\x00\xff", b"3"]
     assert await coordination.due(QUEUE, 7, 10) == [Due(QUEUE, b"m", 7)]
 
@@ -62,7 +62,7 @@ async def test_what_a_change_raises_passes_and_nothing_is_written(
 ) -> None:
     await write(coordination, a=b"1")
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         raise Fenced("a newer owner exists")
 
     with pytest.raises(Fenced):
@@ -75,14 +75,15 @@ async def test_a_change_is_asked_again_when_others_were_faster(shared: Shared) -
     await write(shared.coordination, a=b"1")
     seen: list[bytes | None] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, bytes | None]:
         seen.append(values["a"])
         if len(seen) < 3:
             shared.interfere("a", f"theirs {len(seen)}".encode())
-        return Changes({"a": b"mine", "b": b"mine"})
+        return Changes({"a": b"mine", "b": b"mine"}), values["a"]
 
-    await shared.coordination.transact(["a"], change)
+    told = await shared.coordination.transact(["a"], change)
 
+    assert told == b"theirs 2", "the value is that of the decision that was written"
     assert seen == [b"1", b"theirs 1", b"theirs 2"]
     assert await shared.coordination.get("a") == b"mine"
 
@@ -90,9 +91,9 @@ async def test_a_change_is_asked_again_when_others_were_faster(shared: Shared) -
 async def test_the_same_value_written_again_is_a_change(shared: Shared) -> None:
     await write(shared.coordination, a=b"1")
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         shared.interfere("a", b"1")
-        return Changes({"a": b"mine"})
+        return Changes({"a": b"mine"}), None
 
     with pytest.raises(CoordinationConflict):
         await shared.coordination.transact(["a"], change, attempts=1)
@@ -101,10 +102,10 @@ async def test_the_same_value_written_again_is_a_change(shared: Shared) -> None:
 async def test_when_others_are_always_faster_nothing_is_written(shared: Shared) -> None:
     calls: list[int] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         calls.append(1)
         shared.interfere("a", b"theirs")
-        return Changes({"a": b"mine", "b": b"mine"}, [Due(QUEUE, b"m", 1)])
+        return Changes({"a": b"mine", "b": b"mine"}, [Due(QUEUE, b"m", 1)]), None
 
     with pytest.raises(CoordinationConflict):
         await shared.coordination.transact(["a"], change, attempts=4)
@@ -116,9 +117,9 @@ async def test_when_others_are_always_faster_nothing_is_written(shared: Shared) 
 
 
 async def test_a_change_to_a_key_that_is_not_watched_is_no_conflict(shared: Shared) -> None:
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         shared.interfere("b", b"theirs")
-        return Changes({"a": b"mine"})
+        return Changes({"a": b"mine"}), None
 
     await shared.coordination.transact(["a"], change, attempts=1)
     assert await shared.coordination.get("a") == b"mine"
@@ -127,17 +128,17 @@ async def test_a_change_to_a_key_that_is_not_watched_is_no_conflict(shared: Shar
 async def test_deciding_to_write_nothing_still_finds_out_that_others_wrote(
     shared: Shared,
 ) -> None:
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         shared.interfere("a", b"theirs")
-        return Changes()
+        return Changes(), None
 
     with pytest.raises(CoordinationConflict):
         await shared.coordination.transact(["a"], change, attempts=2)
 
 
 async def test_no_update_is_lost_among_many_at_the_same_time(coordination: Coordination) -> None:
-    def add_one(values: Mapping[str, bytes | None]) -> Changes:
-        return Changes({"a": b"%d" % (int(values["a"] or 0) + 1)})
+    def add_one(values: Values) -> tuple[Changes, None]:
+        return Changes({"a": b"%d" % (int(values["a"] or 0) + 1)}), None
 
     await asyncio.gather(*(coordination.transact(["a"], add_one, 100) for _ in range(20)))
 
@@ -173,9 +174,9 @@ async def test_a_lease_that_ran_out_reads_as_absent_and_may_be_taken(shared: Sha
     assert await coordination.get("lease") is None
     seen: list[bytes | None] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         seen.append(values["lease"])
-        return Changes()
+        return Changes(), None
 
     await coordination.transact(["lease"], change)
     assert seen == [None]
@@ -187,11 +188,11 @@ async def test_a_lease_that_runs_out_during_a_transaction_is_a_conflict(shared: 
     await shared.coordination.hold("lease", b"me", 30_000)
     seen: list[bytes | None] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         seen.append(values["lease"])
         if values["lease"] is not None:
             shared.expire("lease")
-        return Changes({"a": b"1"})
+        return Changes({"a": b"1"}), None
 
     await shared.coordination.transact(["lease"], change)
     assert seen == [b"me", None]
@@ -229,7 +230,7 @@ async def test_a_member_that_is_requeued_becomes_later_whatever_the_time_says(
 ) -> None:
     async def requeue(due_at: int) -> int | None:
         changes = Changes(requeued=[Due(QUEUE, b"m", due_at)])
-        await coordination.transact(["none"], lambda _: changes)
+        await coordination.transact(["none"], lambda _: (changes, None))
         [found] = await coordination.due_at(QUEUE, [b"m"])
         return found
 
@@ -278,7 +279,7 @@ async def test_when_members_are_due_can_be_asked_by_name(coordination: Coordinat
 
 async def enter(coordination: Coordination, *members: bytes, present: bool = True) -> None:
     changes = Changes(members=[Member("index", member, present) for member in members])
-    await coordination.transact(["none"], lambda _: changes)
+    await coordination.transact(["none"], lambda _: (changes, None))
 
 
 async def test_an_index_is_read_in_the_order_of_bytes_from_anywhere(
@@ -304,9 +305,9 @@ async def test_what_is_taken_out_of_an_index_is_gone(coordination: Coordination)
 
 
 async def test_an_index_changes_with_its_transaction_or_not_at_all(shared: Shared) -> None:
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         shared.interfere("a", b"theirs")
-        return Changes({"a": b"mine"}, members=[Member("index", b"m", True)])
+        return Changes({"a": b"mine"}, members=[Member("index", b"m", True)]), None
 
     with pytest.raises(CoordinationConflict):
         await shared.coordination.transact(["a"], change, attempts=2)
@@ -324,16 +325,16 @@ async def test_a_member_without_room_in_its_index_changes_nothing(
     await enter(coordination, b"first", b"second")
     with pytest.raises(IndexFull):
         await coordination.transact(
-            ["a"], lambda _: entering(b"third"), room=Room("index", b"third", 2)
+            ["a"], lambda _: (entering(b"third"), None), room=Room("index", b"third", 2)
         )
     assert await coordination.get("a") is None
     assert await coordination.member_count("index") == 2
     # What is in already needs no room, and what does not enter neither.
     await coordination.transact(
-        ["a"], lambda _: entering(b"first"), room=Room("index", b"first", 1)
+        ["a"], lambda _: (entering(b"first"), None), room=Room("index", b"first", 1)
     )
     await coordination.transact(
-        ["b"], lambda _: Changes({"b": b"1"}), room=Room("index", b"third", 2)
+        ["b"], lambda _: (Changes({"b": b"1"}), None), room=Room("index", b"third", 2)
     )
     assert await coordination.get_many(["a", "b"]) == [b"mine", b"1"]
 
@@ -347,7 +348,7 @@ async def test_members_that_enter_at_once_find_room_for_as_many_as_there_may_be(
         try:
             await coordination.transact(
                 [member.decode()],
-                lambda _: Changes(members=[Member("index", member, True)]),
+                lambda _: (Changes(members=[Member("index", member, True)]), None),
                 100,
                 Room("index", member, 5),
             )
@@ -369,12 +370,12 @@ async def test_a_change_of_another_index_is_no_conflict(coordination: Coordinati
         await begun.wait()
         await enter(coordination, b"m")
         changes = Changes(members=[Member("other", b"m", True)])
-        await coordination.transact(["none"], lambda _: changes)
+        await coordination.transact(["none"], lambda _: (changes, None))
         ended.set()
 
     task = asyncio.create_task(others())
     begun.set()
-    await coordination.transact(["a"], lambda _: entering(b"n"), 1, Room("index", b"n", 2))
+    await coordination.transact(["a"], lambda _: (entering(b"n"), None), 1, Room("index", b"n", 2))
     await ended.wait()
     await task
     assert await coordination.members("index", b"", 10) == [b"m", b"n"]
@@ -391,7 +392,7 @@ async def test_what_two_parts_decide_is_written_as_one(coordination: Coordinatio
     mine = Changes({"a": b"1", "b": b"1"}, [Due(QUEUE, b"m", 1)], [Member("index", b"m", True)])
     theirs = Changes({"b": b"2"}, [Due(QUEUE, b"n", 2)])
 
-    await coordination.transact(["a"], lambda _: mine | theirs)
+    await coordination.transact(["a"], lambda _: (mine | theirs, None))
 
     assert await coordination.get_many(["a", "b"]) == [b"1", b"2"]
     assert [due.member for due in await coordination.due(QUEUE, 9, 9)] == [b"m", b"n"]

@@ -23,7 +23,7 @@ async def stored(url: str, value: bytes | None = None) -> bytes | None:
     coordination = RedisCoordination.connect(url)
     await coordination.check()
     if value is not None:
-        await coordination.transact(["a"], lambda _: Changes({"a": value}))
+        await coordination.transact(["a"], lambda _: (Changes({"a": value}), None))
     found = await coordination.get("a")
     await coordination.aclose()
     return found

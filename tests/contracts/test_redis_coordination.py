@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from bottomless_server.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Due,
+    Values,
 )
 from bottomless_server.coordination.redis import Command, RedisCoordination
 from bottomless_server.manifest.common.held_lease import held_lease
@@ -51,9 +52,9 @@ async def through(eater: ReplyEater, tmp_path: Path) -> AsyncIterator[RedisCoord
 
 
 async def set_value(coordination: Coordination, value: bytes, **when: bytes) -> None:
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         assert all(values[key] == wanted for key, wanted in when.items())
-        return Changes({"a": value})
+        return Changes({"a": value}), None
 
     await coordination.transact(["a"], change)
 
@@ -64,9 +65,9 @@ async def test_a_lost_reply_to_exec_is_an_unknown_outcome_and_is_not_sent_again(
     await set_value(through, b"0")
     calls: list[bytes | None] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         calls.append(values["a"])
-        return Changes({"a": b"1"})
+        return Changes({"a": b"1"}), None
 
     eater.eating = True
     with pytest.raises(CoordinationUnknown) as raised:
@@ -115,9 +116,9 @@ async def test_a_server_that_is_silent_after_exec_is_an_unknown_outcome(
     impatient = RedisCoordination.connect(valkey_url, answer_seconds=0.2)
     with another_client(valkey_url) as client:
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             command(client, "CLIENT", "PAUSE", "1000", "WRITE")
-            return Changes({"a": b"1"})
+            return Changes({"a": b"1"}), None
 
         with pytest.raises(CoordinationUnknown):
             await impatient.transact(["a"], change)
@@ -159,10 +160,10 @@ async def test_a_hurried_exec_that_is_not_answered_is_an_unknown_outcome(
     waiting = RedisCoordination.connect(valkey_url, answer_seconds=NEVER)
     with another_client(valkey_url) as client:
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             command(client, "CLIENT", "PAUSE", "60000", "WRITE")
             waiting.hurry(0.1)
-            return Changes({"a": b"1"})
+            return Changes({"a": b"1"}), None
 
         with pytest.raises(CoordinationUnknown):
             await asyncio.wait_for(waiting.transact(["a"], change), 10)
@@ -199,9 +200,9 @@ async def test_a_connection_that_breaks_while_watching_changed_nothing_and_is_no
 ) -> None:
     with another_client(valkey_url) as client:
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             command(client, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            return Changes({"a": b"1"})
+            return Changes({"a": b"1"}), None
 
         # EXEC may already be on its way into the broken connection, so either is true.
         with pytest.raises((CoordinationUnknown, CoordinationUnavailable)):
@@ -315,12 +316,12 @@ async def test_members_are_settled_beside_others_that_write_their_queue_without_
             nonlocal written
             written += 1
             other = Due("queue", b"other %d" % written, 7)
-            await direct.transact(["a"], lambda _: Changes(queued=[other]))
+            await direct.transact(["a"], lambda _: (Changes(queued=[other]), None))
             return await super()._exchange(connection, commands)
 
     dues = [Due("queue", b"%d" % number, number) for number in range(600)]
-    await direct.transact(["a"], lambda _: Changes(queued=dues))
-    await direct.transact(["a"], lambda _: Changes(queued=[dues[3]._replace(due_at=4_000)]))
+    await direct.transact(["a"], lambda _: (Changes(queued=dues), None))
+    await direct.transact(["a"], lambda _: (Changes(queued=[dues[3]._replace(due_at=4_000)]), None))
     crowded = Crowded.connect(valkey_url)
     await crowded.settle(dues)
     await crowded.aclose()
@@ -333,7 +334,7 @@ async def test_a_lost_reply_to_settling_is_an_unknown_outcome(
     eater: ReplyEater, through: RedisCoordination, direct: RedisCoordination
 ) -> None:
     due = Due("queue", b"m", 1)
-    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    await direct.transact(["a"], lambda _: (Changes(queued=[due]), None))
     eater.eating = True
     with pytest.raises(CoordinationUnknown):
         await through.settle([due])
@@ -345,7 +346,7 @@ async def test_a_full_store_still_lets_members_go(
     valkey_url: str, direct: RedisCoordination
 ) -> None:
     due = Due("queue", b"m", 1)
-    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    await direct.transact(["a"], lambda _: (Changes(queued=[due]), None))
     with another_client(valkey_url) as client:
         client.config_set("maxmemory", "1")
         try:
@@ -359,7 +360,7 @@ async def test_a_store_that_refuses_scripts_says_so_and_keeps_the_members(
     valkey_url: str, direct: RedisCoordination
 ) -> None:
     due = Due("queue", b"m", 1)
-    await direct.transact(["a"], lambda _: Changes(queued=[due]))
+    await direct.transact(["a"], lambda _: (Changes(queued=[due]), None))
     with another_client(valkey_url) as client:
         rights = ("on", "nopass", "~*", "+@all", "-@scripting")
         command(client, "ACL", "SETUSER", "unscripted", *rights)
@@ -373,7 +374,7 @@ async def test_a_store_that_refuses_scripts_says_so_and_keeps_the_members(
 
 async def test_many_more_calls_than_connections_are_all_served(direct: RedisCoordination) -> None:
     due = Due("queue", b"m", 1)
-    await direct.transact(["a"], lambda _: Changes({"a": b"1"}, [due]))
+    await direct.transact(["a"], lambda _: (Changes({"a": b"1"}, [due]), None))
 
     assert await asyncio.gather(*(direct.get("a") for _ in range(200))) == [b"1"] * 200
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from bottomless_server.coordination.base import (
-    Change,
     Changes,
     CoordinationConflict,
     CoordinationUnavailable,
     CoordinationUnknown,
+    Decide,
     Due,
     Hold,
     Room,
@@ -55,10 +55,10 @@ class FaultCoordination(MemoryCoordination):
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[_T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
+    ) -> _T:
         assert redis_keys
         keys = [*redis_keys, *([room.redis_key] if room else [])]
 
@@ -68,11 +68,11 @@ class FaultCoordination(MemoryCoordination):
 
         for _ in range(attempts):
             watched, values, filled = await self._read("watch", watch)
-            changes = change(values)
+            changes, value = decide(values)
             if room is not None:
                 room.check(changes, *filled)
             if await self._execute(keys, watched, changes):
-                return changes
+                return value
         raise CoordinationConflict("others changed the same keys at every attempt")
 
     async def _execute(

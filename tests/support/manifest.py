@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -18,10 +18,10 @@ from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_bytes
 from bottomless.model.stream import EpochStart, RootPointer, StreamRecord, StreamState, check_record
 from bottomless_server.coordination.base import (
-    Change,
     Changes,
     CoordinationUnavailable,
     CoordinationUnknown,
+    Decide,
     Due,
     Room,
 )
@@ -106,6 +106,9 @@ class Fuse:
             raise Crash
 
 
+T = TypeVar("T")
+
+
 class FaultyCoordination(MemoryCoordination):
     """Meets the next transactions with the faults that the test has queued."""
 
@@ -122,10 +125,10 @@ class FaultyCoordination(MemoryCoordination):
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
+    ) -> T:
         if self.before_transact is not None:
             happen, self.before_transact = self.before_transact, None
             await happen()
@@ -135,15 +138,15 @@ class FaultyCoordination(MemoryCoordination):
         if fault is Fault.LOST_LATE:
             keys = [*redis_keys, *([room.redis_key] if room else [])]
             watched = self._watched(keys)
-            changes = change({key: self._value(key) for key in redis_keys})
+            changes, _ = decide({key: self._value(key) for key in redis_keys})
             self._late.append((keys, watched, changes))
             raise CoordinationUnknown("the reply was lost")
         self.fuse.burn()
-        changes = await super().transact(redis_keys, change, attempts, room)
+        value = await super().transact(redis_keys, decide, attempts, room)
         self.fuse.burn()
         if fault is Fault.LOST_APPLIED:
             raise CoordinationUnknown("the reply was lost")
-        return changes
+        return value
 
     async def settle(self, dues: Sequence[Due]) -> None:
         self.fuse.burn()

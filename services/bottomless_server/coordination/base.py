@@ -8,9 +8,11 @@ transaction: a lost reply is an outcome that the caller must hear of.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from bottomless.errors import Code, Outcome, Unavailable
+
+T = TypeVar("T")
 
 
 class CoordinationUnavailable(Unavailable):
@@ -113,9 +115,12 @@ class Room(NamedTuple):
             raise IndexFull
 
 
-Change = Callable[[Mapping[str, bytes | None]], Changes]
-"""Looks at the watched values and decides; it raises to change nothing. It may be called
-again after a conflict, so it must not have effects of its own."""
+Values = Mapping[str, bytes | None]
+"""Of watched keys, as they are at one moment; None of one that is absent."""
+Decide = Callable[[Values], tuple[Changes, T]]
+"""Looks at the watched values, and says what to write and what to tell who asked for it; it raises
+to change nothing. It may be called again after a conflict, so it must not have effects of its own:
+what it finds out goes into its value, and that of the call that was written is the one that counts."""
 
 
 class Coordination(Protocol):
@@ -138,14 +143,15 @@ class Coordination(Protocol):
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
-        """WATCH the keys, read them, let `change` decide, MULTI, EXEC.
+    ) -> T:
+        """WATCH the keys, read them, let `decide` decide, MULTI, EXEC.
 
-        After a conflict it reads again and asks `change` again, `attempts` times in all.
-        Returns what was written. Whatever `change` raises passes through, and nothing is written.
+        After a conflict it reads again and asks `decide` again, `attempts` times in all.
+        Returns the value of the decision that was written. Whatever `decide` raises passes through,
+        and nothing is written.
         With `room` its index is watched and counted too, so that many at once cannot fill it
         beyond its bound.
 

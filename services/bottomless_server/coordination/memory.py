@@ -7,15 +7,18 @@ reading and writing, so that conflicts happen here as they do in the real store.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from bottomless_server.coordination.base import (
-    Change,
     Changes,
     CoordinationConflict,
+    Decide,
     Due,
     Hold,
     Room,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -51,22 +54,22 @@ class MemoryCoordination:
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
+    ) -> T:
         assert redis_keys
         keys = [*redis_keys, *([room.redis_key] if room else [])]
         for _ in range(attempts):
             await asyncio.sleep(0)
             watched = self._watched(keys)
-            changes = change({key: self._value(key) for key in redis_keys})
+            changes, value = decide({key: self._value(key) for key in redis_keys})
             if room is not None:
                 room.check(changes, *self._filled(room))
             await asyncio.sleep(0)
             if self._watched(keys) == watched:
                 self.write(changes)
-                return changes
+                return value
         raise CoordinationConflict("others changed the same keys at every attempt")
 
     def write(self, changes: Changes) -> None:

@@ -13,7 +13,7 @@ transaction; after it, all of it, synced before the reply (`appendfsync always`)
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
 from redis.asyncio.retry import Retry
@@ -21,15 +21,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from bottomless_server.coordination.base import (
-    Change,
     Changes,
     CoordinationConflict,
     CoordinationUnavailable,
     CoordinationUnknown,
+    Decide,
     Due,
     Hold,
     Room,
 )
+
+T = TypeVar("T")
 
 Command: TypeAlias = tuple[str | bytes | int, ...]
 
@@ -101,20 +103,19 @@ class RedisCoordination:
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
+    ) -> T:
         assert redis_keys
-        decided: list[Changes] = []
 
-        def decide(replies: list[Any]) -> list[Command]:
+        def commands(replies: list[Any]) -> tuple[list[Command], T]:
             values = [_bytes_or_none(value) for value in replies[0]]
-            decided[:] = [change(dict(zip(redis_keys, values, strict=True)))]
+            changes, value = decide(dict(zip(redis_keys, values, strict=True)))
             if room is not None:
                 count, score = replies[1:]
-                room.check(decided[0], count, score is not None)
-            return _commands(decided[0])
+                room.check(changes, count, score is not None)
+            return _commands(changes), value
 
         watched: list[str] = [*redis_keys]
         reads: list[Command] = [("MGET", *redis_keys)]
@@ -122,24 +123,24 @@ class RedisCoordination:
             watched.append(room.redis_key)
             reads += [("ZCARD", room.redis_key), ("ZSCORE", room.redis_key, room.member)]
         for _ in range(attempts):
-            if await self._attempt(watched, reads, decide):
-                return decided[0]
+            written, value = await self._attempt(watched, reads, commands)
+            if written:
+                return value
         raise CoordinationConflict("others changed the same keys at every attempt")
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
-        found: list[Hold] = []
-
-        def decide(replies: list[Any]) -> list[Command]:
+        def decide(replies: list[Any]) -> tuple[list[Command], Hold]:
             # A key that runs out between this and EXEC counts as changed: it is read again.
-            found[:] = [_hold_of(replies[0], value)]
-            return [("SET", redis_key, value, "PX", ttl_ms)] if found[0] else []
+            found = _hold_of(replies[0], value)
+            writes: list[Command] = [("SET", redis_key, value, "PX", ttl_ms)] if found else []
+            return writes, found
 
-        await self._until_written([redis_key], [("GET", redis_key)], decide)
-        return found[0]
+        return await self._until_written([redis_key], [("GET", redis_key)], decide)
 
     async def release(self, redis_key: str, value: bytes) -> None:
-        def decide(replies: list[Any]) -> list[Command]:
-            return [("DEL", redis_key)] if replies[0] == value else []
+        def decide(replies: list[Any]) -> tuple[list[Command], None]:
+            writes: list[Command] = [("DEL", redis_key)] if replies[0] == value else []
+            return writes, None
 
         await self._until_written([redis_key], [("GET", redis_key)], decide)
 
@@ -221,11 +222,12 @@ class RedisCoordination:
         self,
         redis_keys: Sequence[str],
         reads: Sequence[Command],
-        decide: Callable[[list[Any]], list[Command]],
-    ) -> None:
+        decide: Callable[[list[Any]], tuple[list[Command], T]],
+    ) -> T:
         for _ in range(CONFLICT_COUNT_MAX):
-            if await self._attempt(redis_keys, reads, decide):
-                return
+            written, value = await self._attempt(redis_keys, reads, decide)
+            if written:
+                return value
         raise CoordinationUnavailable("others changed the same key at every attempt")
 
     async def _run_script(
@@ -255,9 +257,10 @@ class RedisCoordination:
         self,
         redis_keys: Sequence[str],
         reads: Sequence[Command],
-        decide: Callable[[list[Any]], list[Command]],
-    ) -> bool:
-        """Watch, read, decide, write; False if the keys changed in between.
+        decide: Callable[[list[Any]], tuple[list[Command], T]],
+    ) -> tuple[bool, T]:
+        """Watch, read, decide, write; False if the keys changed in between. With it what `decide`
+        gave beside its writes.
 
         EXEC is sent also where nothing is to be written: it tells whether what was read
         at one time was true at one time.
@@ -270,7 +273,7 @@ class RedisCoordination:
                 raise _unavailable(error) from error
             # What this raises ends the attempt; the connection is then closed, which
             # also ends the watch, cheaper to get right than UNWATCH.
-            writes = decide(replies[1:])
+            writes, value = decide(replies[1:])
             # redis-py would connect anew here, and a new connection watches nothing.
             if not connection.is_connected:
                 raise CoordinationUnavailable("the connection was closed")
@@ -278,7 +281,7 @@ class RedisCoordination:
                 replies = await self._exchange(connection, [("MULTI",), *writes, ("EXEC",)])
             except (RedisError, OSError) as error:
                 raise CoordinationUnknown("the coordination store did not answer EXEC") from error
-            return _executed(replies)
+            return _executed(replies), value
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AbstractConnection]:

@@ -16,7 +16,7 @@ object is noted only while no higher version was given out. So what has a higher
 the noted one was read later than the noted one, whether it was ever put or not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ from bottomless.formats.stream_record import decode_record
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
-from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room
+from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.stores.streams import (
     GENERATION_KEY,
     is_restored,
@@ -163,18 +163,17 @@ class ConsumerOffsets:
             NotFound: there is no such stream, or it is being deleted.
         """
         key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
-        decided: list[StoredOffset | None] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, StoredOffset | None]:
             _require_active(values[record_key])
             value = values[key]
             before = None if value is None else decode_offset(value)
             after = decide(before)
-            decided[:] = [after]
-            return Changes() if after == before else _written(stream_id, consumer, after, now)
+            if after == before:
+                return Changes(), after
+            return _written(stream_id, consumer, after, now), after
 
-        await self._coordination.transact([key, record_key], change, room=room)
-        return decided[0]
+        return await self._coordination.transact([key, record_key], change, room=room)
 
     async def is_behind(self, stream_id: StreamId) -> bool:
         """Whether there are commits that may not be in a snapshot yet."""
@@ -201,18 +200,16 @@ class ConsumerOffsets:
         """
         key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
         record_key = stream_key(stream_id)
-        reserved: list[Reserved] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, Reserved]:
             _require_active(values[record_key])
             value = values[key]
             before = None if value is None else _pointer(value)
             highest = max(int(values[version_key] or 0), 0 if before is None else before.version)
-            reserved[:] = [Reserved(max(floor, highest + 1), before)]
-            return Changes({version_key: b"%d" % reserved[0].version})
+            reserved = Reserved(max(floor, highest + 1), before)
+            return Changes({version_key: b"%d" % reserved.version}), reserved
 
-        await self._coordination.transact([key, version_key, record_key], change)
-        return reserved[0]
+        return await self._coordination.transact([key, version_key, record_key], change)
 
     async def point(
         self,
@@ -224,17 +221,16 @@ class ConsumerOffsets:
         """Note a snapshot object that is durable; False if somebody else noted one meanwhile, or
         was given a higher version."""
         key, version_key = snapshot_key(stream_id), snapshot_version_key(stream_id)
-        done: list[bool] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, bool]:
             value = values[key]
             found = None if value is None else _pointer(value)
-            done[:] = [found == before and _is_highest(after.version, values[version_key])]
+            if found != before or not _is_highest(after.version, values[version_key]):
+                return Changes(), False
             queued = [] if retired is None else [retired]
-            return Changes({key: orjson.dumps(list(after))}, queued) if done[0] else Changes()
+            return Changes({key: orjson.dumps(list(after))}, queued), True
 
-        await self._coordination.transact([key, version_key], change)
-        return done[0]
+        return await self._coordination.transact([key, version_key], change)
 
     async def overtake(self, stream_id: StreamId, version: int, now: int) -> None:
         """Have a snapshot made that is above an object of this version, which nobody noted.
@@ -244,17 +240,19 @@ class ConsumerOffsets:
         """
         version_key, record_key = snapshot_version_key(stream_id), stream_key(stream_id)
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             _require_active(values[record_key])
             highest = max(int(values[version_key] or 0), version)
-            return Changes({version_key: b"%d" % highest}) | _behind(stream_id, now)
+            return Changes({version_key: b"%d" % highest}) | _behind(stream_id, now), None
 
         await self._coordination.transact([version_key, record_key], change)
 
     async def restore(self, snapshot: ConsumersSnapshot, uid: Uid) -> None:
         """Write what a snapshot holds into a coordination that has lost it; repeatable."""
         changes = restored(snapshot, uid)
-        await self._coordination.transact([snapshot_key(snapshot.stream_id)], lambda _: changes)
+        await self._coordination.transact(
+            [snapshot_key(snapshot.stream_id)], lambda _: (changes, None)
+        )
 
     async def forget_all(self, stream_id: StreamId) -> None:
         """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
@@ -270,7 +268,7 @@ class ConsumerOffsets:
         """
         record = stream_key(stream_id)
 
-        def restored(found: Mapping[str, bytes | None]) -> bool:
+        def restored(found: Values) -> bool:
             require_older(found[GENERATION_KEY], generation)
             return is_restored(found[record], generation)
 
@@ -280,22 +278,21 @@ class ConsumerOffsets:
         self,
         stream_id: StreamId,
         watched: Sequence[str],
-        stays: Callable[[Mapping[str, bytes | None]], bool],
+        stays: Callable[[Values], bool],
     ) -> None:
         """Page by page, as long as what is watched lets it."""
         key, index = snapshot_key(stream_id), consumers_index(stream_id)
         stayed = False
 
-        def unless_it_stays(changes: Changes, found: Mapping[str, bytes | None]) -> Changes:
-            nonlocal stayed
-            stayed = stays(found)
-            return Changes() if stayed else changes
+        def unless_it_stays(changes: Changes, found: Values) -> tuple[Changes, bool]:
+            return (Changes(), True) if stays(found) else (changes, False)
 
         while not stayed and (page := await self._coordination.members(index, b"", 500)):
             changes = Changes()
             for name in page:
                 changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
-            await self._coordination.transact([key, *watched], partial(unless_it_stays, changes))
+            unless = partial(unless_it_stays, changes)
+            stayed = await self._coordination.transact([key, *watched], unless)
         gone = Changes({key: None, snapshot_version_key(stream_id): None})
         await self._coordination.transact([key, *watched], partial(unless_it_stays, gone))
 

@@ -15,7 +15,6 @@ after the first has an object of its own, and the highest counts. After a crash 
 two they do not agree, as before: the rebuild is done again.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import orjson
@@ -24,7 +23,7 @@ from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats import keys
 from bottomless.formats.checks import crc32c
-from bottomless_server.coordination.base import Changes, Coordination
+from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.stores.objects import put_object
 from bottomless_server.stores.streams import GENERATION_KEY
 
@@ -106,11 +105,11 @@ async def raise_generation(drive: Drive, coordination: Coordination, generation:
     )
     confirmed = orjson.dumps({"generation": generation, "bucket": True})
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         found = values[GENERATION_KEY]
         if found is not None and _decode(found) > generation:
             raise _regressed()
-        return Changes({GENERATION_KEY: confirmed})
+        return Changes({GENERATION_KEY: confirmed}), None
 
     await coordination.transact([GENERATION_KEY], change)
 
@@ -131,26 +130,25 @@ async def _stored(drive: Drive) -> int | None:
 
 async def _create(coordination: Coordination) -> bytes:
     """Create the first generation, or return the one that somebody else just created."""
-    seen: list[bytes] = []
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
-        found = values[GENERATION_KEY]
-        seen[:] = [found or _encode(GENERATION_FIRST)]
-        return Changes() if found else Changes({GENERATION_KEY: seen[0]})
+    def create(values: Values) -> tuple[Changes, bytes]:
+        if found := values[GENERATION_KEY]:
+            return Changes(), found
+        first = _encode(GENERATION_FIRST)
+        return Changes({GENERATION_KEY: first}), first
 
-    await coordination.transact([GENERATION_KEY], change)
-    return seen[0]
+    return await coordination.transact([GENERATION_KEY], create)
 
 
 async def _confirm(coordination: Coordination, generation: int) -> None:
     """Note that the bucket has the generation too."""
 
-    def change(values: Mapping[str, bytes | None]) -> Changes:
+    def change(values: Values) -> tuple[Changes, None]:
         found = values[GENERATION_KEY]
         if found is None or _decode(found) != generation:
             raise _regressed()
         confirmed = orjson.dumps({"generation": generation, "bucket": True})
-        return Changes({GENERATION_KEY: confirmed})
+        return Changes({GENERATION_KEY: confirmed}), None
 
     await coordination.transact([GENERATION_KEY], change)
 

@@ -74,4 +74,4 @@ async def _enter(coordination: Coordination, node_id: NodeId, node: IngestNode |
         members.append(Member(NODES_KEY, wanted, True))
     if members:
         # Nobody else enters this node: its directory is locked. So nothing is watched for.
-        await coordination.transact([node_key(node_id)], lambda _: Changes(members=members))
+        await coordination.transact([node_key(node_id)], lambda _: (Changes(members=members), None))

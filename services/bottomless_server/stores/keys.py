@@ -12,14 +12,14 @@ EXEC and never twice; who was given one may confirm only while nobody was given 
 of all objects of a key the one with the highest number holds every change that was confirmed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
-from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room
+from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, require_older
 
 UNSAVED_KEY: Final = "bottomless:keys-unsaved"
@@ -131,18 +131,17 @@ class ApiKeys:
             Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
         key = key_key(key_id)
-        decided: list[KeyRecord | None] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, KeyRecord | None]:
             self._streams.require_generation(values[GENERATION_KEY])
             value = values[key]
             before = None if value is None else decode_key_record(value)
             after = decide(before)
-            decided[:] = [after]
-            return Changes() if after == before else _written(key_id, before, after, queued)
+            if after == before:
+                return Changes(), after
+            return _written(key_id, before, after, queued), after
 
-        await self._coordination.transact([key, GENERATION_KEY], change, room=room)
-        return decided[0]
+        return await self._coordination.transact([key, GENERATION_KEY], change, room=room)
 
     async def restore(self, record: KeyRecord, queued: Sequence[Due] = ()) -> None:
         """Write a record into a coordination that has lost it; repeatable.
@@ -152,9 +151,9 @@ class ApiKeys:
         """
         key_id = record.key.key_id
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             require_older(values[GENERATION_KEY], record.generation)
-            return _written(key_id, None, record, queued)
+            return _written(key_id, None, record, queued), None
 
         await self._coordination.transact([key_key(key_id), GENERATION_KEY], change)
 
@@ -166,7 +165,7 @@ class ApiKeys:
         """
         key = key_key(key_id)
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             require_older(values[GENERATION_KEY], generation)
             value = values[key]
             before = None
@@ -174,7 +173,7 @@ class ApiKeys:
                 # Of one that cannot be read the place in its tenant's index stays: it leads to nothing.
                 with suppress(Corrupt):
                     before = decode_key_record(value)
-            return _written(key_id, before, None, ())
+            return _written(key_id, before, None, ()), None
 
         await self._coordination.transact([key, GENERATION_KEY], change)
 

@@ -20,7 +20,7 @@ import orjson
 
 from bottomless.errors import Code, Corrupt, NotFound
 from bottomless.model.names import StreamId
-from bottomless_server.coordination.base import Changes, Coordination, Due
+from bottomless_server.coordination.base import Changes, Coordination, Due, Values
 
 OPERATIONS_KEY: Final = "bottomless:operations"
 _ID_PREFIX: Final = "op_"
@@ -144,7 +144,7 @@ class OperationStore:
         """Enter a new operation, due at once."""
         key = operation_key(operation.operation_id)
         changes = entered(operation, operation.created_at)
-        await self._coordination.transact([key], lambda _: changes)
+        await self._coordination.transact([key], lambda _: (changes, None))
 
     async def move(self, before: Operation, due_at: int, now: int, **changes: Any) -> Operation:
         """Write what a step has changed, unless somebody else has moved it since.
@@ -156,11 +156,11 @@ class OperationStore:
         after = replace(before, updated_at=now, **changes)
         moved = entered(after, due_at)
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             value = values[key]
             if value is None or decode_operation(value) != before:
                 raise operation_not_found()
-            return moved
+            return moved, None
 
         await self._coordination.transact([key], change)
         return after
@@ -175,7 +175,7 @@ class OperationStore:
         if await self._coordination.due_at(OPERATIONS_KEY, [due.member]) != [due.due_at]:
             return
         key = operation_key(due.member.decode("ascii"))
-        await self._coordination.transact([key], lambda _: Changes({key: None}))
+        await self._coordination.transact([key], lambda _: (Changes({key: None}), None))
         await self._coordination.settle([due])
 
 

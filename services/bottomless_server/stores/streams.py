@@ -36,7 +36,7 @@ from bottomless.model.names import (
     parse_tenant,
 )
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room
+from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 
 GENERATION_KEY: Final = "bottomless:generation"
 DELETES_KEY: Final = "bottomless:deletes"
@@ -190,11 +190,11 @@ class Streams:
             ],
         )
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, None]:
             self.require_generation(values[GENERATION_KEY])
             if any(values[key] is not None for key in keys):
                 raise Exists("a stream of this name exists")
-            return entered
+            return entered, None
 
         await self._coordination.transact([*keys, GENERATION_KEY], change, room=room)
 
@@ -215,19 +215,15 @@ class Streams:
             values[keys[1]] = mine
         index = names_key(record.state, record.tenant)
         members = [Member(index, named, True), Member(STREAMS_KEY, mine, True)]
-        taken: list[StreamId | None] = []
 
-        def change(found: Mapping[str, bytes | None]) -> Changes:
+        def change(found: Values) -> tuple[Changes, StreamId | None]:
             require_older(found[GENERATION_KEY], record.generation)
             other = found[keys[1]]
             if active and other is not None and other != mine:
-                taken[:] = [StreamId(other.decode("ascii"))]
-                return Changes()
-            taken[:] = [None]
-            return Changes(values, (), members) | also
+                return Changes(), StreamId(other.decode("ascii"))
+            return Changes(values, (), members) | also, None
 
-        await self._coordination.transact([*keys, GENERATION_KEY], change)
-        return taken[0]
+        return await self._coordination.transact([*keys, GENERATION_KEY], change)
 
     async def discard(self, stream_id: StreamId, generation: int) -> None:
         """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
@@ -252,9 +248,10 @@ class Streams:
                 watched.append(own_name)
                 gone |= Changes({own_name: None})
 
-        def change(found: Mapping[str, bytes | None]) -> Changes:
+        def change(found: Values) -> tuple[Changes, None]:
             require_older(found[GENERATION_KEY], generation)
-            return Changes() if is_restored(found[key], generation) else gone
+            changes = Changes() if is_restored(found[key], generation) else gone
+            return changes, None
 
         await self._coordination.transact(watched, change)
 
@@ -272,15 +269,13 @@ class Streams:
             Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
         key = stream_key(stream_id)
-        decided: list[StreamRecord] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, StreamRecord]:
             value = values[key]
             if value is None:
                 raise stream_not_found()
             record = decide(decode_record(value))
             assert record.state is StreamState.DELETING
-            decided[:] = [record]
             assert record.tenant == name.tenant
             own_name = name_key(name)
             named = Named(name.name, stream_id).member()
@@ -291,15 +286,14 @@ class Streams:
                 Member(names_key(StreamState.ACTIVE, record.tenant), named, False),
                 Member(names_key(StreamState.DELETING, record.tenant), named, True),
             ]
-            return Changes(buried, (), members) | also
+            return Changes(buried, (), members) | also, record
 
         try:
-            await self._coordination.transact([key, name_key(name)], change)
+            return await self._coordination.transact([key, name_key(name)], change)
         except NotFound:
             # Nothing is where the generation is not.
             await self.check_generation()
             raise
-        return decided[0]
 
     async def forget(self, record: StreamRecord) -> None:
         """Remove the record of a stream of which nothing else is left."""
@@ -313,7 +307,7 @@ class Streams:
                 Member(STREAMS_KEY, record.stream_id.encode("ascii"), False),
             ],
         )
-        await self._coordination.transact([key], lambda _: gone)
+        await self._coordination.transact([key], lambda _: (gone, None))
 
     async def update(
         self,
@@ -375,23 +369,21 @@ class Streams:
     ) -> StreamRecord:
         key = stream_key(stream_id)
         keys = [key] if holder is None else [key, node_key(holder)]
-        decided: list[StreamRecord] = []
 
-        def change(values: Mapping[str, bytes | None]) -> Changes:
+        def change(values: Values) -> tuple[Changes, StreamRecord]:
             value = values[key]
             if value is None:
                 raise stream_not_found()
             held = holder is not None and values[node_key(holder)] is not None
-            decided[:] = [decide(decode_record(value), held)]
-            return Changes({**also, key: encode_record(decided[0])}, queued)
+            record = decide(decode_record(value), held)
+            return Changes({**also, key: encode_record(record)}, queued), record
 
         try:
-            await self._coordination.transact(keys, change)
+            return await self._coordination.transact(keys, change)
         except NotFound:
             # Nothing is where the generation is not.
             await self.check_generation()
             raise
-        return decided[0]
 
     async def check_generation(self) -> None:
         """Hear whether the store was emptied, where something is not found.

@@ -6,12 +6,13 @@ must fail: so it is known to see what it looks for.
 
 import asyncio
 from collections.abc import Sequence
+from typing import TypeVar
 
 from support.manifest import STREAM, Fault, KnownOwners, World
 
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId
-from bottomless_server.coordination.base import Change, Changes, Room
+from bottomless_server.coordination.base import Decide, Room
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.stores.streams import stream_key
@@ -35,6 +36,9 @@ class SuspiciousOwners(KnownOwners):
         return await super().published(url, stream_id, next_offset, version)
 
 
+T = TypeVar("T")
+
+
 class WorldWithoutPublish(World):
     """Its coordination answers to a publish as if it were done, and does nothing."""
 
@@ -43,17 +47,17 @@ class WorldWithoutPublish(World):
         done = self.coordination.transact
 
         async def transact(
-            keys: Sequence[str], change: Change, attempts: int = 16, room: Room | None = None
-        ) -> Changes:
+            keys: Sequence[str], decide: Decide[T], attempts: int = 16, room: Room | None = None
+        ) -> T:
             if keys == [stream_key(STREAM)]:
                 value = await self.coordination.get(keys[0])
-                changes = change({keys[0]: value})
+                changes, told = decide({keys[0]: value})
                 after = changes.values[keys[0]]
                 assert value is not None
                 assert after is not None
                 if decode_record(after).root != decode_record(value).root:
-                    return changes
-            return await done(keys, change, attempts, room)
+                    return told
+            return await done(keys, decide, attempts, room)
 
         self.coordination.transact = transact  # type: ignore[method-assign,assignment]
 

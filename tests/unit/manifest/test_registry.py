@@ -1,7 +1,8 @@
 """The registry behind HTTP: versions of its objects, lost replies, a coordination that was emptied."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 from support.manifest import Fault, World, a_record
@@ -12,7 +13,7 @@ from bottomless.formats.stream_record import decode_registry, encode_record
 from bottomless.model.config import StreamConfig, parse_config
 from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Change, Changes, CoordinationUnknown, Room
+from bottomless_server.coordination.base import Changes, CoordinationUnknown, Decide, Room, Values
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.registry.registry import Registry
@@ -181,6 +182,9 @@ async def test_without_the_watch_a_stream_would_be_created_in_an_emptied_store(
     assert (await Registry(world.context).declare(NAME, StreamConfig())).created
 
 
+T = TypeVar("T")
+
+
 class _FlushedOnce(MemoryCoordination):
     """Loses the generation while the first transaction looks at it."""
 
@@ -189,16 +193,16 @@ class _FlushedOnce(MemoryCoordination):
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
-        def look(values: Mapping[str, bytes | None]) -> Changes:
-            changes = change(values)
+    ) -> T:
+        def look(values: Values) -> tuple[Changes, T]:
+            decided = decide(values)
             if not self.flushed:
                 self.flushed = True
                 self.write(Changes({GENERATION_KEY: None}))
-            return changes
+            return decided
 
         return await super().transact(redis_keys, look, attempts, room)
 

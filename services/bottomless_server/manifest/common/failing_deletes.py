@@ -35,7 +35,7 @@ async def queue_later(coordination: Coordination, dues: Sequence[Due]) -> None:
     """
     if dues:
         # A key that nobody writes.
-        await coordination.transact([_NOBODYS_KEY], lambda _: Changes(queued=dues))
+        await coordination.transact([_NOBODYS_KEY], lambda _: (Changes(queued=dues), None))
 
 
 async def note_stream(coordination: Coordination, prefix: str, since: int) -> None:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bottomless_server.coordination.base import Changes, Coordination
+from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.manifest.common.core.page_token import (
     SECRET_SIZE,
     decode_page_token,
@@ -46,13 +46,10 @@ class Paging:
     async def _load(self) -> bytes:
         if self._secret is None:
             made = secrets.token_bytes(SECRET_SIZE)
-            found: list[bytes] = []
 
-            def change(values: Mapping[str, bytes | None]) -> Changes:
+            def choose(values: Values) -> tuple[Changes, bytes]:
                 held = values[TOKENS_KEY]
-                found[:] = [held or made]
-                return Changes() if held else Changes({TOKENS_KEY: made})
+                return (Changes(), held) if held else (Changes({TOKENS_KEY: made}), made)
 
-            await self._coordination.transact([TOKENS_KEY], change)
-            self._secret = found[0]
+            self._secret = await self._coordination.transact([TOKENS_KEY], choose)
         return self._secret

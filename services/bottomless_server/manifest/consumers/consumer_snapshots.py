@@ -136,7 +136,7 @@ class ConsumerSnapshots:
                 # Another process writes one; the stream stays in the queue for the next pass.
                 mine = self._retired(stream_id, tenant, after)
                 await context.coordination.transact(
-                    [stream_key(stream_id)], lambda _: Changes(queued=[mine])
+                    [stream_key(stream_id)], lambda _: (Changes(queued=[mine]), None)
                 )
                 return
             self._note(stream_id, consumers)

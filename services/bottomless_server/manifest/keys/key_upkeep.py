@@ -156,4 +156,4 @@ class KeyUpkeep:
 
     async def _look_again(self, key_id: KeyId, due_at: int) -> None:
         again = Changes(queued=[tidy(key_id, due_at)])
-        await self._context.coordination.transact([key_key(key_id)], lambda _: again)
+        await self._context.coordination.transact([key_key(key_id)], lambda _: (again, None))

@@ -144,23 +144,21 @@ class Keys:
         """
         for _ in range(_ATTEMPT_COUNT):
             now, secret = self._context.time.passed(), secrets.token_hex(SECRET_SIZE)
-            reserved: list[KeyRecord] = []
 
             def reserve(before: KeyRecord | None, now: int = now) -> KeyRecord:
                 record = _found(before)
                 check(record.key)
                 if record.key.state(now) is not KeyState.ACTIVE:
                     raise key_not_active()
-                after = replace(record, reserved=record.reserved + 1)
-                reserved[:] = [after]  # noqa: B023 (asked within this turn only)
-                return after
+                return replace(record, reserved=record.reserved + 1)
 
-            await self._change(key_id, reserve)
-            planned = rotated(reserved[0].key, hash_secret(secret), overlap_ms, now)
+            reserved = await self._change(key_id, reserve)
+            assert reserved is not None
+            planned = rotated(reserved.key, hash_secret(secret), overlap_ms, now)
             try:
-                await self._confirm(reserved[0], planned)
+                await self._confirm(reserved, planned)
             except _Taken:
-                place = ApiKeyKey(key_id, reserved[0].generation, reserved[0].reserved)
+                place = ApiKeyKey(key_id, reserved.generation, reserved.reserved)
                 await reconcile_key(self._context, place, foreign=True)
             except _Overtaken:
                 continue

@@ -283,7 +283,7 @@ class Rebuild:
         key = registry_key(record.stream_id, record.registry_version, record.tenant)
         for start in range(0, len(queued), _PAGE_COUNT):
             page = Changes(queued=queued[start : start + _PAGE_COUNT])
-            await self._context.coordination.transact([key], lambda _, page=page: page)  # type: ignore[misc]
+            await self._context.coordination.transact([key], lambda _, page=page: (page, None))  # type: ignore[misc]
 
 
 def _buried(record: StreamRecord) -> StreamRecord:

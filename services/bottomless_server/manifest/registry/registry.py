@@ -267,4 +267,6 @@ class Registry:
         ]
         if older:
             key = stream_key(record.stream_id)
-            await self._context.coordination.transact([key], lambda _: Changes(queued=older))
+            await self._context.coordination.transact(
+                [key], lambda _: (Changes(queued=older), None)
+            )

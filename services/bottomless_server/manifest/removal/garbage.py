@@ -239,7 +239,7 @@ class _Step:
         queued = [Due(DELETES_KEY, one.doomed.member, now) for one in found]
         if queued:
             await self._context.coordination.transact(
-                [stream_key(stream_id)], lambda _: Changes(queued=queued)
+                [stream_key(stream_id)], lambda _: (Changes(queued=queued), None)
             )
             await reach("manifest.garbage.after-queue")
         self._tally.queued += len(queued)

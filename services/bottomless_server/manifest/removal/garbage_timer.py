@@ -71,6 +71,6 @@ class GarbageTimer:
             context.counts.collections += 1
         following = Due(DUE_KEY, _ALL, now + context.settings.manifest_gc_interval_ms)
         await context.coordination.transact(
-            [DUE_KEY + "-next"], lambda _: Changes(queued=[following])
+            [DUE_KEY + "-next"], lambda _: (Changes(queued=[following]), None)
         )
         return due_at is not None

@@ -7,7 +7,7 @@ which is one attempt: retries above it are calls of their own.
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import Counter, Histogram
 
@@ -25,17 +25,18 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import StoreError
 from bottomless_server.coordination.base import (
-    Change,
-    Changes,
     Coordination,
     CoordinationConflict,
     CoordinationUnavailable,
     CoordinationUnknown,
+    Decide,
     Due,
     Hold,
     Room,
 )
 from bottomless_server.runtime.observe.metrics import SECONDS, Metrics
+
+T = TypeVar("T")
 
 _OUTCOMES: Final[Mapping[type[BaseException], str]] = {
     ObjectMissing: "missing",
@@ -176,12 +177,12 @@ class MeasuredCoordination:
     async def transact(
         self,
         redis_keys: Sequence[str],
-        change: Change,
+        decide: Decide[T],
         attempts: int = 16,
         room: Room | None = None,
-    ) -> Changes:
+    ) -> T:
         with self._calls.one("transact"):
-            return await self._coordination.transact(redis_keys, change, attempts, room)
+            return await self._coordination.transact(redis_keys, decide, attempts, room)
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         with self._calls.one("hold"):
