@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SOURCES = [*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py")]
 LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 HEADING_LINK = re.compile(r"\]\((?!https?://)([^)#\s]*\.md|)#([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
@@ -48,6 +49,16 @@ def test_every_file_that_a_page_names_exists() -> None:
     assert [pair for pair in named if not any((ROOT / b / pair[1]).exists() for b in BASES)] == []
 
 
+ALONE = re.compile(r'^ *"""(?:The same\b|As above\b|Raises:).*', re.MULTILINE)
+"""A docstring that begins so says nothing in a tooltip, where nothing stands above it."""
+
+
+def test_docstrings_stand_alone() -> None:
+    assert ALONE.search('    """The same for a tenant."""')
+    found = {source.name: ALONE.findall(source.read_text()) for source in SOURCES}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
 def test_status_codes_stand_where_contributors_are_told() -> None:
     told = re.search(
         r"Status codes stand in `([\w/.]+)` only", (ROOT / "CONTRIBUTING.md").read_text()
@@ -63,9 +74,8 @@ def test_status_codes_stand_where_contributors_are_told() -> None:
 
 
 def test_every_module_that_a_docstring_names_exists() -> None:
-    sources = [*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py")]
     named = {
-        (source.name, path) for source in sources for path in MODULE.findall(source.read_text())
+        (source.name, path) for source in SOURCES for path in MODULE.findall(source.read_text())
     }
     assert len(named) > 5
     assert [pair for pair in named if not (ROOT / pair[1]).exists()] == []
@@ -193,7 +203,6 @@ HONEST = re.compile(
 """Behind what really stands in front, what was left, what is slower; and a name of HTTP's."""
 OTHERS = re.compile(r"\b(?:Kafka|RabbitMQ|NATS|Kinesis|Pulsar|SQS)\b")
 PROSE = [*PAGES, *ROOT.glob("s*/*.md"), *ROOT.glob("openapi/**/*.yaml")]
-SOURCES = [*ROOT.glob("shared/**/*.py"), *ROOT.glob("services/**/*.py")]
 ANY = re.compile("|".join(pattern for pattern, _ in MISUSED.values()), re.IGNORECASE)
 
 

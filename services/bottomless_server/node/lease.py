@@ -107,8 +107,10 @@ class NodeLease:
                     await self._renew()
 
     def require(self, outcome: Outcome = Outcome.NONE) -> None:
-        """Raises:
-        Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
+        """Refuse to act without a live lease.
+
+        Raises:
+            Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
         """
         if self.regressed and outcome is Outcome.NONE:
             raise ownership.coordination_lost()

@@ -78,9 +78,11 @@ class Claim:
         self._term = term
 
     def require(self, outcome: Outcome = Outcome.NONE) -> None:
-        """Raises:
-        Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`,
-            or somebody claimed the stream since.
+        """Refuse to act for a stream that may not be this node's any more.
+
+        Raises:
+            Unavailable: `not-owner`: the lease may have run out, now or since the last `confirm`,
+                or somebody claimed the stream since.
         """
         self._owner.lease.require(outcome)
         if self._owner.lease.term != self._term or self._fenced:

@@ -44,7 +44,7 @@ class Blocks:
         return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
     async def fetch(self, object_key: str, start: int, size: int) -> bytes:
-        """The same bytes as the store sends them now, for somebody who verifies them elsewhere.
+        """Bytes of an object as the store sends them now, for a caller who verifies them elsewhere.
 
         Past the cache: nobody would drop what turned out to be bad there, so the same damage
         would meet every repeat.

@@ -24,7 +24,7 @@ class ManifestAway(Unavailable):
 
 
 class ManifestCalls:
-    """The same as the peer, with its bound of time."""
+    """Calls of manifest as the peer makes them, with a bound of time."""
 
     def __init__(self, manifest: Asked) -> None:
         self._manifest = manifest

@@ -224,7 +224,7 @@ def _page_members(page: Page, requested: str) -> dict[str, Any]:
 
 
 def _next_link(request: Request, next_offset: int) -> str:
-    """The same request from where this page ended."""
+    """The link to the next page: this request, from where this page ended."""
     others = [
         f"{quote(name)}={quote(value)}"
         for name, value in request.query_params.multi_items()

@@ -136,7 +136,7 @@ class ConsumerOffsets:
         return tuple(found.stored.values())
 
     async def all_listed(self, stream_id: StreamId) -> Listed:
-        """The same, with those that cannot be read beside the others."""
+        """All stored offsets of a stream, those that cannot be read beside the others."""
         found = Listed([], {}, {})
         after = ""
         while (page := await self.listed(stream_id, after)).names:

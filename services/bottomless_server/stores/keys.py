@@ -91,7 +91,7 @@ class ApiKeys:
         return [*(await self.listed(tenant, after, limit)).records.values()]
 
     async def listed(self, tenant: str, after: str, limit: int) -> Listed:
-        """The same, and which there are that cannot be read: they end nothing for the others."""
+        """Keys of a tenant in the order of their ids, and beside them those that cannot be read."""
         found = await self._coordination.members(keys_index(tenant), after.encode("ascii"), limit)
         if not found:
             await self._streams.check_generation()

@@ -119,8 +119,10 @@ class OperationStore:
         self._coordination = coordination
 
     async def find(self, operation_id: str) -> Operation:
-        """Raises:
-        NotFound: there is none, or it was finished long ago.
+        """Find an operation by its id, of whatever tenant.
+
+        Raises:
+            NotFound: there is none, or it was finished long ago.
         """
         if not _ID.fullmatch(operation_id):
             raise operation_not_found()
@@ -130,7 +132,7 @@ class OperationStore:
         return decode_operation(value)
 
     async def find_of(self, tenant: str, operation_id: str) -> Operation:
-        """The same for a tenant, who cannot tell another one's operation from none.
+        """Find an operation of a tenant; another tenant's is answered like one that is not there.
 
         Raises:
             NotFound

@@ -331,7 +331,7 @@ class Streams:
         decide: Callable[[StreamRecord], StreamRecord],
         producers: bytes | None,
     ) -> StreamRecord:
-        """The same as `update`, and in the same transaction what is known of producers.
+        """Update a record, and in the same transaction write down what is known of producers.
 
         Raises:
             NotFound: there is no such stream.
@@ -350,7 +350,7 @@ class Streams:
         decide: Callable[[StreamRecord, bool], StreamRecord],
         queued: Sequence[Due] = (),
     ) -> StreamRecord:
-        """The same, where `decide` also hears whether `holder`'s lease is live.
+        """Update a record; `decide` is also told whether the lease of `holder` is live.
 
         The lease is watched with the record: if it is taken meanwhile, `decide` is asked again.
 
@@ -395,7 +395,7 @@ class Streams:
             self.require_generation(await self._coordination.get(GENERATION_KEY))
 
     def require_generation(self, held: bytes | None) -> None:
-        """The same, of what lies under `GENERATION_KEY`.
+        """Refuse where `held`, the value of `GENERATION_KEY`, is not the expected generation.
 
         Raises:
             Unavailable: `coordination-regressed`.

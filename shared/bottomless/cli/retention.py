@@ -95,7 +95,7 @@ def _trim(
 
 
 def _not_stored_yet(client: "Client", stream: str, error: InvalidRequest) -> InvalidRequest:
-    """The same error, and within which time it passes, where that is what is wrong."""
+    """An error that adds within which time the command will work, where only time is missing."""
     if error.code is not Code.OFFSET_BEYOND_END:
         return error
     fragment = client.describe(stream).get("fragment") or {}

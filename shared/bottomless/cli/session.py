@@ -95,7 +95,7 @@ def open_client(
 
 
 def open_async_client(context: typer.Context) -> "AsyncClient":
-    """The same for a command that has many requests under way at once."""
+    """A client for a command that has many requests under way at once."""
     choice = chosen(context)
     token = token_of(choice)
     from bottomless.client import AsyncClient  # noqa: PLC0415

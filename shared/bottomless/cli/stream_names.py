@@ -33,14 +33,16 @@ def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def checked_stream(text: str | None) -> str | None:
-    """Raises:
-    InvalidRequest: `bad-name`, which ends the program before it asks or sends anything.
+    """The name of a stream, checked.
+
+    Raises:
+        InvalidRequest: `bad-name`, which ends the program before it asks or sends anything.
     """
     return None if text is None else parse_stream_name(text)
 
 
 def checked_reference(text: str | None) -> str | None:
-    """The same for a name of a consumer or producer."""
+    """The name of a consumer or producer, checked; raises as `checked_stream`."""
     return None if text is None else parse_reference(text)
 
 

@@ -43,8 +43,10 @@ def _is_more(parts: SplitResult) -> bool:
 
 
 def require_text(value: object, what: str) -> str:
-    """Raises:
-    TypeError: that is no text; None, say, of something that was looked up and is not there.
+    """The value itself, which must be text.
+
+    Raises:
+        TypeError: that is no text; None, say, of something that was looked up and is not there.
     """
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__}")

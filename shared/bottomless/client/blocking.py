@@ -61,7 +61,7 @@ _KINDS: Final[dict[Any, Any]] = {AsyncConsumer: Consumer, AsyncProducer: Produce
 def _waits(
     method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Client", P], T]:
-    """The same method, which returns when it is done."""
+    """Make a method of the asynchronous client one that returns when it is done."""
 
     def waiting(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._thread.run(method(self._inner, *args, **kwargs))
@@ -73,7 +73,7 @@ def _waits(
 def _iterates(
     method: Callable[Concatenate[AsyncClient, P], AsyncIterator[T]],
 ) -> Callable[Concatenate["Client", P], Iterator[T]]:
-    """The same method, whose items come when they are asked for."""
+    """Make a method one whose items come when they are asked for."""
 
     def iterating(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         # Not handed on: the client has to be there for as long as the items come.
@@ -86,7 +86,7 @@ def _iterates(
 def _produces(
     method: Callable[Concatenate[AsyncClient, P], AsyncProducer],
 ) -> Callable[Concatenate["Client", P], Producer]:
-    """The same method, whose producer has started; for `with`, or until it is closed."""
+    """Make a method one whose producer has started; for `with`, or until it is closed."""
 
     def producing(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Producer:
         inner = method(self._inner, *args, **kwargs)
@@ -100,7 +100,7 @@ def _produces(
 def _consumes(
     method: Callable[Concatenate[AsyncClient, P], AsyncConsumer],
 ) -> Callable[Concatenate["Client", P], Consumer]:
-    """The same method; for `with` and `for`."""
+    """Make a method one whose consumer is for `with` and `for`."""
 
     def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
         return Consumer(method(self._inner, *args, **kwargs), self._thread, self)
@@ -125,8 +125,10 @@ class Client:
         retry_seconds: float = RETRY_SECONDS,
         ca_file: str | Path | None = None,
     ) -> None:
-        """Raises:
-        InvalidRequest: that is no url of a server, or no token.
+        """Make a client of a server; no request is sent yet.
+
+        Raises:
+            InvalidRequest: that is no url of a server, or no token.
         """
         self._inner = AsyncClient(
             url, token=token, timeouts=timeouts, retry_seconds=retry_seconds, ca_file=ca_file

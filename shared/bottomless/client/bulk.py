@@ -43,8 +43,10 @@ class Bulk:
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request) -> Answer:
-        """Raises:
-        Unavailable: there was no whole answer; its outcome says what may have happened.
+        """Send a request over the connections for bytes of records; returns the whole answer.
+
+        Raises:
+            Unavailable: there was no whole answer; its outcome says what may have happened.
         """
         timeouts = self._target.timeouts
         limits = aiohttp.ClientTimeout(total=timeouts.answer, sock_connect=timeouts.connect)

@@ -192,7 +192,7 @@ class AsyncConsumer:
         await self.store(self.position)
 
     async def store(self, received: int | None) -> None:
-        """The same for a caller whose position is `received`; see `fetch`."""
+        """Commit for a caller whose position is `received`; see `fetch`."""
         self._processed = received
         await self._commit()
 

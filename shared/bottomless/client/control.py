@@ -39,8 +39,10 @@ class Control:
         )
 
     async def send(self, request: Request) -> Answer:
-        """Raises:
-        Unavailable: there was no whole answer; its outcome says what may have happened.
+        """Send a control call; returns the whole answer.
+
+        Raises:
+            Unavailable: there was no whole answer; its outcome says what may have happened.
         """
         sending = self._http.build_request(
             request.method,

@@ -44,5 +44,5 @@ def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def joined_json_body(encoded: Iterable[bytes]) -> bytes:
-    """The same of records that are JSON texts already."""
+    """The body of an append of records that are JSON texts already."""
     return b'{"records":[' + b",".join(encoded) + b"]}"

@@ -64,7 +64,7 @@ class FragmentCalls(Wire):
         *,
         stream_id: StreamId | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """The same list as it is answered, gaps included."""
+        """Entries of the fragment list as the server answers them, gaps included."""
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
             value = members(await self._send("GET", f"{stream_path(name)}/fragments", asked))

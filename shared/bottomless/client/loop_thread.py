@@ -61,7 +61,7 @@ class LoopThread:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The same items one by one, each asked for when it is wanted."""
+        """Items of an asynchronous iterator one by one, each asked for when it is wanted."""
         one_at_a_time = asyncio.Lock()
         asking: asyncio.Task[Any] | None = None
 
@@ -100,8 +100,10 @@ class LoopThread:
         return self._process == os.getpid() and self._thread.is_alive() and not self._ended
 
     def require(self) -> None:
-        """Raises:
-        RuntimeError: nothing can be run here.
+        """Refuse a call that the thread of the loop cannot serve.
+
+        Raises:
+            RuntimeError: nothing can be run here.
         """
         if self._process != os.getpid():
             raise another_process()

@@ -29,7 +29,7 @@ class Wanted:
 
     stream: str
     producer_id: str | None = None
-    """The same one after a restart goes on where it was; without one it is a new one."""
+    """A producer with the id that it had before a restart continues; without an id it is a new one."""
     epoch: int | None = None
     next_sequence: int | None = None
 

@@ -176,8 +176,10 @@ def _is_strange(status: int) -> bool:
 
 
 def _check(request: Request, answer: Answer) -> None:
-    """Raises:
-    StoreError: as the answer says.
+    """Raise what an answer says, unless it says success.
+
+    Raises:
+        StoreError: as the answer says.
     """
     if _is_success(answer.status):
         return

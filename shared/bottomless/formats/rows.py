@@ -87,7 +87,7 @@ def _halves(batch: pa.RecordBatch, size_max: int, codec: Codec) -> Iterator[Fram
 
 
 def slices_of(batch: pa.RecordBatch, *, record_count: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of at most so many records and about so many bytes."""
+    """Cut a batch into pieces of at most so many records and about so many bytes."""
     fitting = batch.num_rows * size // max(batch.nbytes, 1)
     step = max(1, min(record_count, fitting))
     for start in range(0, batch.num_rows, step):

@@ -77,7 +77,7 @@ def parse_milliseconds(text: str) -> int:
 
 
 def stored_duration(text: str) -> str:
-    """The same duration as every release reads it; what is written so already stays as it is.
+    """A duration in the form that every release reads; text in that form stays as it is.
 
     Raises:
         ValueError: as `parse_duration`.

@@ -30,7 +30,7 @@ class Rows:
         return size
 
     def without_first(self, count: int) -> "Rows":
-        """The same columns without their first items."""
+        """These columns without their first items."""
         return Rows(
             self.values[count:],
             self.contents[count:],

@@ -117,7 +117,7 @@ def lease_range(
 
 @contextmanager
 def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
-    """The same for as long as the block runs: a stream has a bound on leases."""
+    """Lease a range for as long as the block runs: a stream has a bound on leases."""
     lease = lease_range(options, snapshot)
     try:
         yield lease

@@ -118,7 +118,7 @@ def _absent(field: Any, count: int) -> "pa.Array[Any]":
 
 
 def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same records in order, in batches that are neither too large nor needlessly small."""
+    """Cut and join batches, in order, so that none is too large or needlessly small."""
     held: list[pa.RecordBatch] = []
     row_count = size = 0
     for batch in batches:

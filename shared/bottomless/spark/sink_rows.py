@@ -97,7 +97,7 @@ def encode_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[Body]:
 
 
 def as_records(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in the types that are stored.
+    """Cast rows to the types that are stored.
 
     Raises:
         InvalidRequest: a value is null.

@@ -33,7 +33,7 @@ _NAME_COUNT_MAX: Final = 100_000
 MANIFEST_SECONDS: Final = 2.0
 """How long manifest is waited for before the coordination store is asked for a known name."""
 STRANGER_SECONDS: Final = 6.0
-"""The same for a name of which nothing is known: only manifest can help, and it may be busy."""
+"""How long manifest is waited for about an unknown name: only it can help, and it may be busy."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 

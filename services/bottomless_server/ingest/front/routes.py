@@ -210,8 +210,10 @@ class Appends:
                 self._idle.set()
 
     def require_disk(self) -> None:
-        """Raises:
-        Overloaded: `disk-bound`.
+        """Refuse an append where the local disk has no room for it.
+
+        Raises:
+            Overloaded: `disk-bound`.
         """
         self._disk.require_room()
 

@@ -291,8 +291,10 @@ class OwnedStreams:
             )
 
     async def _try_to_open(self, stream_id: StreamId) -> None:
-        """Raises:
-        StoreError: it is tried again, or is damaged.
+        """Try once more to open a stream that lies on this disk.
+
+        Raises:
+            StoreError: it is tried again, or is damaged.
         """
         self._unopened.begin_try(stream_id, self._around.clocks.elapsed())
         async with self._opening_room:

@@ -46,7 +46,7 @@ class Surroundings:
 
 
 def restated(error: StoreError) -> StoreError:
-    """The same error, new: one that is kept and raised often would grow with every raise."""
+    """A copy of an error: one that is kept and raised often would grow with every raise."""
     return type(error)(
         error.message,
         code=error.code,

@@ -41,8 +41,10 @@ class DiskUse:
     held: int = 0
 
     def require_room(self) -> None:
-        """Raises:
-        Overloaded: `disk-bound`.
+        """Refuse appends while local segments take more than they may.
+
+        Raises:
+            Overloaded: `disk-bound`.
         """
         if self.held > self.bytes_max:
             raise Overloaded(

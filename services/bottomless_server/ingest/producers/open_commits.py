@@ -31,7 +31,7 @@ class OpenCommits:
                 del self._numbers[name]
 
     def note_wholes(self, known: Iterable[tuple[str, int]]) -> None:
-        """The same of many, with their last numbers."""
+        """Note for many producers that all up to their last number is whole."""
         for producer_id, number in known:
             self.note_whole(producer_id, number)
 

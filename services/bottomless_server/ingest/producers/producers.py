@@ -82,7 +82,7 @@ def decide(
 
 
 def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> New | Appended:
-    """The same for who only asks: nothing is kept for what is new.
+    """Decide as `decide`, for a caller who only asks: nothing is kept for what is new.
 
     Raises:
         StoreError: as `decide`, but for `quota-exceeded`.

@@ -28,7 +28,7 @@ from bottomless_server.ingest.producers.part_names import is_of_parts
 KEY_SIZE: Final = 512
 """Bytes of memory that a key takes at most, with its place in a table."""
 _PRODUCER_SIZE: Final = 1_200
-"""The same of a producer, with an id as long as may be and without its appends."""
+"""Bytes of memory that a producer takes at most, with the longest id and without its appends."""
 _APPEND_SIZE: Final = 256
 APPEND_COUNT_MIN: Final = 5
 """The lowest that `append_count_max` may be set to (settings.py), and so ever was."""
@@ -179,7 +179,7 @@ class Tracking:
         return None if oldest is None else oldest.taken_at + self.bounds.keep_ms
 
     def producer_due_at(self) -> int | None:
-        """The same of the producer that was silent longest, of those that may be forgotten."""
+        """When the producer that was silent longest may be forgotten; None if none may be."""
         oldest = self._silent_longest()
         return None if oldest is None else self.producers[oldest].taken_at + self.bounds.keep_ms
 

@@ -84,7 +84,7 @@ def sizes_of(array: Any) -> NDArray[np.int64] | None:
 
 
 def without_hidden_views(array: Any) -> Any:
-    """The same column, with nothing left where views stand under a null.
+    """A copy of a column, with nothing left where views stand under a null.
 
     Arrow validates only what is valid, but its casts follow every view: what a client
     writes under a null would be an address of its choice.

@@ -48,7 +48,7 @@ class Append:
     """Where a key is bound to the body."""
 
     def without_first(self, count: int) -> "Append":
-        """The same append without its first records, which are stored already."""
+        """An append without the first records of this one, which are stored already."""
         if not count:
             return self
         assert self.ids is not None

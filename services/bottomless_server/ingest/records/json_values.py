@@ -39,9 +39,9 @@ class Within:
     event_time: Pointer | None = None
     event_time_optional: bool = False
     fixed_key: str | None = None
-    """Of the one record that there is: from a header, of ASCII."""
+    """The key of the only record, from a header of ASCII."""
     filter_value: str | None = None
-    """The same."""
+    """The filter value of the only record, from a header of ASCII."""
 
     def told_apart(self, shape: Shape) -> bytes:
         """What makes other records of the same body: part of what a repeat repeats.

@@ -288,8 +288,10 @@ class StagedCommits:
     async def _finish_plan(
         self, appender: Appender, asked: FromProducer, promise: Promise, plan: Plan
     ) -> Appended:
-        """Raises:
-        StoreError: also `staged-not-found`, where the batches of the plan were too old.
+        """Store what is left of a commit that was cut off, as its plan says.
+
+        Raises:
+            StoreError: also `staged-not-found`, where the batches of the plan were too old.
         """
         stream_id = appender.stream_id
         with ExitStack() as held:

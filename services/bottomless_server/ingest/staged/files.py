@@ -85,9 +85,11 @@ class StagedFiles:
         self._files.fsync_dir(self._top)
 
     def read(self, stream_id: StreamId, batches: Sequence[StagedBatch]) -> tuple[Frame, ...]:
-        """Raises:
-        Corrupt: the disk gives something else than it was given.
-        OSError
+        """Read staged batches back, and verify them.
+
+        Raises:
+            Corrupt: the disk gives something else than it was given.
+            OSError
         """
         return tuple(frame for batch in batches for frame in self._load(stream_id, batch))
 

@@ -139,7 +139,7 @@ class Operations:
     async def begin_for(
         self, record: StreamRecord, kind: str, *, arguments: Mapping[str, Any] | None = None
     ) -> Operation:
-        """The same for what is about one stream: its tenant may ask what became of it."""
+        """Begin an operation about one stream; the stream's tenant may ask what became of it."""
         return await self.begin(
             kind, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
         )
@@ -174,13 +174,15 @@ class Operations:
         await self._room.make()
 
     async def find(self, operation_id: str) -> Operation:
-        """Raises:
-        NotFound: there is none, or it was finished long ago.
+        """Find an operation by its id, of whatever tenant.
+
+        Raises:
+            NotFound: there is none, or it was finished long ago.
         """
         return await self._store.find(operation_id)
 
     async def find_of(self, tenant: str, operation_id: str) -> Operation:
-        """The same for a tenant, who cannot tell another one's operation from none.
+        """Find an operation of a tenant; another tenant's is answered like one that is not there.
 
         Raises:
             NotFound

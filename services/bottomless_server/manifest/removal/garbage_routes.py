@@ -68,8 +68,10 @@ def add_garbage_routes(
 
 
 def _age_ms(context: Context, asked: _Collection) -> int:
-    """Raises:
-    InvalidRequest: puts may be under way that began so long ago.
+    """The age in milliseconds from which on objects may count as garbage.
+
+    Raises:
+        InvalidRequest: puts may be under way that began so long ago.
     """
     age = asked.minimum_age or context.settings.manifest_gc_minimum_age
     age_ms = parse_duration(age) * 1000

@@ -92,9 +92,11 @@ class _View:
         self._room = ENTRY_COUNT_MAX
 
     async def of(self, depth: int, group: tuple[int, Uid] | None) -> dict[str, Any]:
-        """Raises:
-        NotFound: the manifest does not lead to this group.
-        Unavailable, Corrupt
+        """The answer for the root or a group, with the groups below it to a depth.
+
+        Raises:
+            NotFound: the manifest does not lead to this group.
+            Unavailable, Corrupt
         """
         pointer, node = self._record.root, self._root
         size = 0 if pointer is None else pointer.size
@@ -188,8 +190,10 @@ def _shown(timestamp: int) -> str | None:
 
 
 def _group(value: str) -> tuple[int, Uid]:
-    """Raises:
-    InvalidRequest
+    """Height and uid of a group, from its id in a query.
+
+    Raises:
+        InvalidRequest
     """
     match = _GROUP.fullmatch(value)
     if match is None or int(match[1]) > OFFSET_MAX:

@@ -180,8 +180,10 @@ def _object_key(put: PutGroup | PutRoot, record: StreamRecord) -> str:
 
 
 def check_active(record: StreamRecord) -> None:
-    """Raises:
-    NotFound: the stream is being deleted.
+    """Refuse to change a stream that is being deleted.
+
+    Raises:
+        NotFound: the stream is being deleted.
     """
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()

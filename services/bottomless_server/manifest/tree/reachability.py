@@ -41,7 +41,9 @@ async def reached_fragments(
 async def reached_groups(
     drive: Drive, tenant: str, root: Node, first_offset: int, last_offset: int
 ) -> Uids:
-    """The same for groups; those of the lowest height need not be loaded for it.
+    """Uids of the groups that the root leads to and that begin between two offsets.
+
+    Groups of the lowest height need not be loaded for it.
 
     Raises:
         ObjectMissing, DriveUnavailable, DriveRefused, Corrupt: of a group on the way.

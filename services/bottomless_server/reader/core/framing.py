@@ -33,7 +33,7 @@ _LINE_ENDS: Final = (
 
 
 def one_line(json: bytes) -> bytes:
-    """The same JSON value without a line end."""
+    """A JSON text without line ends, of the same value."""
     for found, instead in _LINE_ENDS:
         if found in json:
             json = json.replace(found, instead)

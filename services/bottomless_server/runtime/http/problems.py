@@ -172,7 +172,7 @@ def problem_response(
 
 
 async def send_problem(send: Send, error: StoreError, request_id: str, path: str = "") -> None:
-    """The same for those who speak ASGI themselves."""
+    """Send an error as a problem, from code that speaks ASGI itself."""
     problem = _problem(error, request_id, path, write=True)
     headers = [*problem.headers.items(), ("content-length", str(len(problem.body)))]
     await send(

@@ -64,8 +64,10 @@ class Audit:
     """Where entries go."""
 
     def __init__(self, path: Path | None) -> None:
-        """Raises:
-        CannotStart: the file cannot be written.
+        """Open the audit; without a path, entries go to the log alone.
+
+        Raises:
+            CannotStart: the file cannot be written.
         """
         self._path = path
         self._writing = asyncio.Lock()

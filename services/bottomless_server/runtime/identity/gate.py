@@ -107,9 +107,11 @@ class Gate:
             self._authenticator.forget_key(key_id)
 
     async def _known(self, authenticator: Authenticator, scope: Scope) -> Principal:
-        """Raises:
-        Denied: `unauthenticated`.
-        Unavailable: nobody can say who it is.
+        """The principal that the credential of a request stands for.
+
+        Raises:
+            Denied: `unauthenticated`.
+            Unavailable: nobody can say who it is.
         """
         try:
             return await authenticator.principal(bearer_token(scope["headers"]))

@@ -35,9 +35,11 @@ class Standing:
         self._now = now
 
     async def check(self) -> None:
-        """Raises:
-        Denied, NotFound: the same request would be refused now.
-        Unavailable: nobody can say.
+        """Check now whether the request would still be let in.
+
+        Raises:
+            Denied, NotFound: the same request would be refused now.
+            Unavailable: nobody can say.
         """
         await self._check()
 

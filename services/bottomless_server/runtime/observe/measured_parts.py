@@ -85,7 +85,7 @@ class Calls:
 
 
 def measured_drive(drive: Drive, metrics: Metrics) -> Drive:
-    """The same drive, measured; it presigns if the drive does."""
+    """A drive whose calls are measured; it presigns if the given one does."""
     if isinstance(drive, Presigning):
         return _PresigningDrive(drive, metrics, drive)
     return _MeasuredDrive(drive, metrics)
@@ -160,7 +160,7 @@ class _PresigningDrive(_MeasuredDrive):
 
 
 class MeasuredCoordination:
-    """The same coordination, measured."""
+    """A coordination whose calls are measured."""
 
     def __init__(self, coordination: Coordination, metrics: Metrics) -> None:
         self._coordination = coordination

@@ -24,8 +24,10 @@ class Spans:
     """The spans of a process."""
 
     def __init__(self) -> None:
-        """Raises:
-        CannotStart: the libraries are not installed.
+        """Set tracing up for this process.
+
+        Raises:
+            CannotStart: the libraries are not installed.
         """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415

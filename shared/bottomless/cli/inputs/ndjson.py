@@ -32,9 +32,11 @@ def encoder(taking: Taking) -> Encode:
 
 
 def _key_of(value: Any, number: int, taking: Taking) -> str | None:
-    """Raises:
-    InvalidRequest: there is no such member, where each record shall have it: a misspelt name
-        would store them all without keys.
+    """The key of a record, from the member that is named for it.
+
+    Raises:
+        InvalidRequest: there is no such member, where each record shall have it: a misspelt name
+            would store them all without keys.
     """
     if taking.key_field is None:
         return None

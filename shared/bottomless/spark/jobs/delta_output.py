@@ -32,8 +32,10 @@ _MISSING: Final = f"an export to Delta needs the library deltalake: {how_to_inst
 
 class DeltaOutput:
     def __init__(self, place: Place, subject: Subject, schema: pa.Schema) -> None:
-        """Raises:
-        InvalidRequest: the library is not installed.
+        """Make an output at a place; nothing is written yet.
+
+        Raises:
+            InvalidRequest: the library is not installed.
         """
         try:
             import deltalake  # noqa: PLC0415  # an extra

@@ -196,7 +196,7 @@ class _Run:
         return Round(wanted.first_offset, wanted.next_offset, cuts), pieces
 
     def _planned(self, client: "Client", piece: FilePiece, lease: Lease | None) -> FilePiece:
-        """The same offsets from the objects that hold them now, however they were cut before."""
+        """Plan the offsets of a piece from the objects that hold them now, however they were cut before."""
         wanted = Snapshot(self._shape.stream_id, piece.first_offset, piece.next_offset)
         whole = replace(self._options, target_partition_bytes=OFFSET_MAX, min_partitions=1)
         return piece._replace(partitions=tuple(plan_partitions(client, whole, wanted, lease)))

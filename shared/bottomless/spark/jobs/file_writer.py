@@ -140,7 +140,7 @@ def _rows(
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The same rows as row groups."""
+    """Put rows together to row groups."""
     held: list[pa.RecordBatch] = []
     size = row_count = 0
     for batch in batches:

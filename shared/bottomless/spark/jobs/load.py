@@ -216,8 +216,8 @@ def _digest(files: Sequence[_File], mapped: Mapped) -> str:
 
 
 def _rounds(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]]:
-    """The same rounds for the same files and size: as the files say, nothing of this machine, and
-    whatever the size of a piece is by then."""
+    """Cut files into rounds. The rounds depend on the files and the size alone: not on this machine,
+    nor on the size of a piece by then."""
     pieces: list[RowGroups] = []
     held = 0
     for file in files:

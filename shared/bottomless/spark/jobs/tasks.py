@@ -55,7 +55,7 @@ def frame_of_work(
     pieces: Sequence[Piece],
     schema: pa.Schema,
 ) -> DataFrame:
-    """The same answers as a frame, a partition a piece."""
+    """The answers of some work on pieces as a frame with one partition for each piece."""
     # Pickled one by one, so that a task opens its own piece only.
     packed = [pickle.dumps(piece) for piece in pieces]
     numbers = spark.range(0, len(packed), 1, len(packed))

@@ -33,7 +33,7 @@ class SealedChunk(NamedTuple):
     entries: Sequence[AppendEntry] = ()
     """Of its trailer, for the state of producers once it is committed."""
     tracked: Sequence[TrackedEntry] = ()
-    """The same of a tracking chunk."""
+    """Entries of a tracking chunk, for the state of producers once it is committed."""
     more_follows: bool = False
 
 

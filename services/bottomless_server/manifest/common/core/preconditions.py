@@ -25,8 +25,10 @@ def require_match(if_match: str | None, current: str | None) -> None:
 
 
 def require_precondition(if_match: str | None) -> str:
-    """Raises:
-    InvalidRequest: `precondition-required`.
+    """The `If-Match` of a request that must have one.
+
+    Raises:
+        InvalidRequest: `precondition-required`.
     """
     if if_match is None:
         sentence = "this needs If-Match with the ETag of what it changes"
@@ -39,8 +41,10 @@ def require_precondition(if_match: str | None) -> str:
 
 
 def check_stream_id(record: StreamRecord, expected: str | None) -> None:
-    """Raises:
-    WrongOffset: `stream-replaced`: the name belongs to another stream by now.
+    """Refuse a request that means another stream of this name.
+
+    Raises:
+        WrongOffset: `stream-replaced`: the name belongs to another stream by now.
     """
     if expected is not None and expected != record.stream_id:
         raise WrongOffset(

@@ -43,8 +43,10 @@ def commit(stored: StoredOffset | None, asked: Commit, now: int) -> StoredOffset
 
 
 def check_committed(next_offset: int, committed_next: int) -> None:
-    """Raises:
-    InvalidRequest: `offset-beyond-end`: nobody can have processed what is not there.
+    """Refuse to store an offset that lies beyond the end of the stream.
+
+    Raises:
+        InvalidRequest: `offset-beyond-end`: nobody can have processed what is not there.
     """
     if next_offset > committed_next:
         raise InvalidRequest(

@@ -13,8 +13,10 @@ from bottomless_server.runtime.base.scopes import EVERYTHING, parse_scope
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
-    """Raises:
-    InvalidRequest: `validation-failed`, with a pointer to each fault.
+    """Refuse scopes that a key cannot have.
+
+    Raises:
+        InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
     faults = [
         Fault("scope", fault, f"/scopes/{place}")
@@ -30,8 +32,10 @@ def check_scopes(scopes: Sequence[str]) -> None:
 
 
 def check_granting(principal: Principal, scopes: Iterable[str]) -> None:
-    """Raises:
-    Denied: the principal's scopes do not cover these.
+    """Refuse to grant what the grantor may not do.
+
+    Raises:
+        Denied: the principal's scopes do not cover these.
     """
     if not covers(principal.scopes, scopes):
         raise Denied("nobody grants scopes that their own do not cover")
