@@ -20,6 +20,7 @@ facts; status codes are chosen in one place, `bottomless_server/runtime/http/pro
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Code(StrEnum):
@@ -110,6 +111,10 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
+_TOLD_FAULT_COUNT: Final = 5
+"""So many faults stand in the text of an error; all of them are in its `faults`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault of a request: where it is and what is wrong there, never what was sent."""
@@ -121,12 +126,18 @@ class Fault:
     parameter: str | None = None
     header: str | None = None
 
+    @property
+    def place(self) -> str:
+        """Where it is, in a word."""
+        return self.pointer or self.parameter or self.header or "request"
+
 
 class StoreError(Exception):
     """The root of all errors that callers are meant to handle.
 
     `message` is a lowercase sentence without input; `facts` are public members
-    of the answer (offsets, limits, ids), never object keys, paths or secrets.
+    of the answer (offsets, limits, ids), never object keys, paths or secrets; `faults`
+    name each part of a request that is wrong, and why. As text it is all of these.
     """
 
     default_code = Code.INTERNAL
@@ -154,6 +165,25 @@ class StoreError(Exception):
         self.facts = dict(facts or {})
 
     def __str__(self) -> str:
+        told = self.reasons()
+        more = len(told) - _TOLD_FAULT_COUNT
+        if more > 0:
+            told[_TOLD_FAULT_COUNT:] = [f"and {more} more in its faults"]
+        return "; ".join([self.summary, *told])
+
+    def reasons(self) -> list[str]:
+        """The faults with their places, without the one that the message tells already."""
+        details = [fault.detail for fault in self.faults]
+        return [
+            f"{fault.place}: {fault.detail}"
+            for number, fault in enumerate(self.faults)
+            if fault.detail
+            and (fault.detail not in self.message or fault.detail in details[:number])
+        ]
+
+    @property
+    def summary(self) -> str:
+        """What is wrong with its facts, without the single faults."""
         named = " ".join(f"{name}={value}" for name, value in self.facts.items())
         return f"{self.message}: {named}" if named else self.message
 

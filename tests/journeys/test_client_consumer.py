@@ -1,5 +1,6 @@
 """The client's consumers against the real server: killed, restarted, and going on where they were."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,17 @@ with Client(sys.argv[1]) as client, client.consumer("orders", "billing", commit_
         if sys.argv[2] == "stay":
             # In the middle of its work for this batch, for ever.
             sys.stdin.read()
+"""
+
+INTERRUPTED = """
+import sys
+from contextlib import suppress
+from bottomless import Client
+
+with suppress(KeyboardInterrupt), Client(sys.argv[1]) as client:
+    with client.consumer("orders", sys.argv[2]) as orders:
+        for batch in orders.tables() if sys.argv[2] == "tables" else orders:
+            print(batch.next_offset, flush=True)
 """
 
 
@@ -102,6 +114,23 @@ def test_a_consumer_outlives_the_server_and_misses_nothing(
             server.start()
     assert found == [f"{r}-{n}" for r in range(2) for n in range(50)]
     assert outages
+
+
+def test_ctrl_c_ends_a_loop_over_tables_as_silently_as_one_over_batches(
+    server: AllInOne, client: Client
+) -> None:
+    append(client, "a")
+    for kind in ("tables", "batches"):
+        with subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, server.url, kind],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as program:
+            assert read(program, 1) == ["1"]
+            program.send_signal(signal.SIGINT)
+            assert program.communicate(timeout=60) == ("", "")
+        assert program.returncode == 0
 
 
 async def test_an_async_consumer_waits_for_what_comes_and_loses_nothing_by_being_cancelled(

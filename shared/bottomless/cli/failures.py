@@ -129,11 +129,7 @@ def sentence_of(error: StoreError, choice: Choice | None = None) -> str:
     """What happened, whether anything was changed, and what to do: one line."""
     sentence, advice = advice_for(error, choice)
     parts = [f"{sentence} ({error.code})"]
-    parts += [
-        f"{fault.pointer or fault.parameter or fault.header or 'request'}: {fault.detail}"
-        for fault in error.faults[:_FAULT_COUNT_MAX]
-        if fault.detail not in error.message
-    ]
+    parts += error.reasons()[:_FAULT_COUNT_MAX]
     if error.outcome is Outcome.NONE and error.facts.get("stored_before"):
         parts.append("nothing more was stored")
     elif error.outcome is not None:
@@ -147,7 +143,7 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     if reason is not None:
         return reason
     advice = _ADVICE_BY_CODE.get(error.code)
-    return str(error), advice or _advice_of(error)
+    return error.summary, advice or _advice_of(error)
 
 
 def exit_code_of(error: StoreError) -> int:

@@ -143,7 +143,7 @@ class AsyncClient(
         is interrupted, each time; it goes on by itself.
 
         Raises:
-            InvalidRequest: a number is out of its range, or `bad-name`.
+            InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.
         """
         consuming = Consuming(
             stream, name, start, auto_commit, commit_seconds, max_bytes, expect_stream_id, on_outage

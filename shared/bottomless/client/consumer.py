@@ -17,7 +17,7 @@ from typing import Final, Self
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.follow import Batch, FollowCalls
 from bottomless.client.follow_tables import FollowTableCalls
-from bottomless.client.place import Place, spec_of
+from bottomless.client.place import Place, check_start, spec_of
 from bottomless.client.reads import ArrowPage
 from bottomless.client.streams import StreamCalls
 from bottomless.errors import InvalidRequest, StoreError
@@ -58,6 +58,7 @@ class Consuming:
         check_stream(self.stream)
         if self.name is not None:
             check_reference(self.name)
+        check_start(self.start)
         if not 1 <= self.max_bytes <= PAGE_SIZE_MAX or self.commit_seconds < 0:
             raise InvalidRequest(
                 f"max_bytes is from 1 to {PAGE_SIZE_MAX}, commit_seconds not below 0"

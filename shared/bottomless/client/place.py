@@ -1,10 +1,16 @@
 """Places in a stream as programs say them: an offset, an offset spec, or a time. Pure."""
 
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from bottomless.errors import Code, InvalidRequest
-from bottomless.model.offset_spec import spec_of_place
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.offset_spec import parse_offset_spec, spec_of_place
+
+START_CHOICES: Final = (
+    "first, last, next, an offset, tail:10, timestamp:T, a datetime or a time such as 2026-11-22, "
+    "or interval:1h"
+)
 
 Place: TypeAlias = int | str | datetime
 """An offset; an offset spec as `tail:10` (docs/reading.md), or a date or time of RFC 3339 as text;
@@ -32,3 +38,30 @@ def spec_of(place: Place) -> int | str:
         kind = type(place).__name__
         raise TypeError(f"a place in a stream is an int, a str or a datetime, not {kind}")
     return place
+
+
+def check_start(start: Place) -> None:
+    """Whether a consumer can begin there, found out before anybody is asked.
+
+    Raises:
+        InvalidRequest: `bad-offset-spec`; it names the choices.
+        TypeError: it is no place at all.
+    """
+    spec = spec_of(start)
+    if isinstance(spec, int):
+        if not 0 <= spec <= OFFSET_MAX:
+            raise _bad_start("an offset is an integer from 0 to 2^53-1")
+        return
+    if spec == "stored":
+        raise _bad_start("a consumer with a name goes on at what is stored by itself")
+    try:
+        parse_offset_spec(spec)
+    except InvalidRequest as error:
+        # Of a spec that names its kind it is said what is wrong with it.
+        raise _bad_start(error.message if ":" in spec else "there is no such place") from error
+
+
+def _bad_start(reason: str) -> InvalidRequest:
+    sentence = f"{reason}; start is {START_CHOICES}"
+    fault = Fault(Code.BAD_OFFSET_SPEC, sentence, parameter="start")
+    return InvalidRequest(f"start: {sentence}", code=Code.BAD_OFFSET_SPEC, faults=[fault])

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from bottomless.client.place import spec_of
+from bottomless.client import AsyncClient, Client
+from bottomless.client.place import check_start, spec_of
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.offset_spec import Since, parse_offset_spec
 
@@ -45,3 +46,37 @@ def test_a_time_without_a_zone_is_refused() -> None:
 def test_what_is_no_place_is_a_type_error(thing: Any) -> None:
     with pytest.raises(TypeError, match="an int, a str or a datetime"):
         spec_of(thing)
+
+
+@pytest.mark.parametrize(
+    "start", ["first", "last", "next", 0, 2**53 - 1, "17", "tail:3", "interval:1h", "2026-11-22"]
+)
+def test_a_consumer_takes_every_place_as_its_start(start: Any) -> None:
+    check_start(start)
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("frist", "there is no such place"),
+        ("", "there is no such place"),
+        ("tail:x", "an offset is an integer"),
+        ("interval:soon", "a duration is like"),
+        ("stored", "by itself"),
+        (-1, "an offset is an integer"),
+        (2**53, "an offset is an integer"),
+    ],
+)
+@pytest.mark.parametrize("name", [None, "billing"])
+def test_a_start_that_is_no_place_is_refused_before_anybody_is_asked(
+    start: Any, reason: str, name: str | None
+) -> None:
+    # Nothing listens there: what is asked would be another error.
+    for client in (Client("http://127.0.0.1:1"), AsyncClient("http://127.0.0.1:1")):
+        with pytest.raises(InvalidRequest, match=r"^start: .*first, last, next") as caught:
+            client.consumer("orders", name, start=start)
+        assert reason in str(caught.value)
+        assert caught.value.code is Code.BAD_OFFSET_SPEC
+        assert [fault.parameter for fault in caught.value.faults] == ["start"]
+        if isinstance(client, Client):
+            client.close()

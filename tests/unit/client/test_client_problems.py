@@ -50,6 +50,36 @@ def test_faults_come_with_their_places() -> None:
     assert [(fault.pointer, fault.detail) for fault in error.faults] == [("/records/1", "y")]
 
 
+def test_the_text_of_an_error_has_its_reasons_and_facts() -> None:
+    problem = {
+        "code": "validation-failed",
+        "detail": "the configuration does not fit its schema",
+        "errors": [
+            {"pointer": "/retention/max_age", "code": "value-error", "detail": "no duration"},
+            {"parameter": "limit", "code": "bad-parameter", "detail": "no number"},
+        ],
+        "limit_max": 7,
+    }
+    error = error_from_problem(422, problem)
+    assert str(error) == (
+        "the configuration does not fit its schema: limit_max=7; "
+        "/retention/max_age: no duration; limit: no number"
+    )
+    assert len(error.faults) == 2
+    assert error.facts == {"limit_max": 7}
+
+
+def test_the_text_of_an_error_repeats_nothing_and_has_an_end() -> None:
+    faults = [{"pointer": f"/records/{n}/value", "detail": "it is a string"} for n in range(9)]
+    detail = "the records are not valid at /records/0/value: it is a string"
+    error = error_from_problem(
+        422, {"code": "validation-failed", "detail": detail, "errors": faults}
+    )
+    told = [f"/records/{n}/value: it is a string" for n in range(1, 6)]
+    assert str(error) == "; ".join([detail, *told, "and 3 more in its faults"])
+    assert len(error.faults) == 9
+
+
 def test_a_wait_is_passed_on() -> None:
     error = error_from_problem(429, {"code": "overloaded"}, retry_after="3")
     assert isinstance(error, Overloaded)
