@@ -100,7 +100,7 @@ class Room(NamedTuple):
     """The bound of an index that a member is about to enter."""
 
     redis_key: str
-    """Of the index."""
+    """The key of the index."""
     member: bytes
     count_max: int
 
@@ -116,7 +116,7 @@ class Room(NamedTuple):
 
 
 Values = Mapping[str, bytes | None]
-"""Of watched keys, as they are at one moment; None of one that is absent."""
+"""Values of watched keys at one moment; None for a key that is absent."""
 Decide = Callable[[Values], tuple[Changes, T]]
 """Looks at the watched values, and says what to write and what to tell who asked for it; it raises
 to change nothing. It may be called again after a conflict, so it must not have effects of its own:

@@ -70,7 +70,7 @@ class RedisCoordination:
         self._accept_unsafe = accept_unsafe
         self._deadline: float | None = None
         self._waits: set[asyncio.Timeout] = set()
-        """Of calls that wait for the server, so that `hurry` reaches them."""
+        """Timeouts of calls that wait for the server, so that `hurry` reaches them."""
 
     @classmethod
     def connect(

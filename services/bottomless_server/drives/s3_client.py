@@ -27,7 +27,7 @@ class S3Options:
     prefix: str = ""
     """Without slashes at its ends."""
     endpoint: str | None = None
-    """Of a store that is not AWS: `http://host:port`."""
+    """The address of a store that is not AWS: `http://host:port`."""
     region: str | None = None
     path_style: bool | None = None
     """The bucket in the path and not in the host's name. Default: where there is an endpoint."""

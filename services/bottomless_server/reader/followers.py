@@ -39,7 +39,7 @@ class Wanted:
 
     name: FullName
     query: PageQuery
-    """Of its first page; `limit` is that of the whole answer."""
+    """The query of its first page; `limit` is that of the whole answer."""
     limit: int | None
     encoding: ValueEncoding
     framing: Callable[[Page], Framing]

@@ -35,7 +35,7 @@ class PageQuery:
     patient: bool = True
     """Try again where the object store fails for a moment; not for who tries again anyway."""
     known: Bounds | None = None
-    """Of a reader that follows: what the owner said when it was asked for the page before."""
+    """For a reader that follows: what the owner said when it was asked for the page before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class TailAnswer:
     """Whole committed chunks, the first of which holds the offset asked for."""
     first_offset: int = 0
     next_offset: int = 0
-    """Of those chunks."""
+    """The next offset after those chunks."""
     moved: bool = False
     """The offset lies below what the owner still holds: read it from object storage."""
 

@@ -82,7 +82,7 @@ class Listed(NamedTuple):
     """A page of a stream's consumers, in the order of their names."""
 
     names: list[Reference]
-    """Of all of them, those that are gone by now too."""
+    """All names of the page, also of consumers that are gone by now."""
     stored: dict[Reference, StoredOffset]
     unreadable: dict[Reference, Corrupt]
     """Those that are there, and that this release cannot read."""

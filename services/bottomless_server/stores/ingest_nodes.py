@@ -22,7 +22,7 @@ NODE_COUNT_MAX: Final = 1_000
 class IngestNode(NamedTuple):
     node_id: NodeId
     url: str
-    """Of its internal listener."""
+    """The url of its internal listener."""
 
     def member(self) -> bytes:
         return f"{self.node_id}\0{self.url}".encode()

@@ -55,7 +55,7 @@ class Listed(NamedTuple):
     """A page of a tenant's keys, in the order of their ids."""
 
     ids: list[KeyId]
-    """Of all of them, those that are gone by now too."""
+    """All ids of the page, also of keys that are gone by now."""
     records: dict[KeyId, KeyRecord]
     unreadable: dict[KeyId, Corrupt]
     """Those that are there, and that this release cannot read."""

@@ -70,7 +70,7 @@ class Cut(NamedTuple):
     floor: int
     gone: Totals = Totals()
     newest_timestamp: int | None = None
-    """Of what goes; None if nothing does."""
+    """The newest timestamp of what goes; None if nothing does."""
 
 
 Descent = Generator[np.void, Node, Cut]
@@ -112,7 +112,7 @@ def _find(entries: Entries, floor: int, bound: Bound, excess: int, spare: int) -
 def _verdict(
     entries: Entries, bound: Bound, excess: int, spare: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each entry: whether it may go whole, and whether a group may go in part."""
+    """For each entry, whether it may go whole, and whether a group may go in part."""
     groups = entries["kind"] == EntryKind.GROUP
     match bound:
         case OlderThan(timestamp):

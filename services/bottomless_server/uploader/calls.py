@@ -69,7 +69,7 @@ class ChunkRun(NamedTuple):
     data: bytes | memoryview
     fetched: ChunksFetched
     epoch: int
-    """Of the owner that gave it."""
+    """The epoch of the owner that gave it."""
 
 
 class Opened(NamedTuple):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bottomless.client import AsyncClient
 
 PREFIX: Final = "bench-"
-"""Of the streams that it makes; whatever of this name is left may be removed."""
+"""The names of the streams that it makes begin so; whatever of this name is left may be removed."""
 
 _SECONDS_MAX: Final = 600
 _RECORD_SIZE_MAX: Final = MIB

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from bottomless.client import Client
 
 PREFIX: Final = "doctor-"
-"""Of the streams that it makes; whatever of this name is left may be removed."""
+"""The names of the streams that it makes begin so; whatever of this name is left may be removed."""
 
 _SECONDS_MAX: Final = 15.0
-"""Of one call: a doctor that hangs says nothing."""
+"""How long one call may take: a doctor that hangs says nothing."""
 
 _COLUMNS: Final = [Column("CHECK", lambda item: item["check"])]
 

@@ -31,7 +31,7 @@ class Load:
     """Requests that the server did not take for now."""
     seconds: float = 0.0
     busy_seconds: float = 0.0
-    """Of this program, on whatever cores."""
+    """CPU seconds of this program, on all cores."""
 
 
 def summary(load: Load) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from bottomless.client.transport import (
 )
 
 CONNECTION_COUNT_MAX: Final = 64
-"""Of one client; more requests wait for a free one."""
+"""Connections of one client; more requests wait for a free one."""
 
 _IDLE_SECONDS: Final = 30.0
 """Below the time after which servers and proxies close what is idle: an append on a connection

@@ -49,7 +49,7 @@ class Consuming:
     commit_seconds: float = COMMIT_SECONDS_DEFAULT
     """How long what is processed may stay uncommitted; 0 commits before each batch."""
     max_bytes: int = PAGE_SIZE_DEFAULT
-    """Of the values of a batch, about; two are held at most."""
+    """Bytes of the values of a batch, about; two batches are held at most."""
     expect_stream_id: str | None = None
     on_outage: Callable[[StoreError], None] = field(default=ignored)
     """Hears why reading is interrupted; it goes on by itself."""

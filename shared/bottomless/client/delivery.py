@@ -97,7 +97,7 @@ class _Place:
 
 
 class Delivery(_Place):
-    """Of one record; any thread may wait for it."""
+    """The delivery of one record; any thread may wait for it."""
 
     __slots__ = ()
 
@@ -121,7 +121,7 @@ class Delivery(_Place):
 
 
 class AsyncDelivery(_Place):
-    """Of one record; `await` it for the `Ack`. Who stops waiting does not stop the record."""
+    """The delivery of one record; `await` it for the `Ack`. A cancelled wait does not stop the record."""
 
     __slots__ = ()
 
@@ -194,7 +194,7 @@ class _Places:
 
 
 class Deliveries(_Places):
-    """Of many records; any thread may wait for them."""
+    """The deliveries of many records; any thread may wait for them."""
 
     __slots__ = ()
 
@@ -212,7 +212,7 @@ class Deliveries(_Places):
 
 
 class AsyncDeliveries(_Places):
-    """Of many records; `await` it for a list of `Acks`."""
+    """The deliveries of many records; `await` it for a list of `Acks`."""
 
     __slots__ = ()
 

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
     gaps: list[dict[str, int]]
     """Offsets between them that were given up for good."""
     stream_id: str = ""
-    """Of the stream that has them; its name may be another's by now."""
+    """The id of the stream that has them; its name may be another's by now."""
 
 
 class FollowCalls(Wire):

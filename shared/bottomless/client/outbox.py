@@ -79,7 +79,7 @@ class _Turn:
 
 
 class Outbox:
-    """Of one producer, on the client's loop."""
+    """The outbox of one producer, on the client's loop."""
 
     def __init__(self, client: AppendCalls, identity: Identity, sending: Sending) -> None:
         self._client = client

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 VERSION: Final = 1
-"""Of every format. Frozen: what is written under it never changes. See docs/decisions/0015."""
+"""The version of every format. It is frozen: what is written under it never changes. See docs/decisions/0015."""
 
 
 def crc32c(data: "Buffer", initial: int | None = None) -> int:

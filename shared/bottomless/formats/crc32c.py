@@ -27,7 +27,7 @@ _PIECE_SIZE: Final = 64 * 1024 * 1024
 """Bytes at a time, so that what is looked up for all lanes stays small."""
 
 _SIZE_BITS: Final = 64
-"""Of the size of any data."""
+"""Bits of the size of any data."""
 
 Words = NDArray[np.uint32]
 
@@ -141,7 +141,7 @@ _ONE: Final = 1 << 31
 
 
 def _product(first: int, second: int) -> int:
-    """Of two polynomials, modulo that of the checksum."""
+    """The product of two polynomials, modulo that of the checksum."""
     product = 0
     while first:
         if first & _ONE:

@@ -80,7 +80,7 @@ class KeyRecord:
 
     key: ApiKey
     generation: int
-    """Of coordination and bucket when it was created or rebuilt; a part of object keys."""
+    """The generation of coordination and bucket when it was created or rebuilt; a part of object keys."""
     version: int
     """Number of the object that holds this very key; 0 while it is being created."""
     reserved: int

@@ -98,15 +98,15 @@ class TrackedEntry(NamedTuple):
     mode: AppendMode
     """PLAIN for a producer that has not written yet."""
     first_offset: int
-    """Of an append or a key: where its records are."""
+    """For an append or a key: where its records are."""
     timestamp: int
     """Commit time of the append; of a producer's last change."""
     record_count: int
     body_crc: int
     sequence: int
-    """Of a producer its last number; of an append its first, or the one that stands for it."""
+    """For a producer its last number; for an append its first, or the one that stands for it."""
     epoch_sequence: int
-    """Of a producer: the number with which its epoch began."""
+    """For a producer: the number with which its epoch began."""
     producer_epoch: int
     producer_id: str | None = None
     idempotency_hash: bytes | None = None

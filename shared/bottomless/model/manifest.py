@@ -77,7 +77,7 @@ class Node:
     """Manifest version of a root; 0 in a group."""
     generation: int
     last_timestamp: int
-    """Of the newest entry that ever was: kept by a root that retention emptied."""
+    """The last timestamp of the newest entry that ever was: kept by a root that retention emptied."""
     entries: Entries
 
 

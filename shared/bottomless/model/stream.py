@@ -83,7 +83,7 @@ class StreamRecord:
     version: int = 0
     """Grows with every publish, and whenever older attempts to publish must fail."""
     epoch: int = 0
-    """Of the newest owner; 0 before the first."""
+    """The epoch of the newest owner; 0 before the first."""
     home: NodeId | None = None
     """The data directory that holds the tail."""
     owner_url: str | None = None
@@ -100,7 +100,7 @@ class StreamRecord:
     published_next: int = 0
     """What the last successful EXEC made part of the manifest."""
     last_timestamp: int = 0
-    """Of the newest published chunk; a new owner starts from it."""
+    """The timestamp of the newest published chunk; a new owner starts from it."""
     uploader: str | None = None
     """Session of the uploader whose intents are live."""
     intents: tuple[Intent, ...] = ()

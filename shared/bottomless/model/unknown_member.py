@@ -13,7 +13,8 @@ from typing import Final
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z_-]{0,31}", re.ASCII)
 _SLIPPED: Final = re.compile(r"[A-Za-z0-9_-]{1,32}", re.ASCII)
 _LIKENESS: Final = 0.75
-"""Of what counts as a slip: one wrong, missing or exchanged letter in a name of four or more."""
+"""From this likeness on a name counts as a slip: one wrong, missing or exchanged letter in a name
+of four or more."""
 
 
 def unknown_member(given: Iterable[object], known: Sequence[str]) -> str:

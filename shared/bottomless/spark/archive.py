@@ -16,7 +16,7 @@ import bottomless
 
 _PACKAGES: Final = ("bottomless", "pyspark_bottomless")
 _MOMENT: Final = (1980, 1, 1, 0, 0, 0)
-"""Of every member, so that the same files are the same archive."""
+"""The time of every member, so that the same files are the same archive."""
 
 
 def write_archive(path: Path) -> None:

@@ -32,7 +32,7 @@ class StreamProgress(NamedTuple):
     stream: str
     stream_id: str
     start_offset: int
-    """Of the batch; of a query's first one it is where the query began."""
+    """The first offset of the batch; for a query's first batch it is where the query began."""
     end_offset: int
     latest_offset: int | None
     """End of the stream as it was known then."""

@@ -118,7 +118,7 @@ class _Work:
         self._counts.corrupt_offsets += offset_count
 
     def _note_gone(self, first_offset: int, next_offset: int, error: StoreError) -> None:
-        """Of an object that is not there: say that it was trimmed, or raise that it is missing."""
+        """Note that an object that is not there was trimmed, or raise that it is missing."""
         if error.code not in {Code.DATA_MISSING, Code.OFFSET_TRIMMED}:
             raise error
         floor = error.facts.get("first_offset", first_offset)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 THREAD_COUNT: Final = 16
-"""Of one worker process, for all its tasks; more ranges than that wait for their turn."""
+"""Threads of one worker process, for all its tasks; more ranges than that wait for their turn."""
 
 
 def read_ahead(reads: Iterable[Callable[[], T]], ahead: int) -> Iterator[T]:

@@ -29,7 +29,7 @@ BODY_SIZE: Final = 8 * MIB
 """Bytes of a body when it is sent: half of what the server takes."""
 _FRAME_SIZE_MAX: Final = 4 * MIB
 _RECORD_COUNT_MAX: Final = 500_000
-"""Of one body; half of what the server takes. A body ends early before it has more."""
+"""Records of one body; half of what the server takes. A body ends early before it has more."""
 
 _TEXT: Final = (StringType(), BinaryType())
 _TYPES: Final[dict[str, tuple[DataType, ...]]] = {

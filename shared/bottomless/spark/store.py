@@ -20,8 +20,8 @@ from bottomless.errors import StoreError
 from bottomless.spark.plan import Stored
 
 ATTEMPT_COUNT_MAX: Final = 4
-"""Of one ranged read: with the waits between them a second or two, enough for a throttled moment.
-More patience is Spark's, which runs the task again."""
+"""Attempts of one ranged read: with the waits between them a second or two, enough for a throttled
+moment. More patience is Spark's, which runs the task again."""
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 30
 """Silence for so long is a lost reply."""

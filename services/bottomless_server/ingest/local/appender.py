@@ -130,7 +130,7 @@ class Appender:
 
     @property
     def version(self) -> int:
-        """Of the manifest, as far as this node heard."""
+        """The version of the manifest that this node last heard of."""
         return self._upkeep.version
 
     def note_published(self, next_offset: int, version: int) -> None:

@@ -75,9 +75,9 @@ class OwnedStreams:
         """Internal addresses of other nodes, by the streams that they own."""
         self._stopping = False
         self._generation: int | None = None
-        """Of coordination when these streams were claimed."""
+        """The generation of coordination when these streams were claimed."""
         self._confirmed_term = 0
-        """Of the lease under which all claims were last confirmed."""
+        """The term of the lease under which all claims were last confirmed."""
         self._ticking: list[asyncio.Task[None]] = []
 
     async def start(self, open_count: int) -> None:

@@ -33,14 +33,14 @@ class OpenCommit(NamedTuple):
 
     number: int
     part_count: int
-    """Of the parts that are stored, at least one."""
+    """How many parts are stored, at least one."""
 
 
 class Progress(NamedTuple):
     """How far the commit of a plan is."""
 
     start: int
-    """Of the first part that is not stored; 0 where none is, or where all are."""
+    """The number of the first part that is not stored; 0 where none is, or where all are."""
     stored: tuple[Remembered, ...]
     """The parts before, as far as they are remembered."""
 

@@ -53,13 +53,13 @@ class Plan(NamedTuple):
 
     producer_id: str
     number: int
-    """Of the commit."""
+    """The number of the commit."""
     created_at: int
     parts: tuple[tuple[str, ...], ...]
     """Ids of the batches of each."""
     epoch: int | None
-    """Of the producer. None in a plan of version 1, whose parts have the numbers from that of the
-    commit on, and not those of commit_parts.py."""
+    """The epoch of the producer. None in a plan of version 1, whose parts have the numbers from that
+    of the commit on, and not those of commit_parts.py."""
 
     @property
     def staged_ids(self) -> list[str]:

@@ -78,7 +78,7 @@ class _Table(Generic[_Name, _Entry]):
 
 
 class Places:
-    """Of one round of a stream, at its time."""
+    """The places that one round of a stream may take, at the time of the round."""
 
     def __init__(self, tracking: Tracking, now: int) -> None:
         bounds = tracking.bounds

@@ -228,7 +228,7 @@ def _is_past(known: Producer, number: int) -> bool:
 def _decide_past(
     tracking: Tracking, known: Producer, append: Append, number: int, next_offset: int
 ) -> Appended:
-    """Of a number that is not above the last one of its producer."""
+    """The answer for a number that is not above the last one of its producer."""
     for found in known.appends:
         if found.sequence == number:
             return _repeat_of(found, append)
@@ -246,9 +246,9 @@ def _decide_past(
 def _decide_part(
     tracking: Tracking, append: Append, number: int, whole: FromProducer, next_offset: int
 ) -> New | Appended:
-    """Of the parts before the last: each follows the one before it, and none is stored that the
-    last one would not follow. What its producer is may have changed while it waited for room: a
-    fence, another mode, or the same number in one piece."""
+    """Decide about a part before the last: each follows the one before it, and none is stored that
+    the last one would not follow. What its producer is may have changed while it waited for room:
+    a fence, another mode, or the same number in one piece."""
     known = tracking.producers.get(whole.producer_id)
     if known is not None:
         _check_known(known, whole)

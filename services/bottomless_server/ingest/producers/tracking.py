@@ -122,7 +122,7 @@ class Tracking:
         self.open_commits = OpenCommits()
         """Whose names nobody else gets the places of."""
         self._parts: list[_Part] = []
-        """Of an append whose last chunk has not come."""
+        """Parts of an append whose last chunk has not come."""
         self.room: SharedRoom | None = None
         self.busy = False
         """Whether a round is under way: it is decided and written on the ground of what is known,

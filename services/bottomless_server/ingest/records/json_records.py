@@ -97,7 +97,7 @@ class Columns:
     def __init__(
         self, count: int, encode_json: EncodeJson, *, numbered: bool = False, root: str = "/records"
     ) -> None:
-        """Of `count` records; `root` is where in the body they stand, as a pointer."""
+        """Collect `count` records; `root` is where in the body they stand, as a pointer."""
         self.ids: list[int] = []
         self._root = root
         self._numbered = numbered

@@ -71,7 +71,7 @@ _T = TypeVar("_T")
 
 
 class StagedCommits:
-    """Of one producer one at a time: the next is decided when the first is."""
+    """Commits of staged batches, of each producer one at a time: the next is decided after the first."""
 
     def __init__(
         self, batches: StagedBatches, clocks: Clocks, group_size_max: int, room: Room
@@ -342,7 +342,7 @@ class StagedCommits:
 
 
 def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBatch]) -> Appended:
-    """Of a commit whose number was stored in one piece while its first part waited for room.
+    """The answer of a commit that was stored in one piece while its first part waited for room.
 
     Raises:
         WrongOffset: parts of it are stored as well.

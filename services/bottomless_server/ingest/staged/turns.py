@@ -22,7 +22,7 @@ PRODUCER_COUNT_MAX: Final = 8
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Of one producer; whoever has joined it leaves it."""
+    """The turn of one producer; every caller that has joined it leaves it."""
 
     stream_id: StreamId
     producer_id: str
@@ -32,7 +32,7 @@ class Turn:
 
 
 class Turns:
-    """Of all commits of a process."""
+    """The turns of all commits of a process."""
 
     def __init__(self) -> None:
         self._turns: dict[tuple[StreamId, str], Turn] = {}

@@ -295,7 +295,7 @@ def key_not_active() -> Exists:
 
 
 def _not_safe_yet(error: Unavailable) -> Unavailable:
-    """Of a revocation that coordination has, and perhaps nobody else."""
+    """The answer for a revocation that only coordination may have yet."""
     # Where coordination itself may be lost, so may be what it was told.
     lost = error.code in (Code.COORDINATION_UNAVAILABLE, Code.COORDINATION_REGRESSED)
     return Unavailable(

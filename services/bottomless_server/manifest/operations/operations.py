@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 _LOOK_COUNT: Final = 1_024
 """Operations looked at in one pass: some of them others work on, or are long and find no place."""
 _LEFT_COUNT_MAX: Final = 64
-"""Of what this release cannot carry out: so many are read at every pass."""
+"""How many operations that this release cannot carry out are read at every pass."""
 _UNKNOWN_MS: Final = 60_000
 """After so long what this release cannot carry out is looked at again, where much of it waits."""
 _RETRY_SECONDS_MIN: Final = 1.0

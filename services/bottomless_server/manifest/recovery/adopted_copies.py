@@ -28,8 +28,8 @@ from bottomless_server.stores.objects import put_object
 log = structlog.get_logger(__name__)
 
 COPIED_COUNT_MAX: Final = INTENT_COUNT_MAX
-"""Of the end of a run: so many can have been put and not published. A longer run is that of a
-stream whose roots are lost, and what lies before was published."""
+"""How many fragments at the end of a run can have been put and not published. A longer run is
+that of a stream whose roots are lost, and what lies before was published."""
 
 
 async def copy_run(

@@ -59,7 +59,7 @@ class Registry:
         self._known: LRUCache[StreamId, int] = LRUCache(_KNOWN_COUNT_MAX)
         """Checksum of the registry object that is there."""
         self.generation = 0
-        """Of coordination and bucket, as the start found it."""
+        """The generation of coordination and bucket, as the start found it."""
 
     async def declare(self, name: FullName, config: StreamConfig) -> Declared:
         """Create a stream, or find that it exists with this very configuration.

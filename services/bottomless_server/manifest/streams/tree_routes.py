@@ -39,7 +39,7 @@ from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.tree.retention import UNKNOWN_TIME
 
 ENTRY_COUNT_MAX: Final = 10_000
-"""Of one answer. A node is always whole; its groups are opened while there is room."""
+"""The most entries of one answer. A node is always whole; its groups are opened while there is room."""
 _DEPTH_MAX: Final = 8
 _GROUP: Final = re.compile(r"([0-9]{20})-([0-9a-f]{32})", re.ASCII)
 

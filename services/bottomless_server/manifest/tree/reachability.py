@@ -53,7 +53,7 @@ async def reached_groups(
 
 
 def among(uids: list[Uid], reached: Uids) -> NDArray[np.bool_]:
-    """Of each uid, whether it is among those that were reached."""
+    """Whether each uid is among those that were reached."""
     return np.isin(np.array([uid_bytes(uid) for uid in uids], dtype=_UID), reached)
 
 

@@ -29,7 +29,7 @@ _LITTLE_SHARE: Final = 16
 
 
 class _Place(NamedTuple):
-    """Of a ticket in its line; the lower ones are first."""
+    """The place of a ticket in its line; the lower ones are first."""
 
     has_none: bool
     number: int

@@ -25,7 +25,8 @@ class Bounds(NamedTuple):
     committed_next: int
     published_next: int
     version: int
-    """Of the manifest that the owner's frees follow; a reader needs a root at least that new."""
+    """The version of the manifest that the owner's frees follow; a reader needs a root at least that
+    new."""
     last_chunk_offset: int | None
     """First offset of the last local chunk, None if there is none."""
     last_timestamp: int | None

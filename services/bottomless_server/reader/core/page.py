@@ -205,7 +205,7 @@ _FIELDS: "list[pa.Field[Any]]" = [
     pa.field("filter_value", pa.utf8()),
 ]
 SCHEMA = pa.schema(_FIELDS)
-"""Of every Arrow answer: a reader may rely on it, whatever the stream holds."""
+"""The schema of every Arrow answer: a reader may rely on it, whatever the stream holds."""
 
 
 BATCH_SIZE_MIN: Final = 64 * KIB

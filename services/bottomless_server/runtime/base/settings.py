@@ -43,27 +43,27 @@ class CommonSettings(IdentitySettings):
     store_url: str | None = None
     """The object store: `file:///directory` or `s3://bucket/prefix?…`; docs/settings.md."""
     store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
-    """Of S3: how long to wait for a connection."""
+    """How long to wait for a connection to S3."""
     store_read_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
-    """Of S3: silence for so long is a lost reply."""
+    """For so long S3 may be silent; after it the reply counts as lost."""
     store_call_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
-    """Of S3: for one attempt, and the time its bytes take at 1 MiB/s on top."""
+    """How long one attempt of a call to S3 may take, on top of the time of its bytes at 1 MiB/s."""
     store_connection_count_max: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Of S3: calls at the same time; more wait, within their own time."""
+    """Calls to S3 at the same time; more wait, within their own time."""
     store_multipart_bytes: Annotated[int, Field(ge=5 * MIB, le=5 * GIB)] = 128 * MIB
-    """Of S3: objects larger than this are put in parts. S3 takes 5 GiB at most in one."""
+    """Objects larger than this are put to S3 in parts. S3 takes 5 GiB at most in one."""
     store_part_bytes: Annotated[int, Field(ge=5 * MIB, le=1 * GIB)] = 16 * MIB
-    """Of S3: bytes of a part, at least 5 MiB: what S3 allows."""
+    """Bytes of a part that is put to S3, at least 5 MiB: what S3 allows."""
     store_part_count_max: Annotated[int, Field(ge=1, le=64)] = 4
-    """Of S3: parts of one object under way; each is memory."""
+    """Parts of one object under way to S3; each is memory."""
     coordination_url: str | None = None
     """Valkey or Redis: `redis://host:port/0` or `unix:///path`."""
 
     manifest_url: str | None = None
     """The manifest service's internal listener: `http://host:port` or `unix:///path`."""
     ingest_url: str | None = None
-    """Of ingest alone: the url that others reach its internal listener by; what it listens on if
-    it is not set."""
+    """The url by which others reach the internal listener of ingest, for ingest alone; if it is not
+    set, what it listens on."""
     reader_url: str | None = None
     """The reader service's internal listener."""
 

@@ -116,7 +116,7 @@ _STORES_AWAY: Final = frozenset({Code.OBJECT_STORE_UNAVAILABLE, Code.COORDINATIO
 _PAUSE_SECONDS: Final = 1
 
 _STREAM_PATH: Final = re.compile(r"/v1/(?:admin/)?streams/([^/]+)")
-"""Of the public interface; those who ask inside know for themselves which stream it was."""
+"""Paths of the public interface that name a stream; internal callers know which stream it was."""
 
 _REQUEST_ID: Final = "bottomless.request_id"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 OTHER: Final = "other"
-"""Of a path that nothing serves."""
+"""The label of a path that nothing serves."""
 
 _ANYTHING: Final = "{}"
 

@@ -32,7 +32,7 @@ class _Verdict:
     until: float
     """By the monotonic clock."""
     version: int
-    """Of the keys that it was checked with."""
+    """The version of the keys that it was checked with."""
 
 
 class Authenticator:

@@ -19,7 +19,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 1.0
 _ROOM_AFTER_CUT: Final = 7 / 8
-"""Of the bound on what waits: connections are cut down to here, so that not every write cuts."""
+"""The share of the bound on waiting bytes down to which connections are cut, so that not every
+write cuts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class Connections:
 
     bounds: HttpBounds
     body_bytes: int = 0
-    """Of requests that have no answer yet."""
+    """Bytes of bodies of requests that have no answer yet."""
     ended: Counter[str] = field(default_factory=Counter)
     """How many were ended by a bound, by which."""
     _open: set[Watched] = field(default_factory=set)

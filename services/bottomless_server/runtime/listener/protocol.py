@@ -43,7 +43,7 @@ CUT_SECONDS: Final = 2.0
 LINGER_BYTES: Final = 16 * MIB
 """As much as any body may have, so that who sends it whole before it reads is answered."""
 HELD_SIZE_MAX: Final = 256 * KIB
-"""Of a body that the application has not taken; then nothing is read until it does."""
+"""Bytes of a body that the application has not taken, beyond which nothing is read until it does."""
 _REFUSED_COUNT_MAX: Final = 100
 """Connections beyond the bound that are told so; more are dropped without a word."""
 
@@ -69,7 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._fed = 0
         """Bytes since something of a request was understood."""
         self._body_sizes: deque[int] = deque()
-        """Of each request that has no answer yet, the oldest first."""
+        """Body sizes of the requests that have no answer yet, the oldest first."""
         self._declined: list[tuple[bytes, bytes]] = []
         """The framing of a body that the parser takes for another protocol."""
         self._body_left = 0

@@ -27,14 +27,14 @@ class Reading(Enum):
 
 @dataclass(slots=True)
 class ClientTime:
-    """Of one connection."""
+    """The time that the client of one connection has taken."""
 
     bounds: HttpBounds
     reading: Reading = Reading.NOTHING
     _seconds: float = 0.0
     """Spent in this state, while the client was the one to go on."""
     _stall_seconds: float = 0.0
-    """Of these, since something of a body came."""
+    """How many of these seconds passed since something of a body came."""
 
     def enter(self, reading: Reading) -> None:
         self.reading = reading

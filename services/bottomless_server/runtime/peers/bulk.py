@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from bottomless.model.limits import GIB, KIB
 
 _HEAD_BUFFER_SIZE: Final = 16 * KIB
-"""Of each connection, of which a thousand may wait."""
+"""Bytes for each connection, of which a thousand may wait."""
 _HEAD_SIZE_MAX: Final = 256 * KIB
 _BODY_SIZE_MAX: Final = GIB
 """No answer of a service of ours is larger; what claims to be is none."""
@@ -145,7 +145,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Where the body is received, once its size is known."""
         self._body_size = 0
         self._parts: list[bytes] = []
-        """Of a body without a size."""
+        """What came so far of a body without a size."""
 
     @property
     def reusable(self) -> bool:

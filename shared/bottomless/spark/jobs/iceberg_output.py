@@ -34,7 +34,7 @@ from bottomless.spark.snapshot import check_same_stream
 
 _MISSING: Final = f"an export to Iceberg needs the library pyiceberg: {how_to_install('iceberg')}"
 _ATTEMPT_COUNT_MAX: Final = 10
-"""Of a commit: others may write to the table all the time."""
+"""Attempts of a commit: others may write to the table all the time."""
 
 
 class IcebergOutput:

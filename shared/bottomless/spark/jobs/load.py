@@ -69,7 +69,7 @@ class Imported:
 
     files: int
     rounds: int = 0
-    """Of this run; the last one of a run that was killed may be done once more, for nothing."""
+    """Rounds of this run; the last one of a run that was killed may be done once more, for nothing."""
     rows: int = 0
 
 
@@ -209,7 +209,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _digest(files: Sequence[_File], mapped: Mapped) -> str:
-    """Of all that decides which rows a round has, but its size."""
+    """A digest of all that decides which rows a round has, but its size."""
     told: list[Any] = [sorted(mapped.columns.items()), mapped.whole_rows]
     told += [[one.path, one.size, one.metadata.num_rows] for one in files]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]

@@ -20,7 +20,7 @@ Cut = tuple[int, int]
 
 
 class Subject(NamedTuple):
-    """Of which stream an output is."""
+    """The stream that an output is of."""
 
     name: StreamName
     stream_id: StreamId

@@ -40,7 +40,8 @@ _COPIED: Final = tuple(name for name in COLUMNS if name not in {"offset", "times
 _RECORD_SIZE_MIN: Final = 64
 """Bytes that a record is taken for at least, so that a round is no more than some million."""
 _ROUND_SECONDS: Final = 5
-"""Of a round where the rate is bounded, so that it is kept over a short time, too."""
+"""How long a round takes where the rate is bounded, so that the rate is kept over a short time,
+too."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
@@ -63,9 +64,9 @@ class Replayed:
 
     first_offset: int
     next_offset: int
-    """Of the source; the target has all of it."""
+    """The next offset of the source; the target has all before it."""
     rounds: int = 0
-    """Of this run; more than before a crash were needed may be done once more, for nothing."""
+    """Rounds of this run; more than before a crash were needed may be done once more, for nothing."""
     rows: int = 0
     """That these rounds have, whether the target had them already or not."""
 
@@ -174,7 +175,7 @@ def _new_plan(
 
 
 def _digest(options: Options, where: str | None, select: Sequence[str] | None) -> str:
-    """Of all that decides which records a range gives."""
+    """A digest of all that decides which records a range gives."""
     wanted = options.reading.wanted
     told = {
         "url": options.url,

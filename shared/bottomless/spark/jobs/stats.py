@@ -29,7 +29,7 @@ from bottomless.spark.snapshot import take_snapshot
 from bottomless.spark.source import schema_of_rows
 
 BUCKET_MS: Final = 60_000
-"""Of times; more than some hundred are put together when they are shown."""
+"""The width of a bucket of times; more than some hundred are put together when they are shown."""
 BUCKET_COUNT_MAX: Final = 200
 FILTER_VALUES_SHOWN_MAX: Final = 20
 _SAMPLE_SIZE: Final = 1024 * 1024
@@ -85,7 +85,7 @@ class Stats:
 
     @property
     def records_per_second_max(self) -> float | None:
-        """Of the fullest bucket."""
+        """Records a second in the fullest bucket; None without records."""
         return max(self.times.values()) * 1000 / self.bucket_ms if self.times else None
 
     def members(self) -> dict[str, Any]:

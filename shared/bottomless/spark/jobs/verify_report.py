@@ -50,7 +50,7 @@ class Verdict:
     stream_id: str
     first_offset: int
     next_offset: int
-    """Of the range that is in object storage."""
+    """The next offset of the range that is in object storage."""
     fragments: int = 0
     chunks: int = 0
     records: int = 0

@@ -31,7 +31,7 @@ class SealedChunk(NamedTuple):
     timestamp: int
     epoch: int
     entries: Sequence[AppendEntry] = ()
-    """Of its trailer, for the state of producers once it is committed."""
+    """Entries of its trailer, for the state of producers once it is committed."""
     tracked: Sequence[TrackedEntry] = ()
     """Entries of a tracking chunk, for the state of producers once it is committed."""
     more_follows: bool = False

@@ -14,14 +14,14 @@ from cachetools import LRUCache
 PLACE_COUNT: Final = 8
 """Operations under way at once in one process; more wait in the queue."""
 LONG_PLACE_COUNT: Final = 6
-"""Of these, for operations that are long."""
+"""How many of these places long operations may take."""
 _KNOWN_COUNT_MAX: Final = 4_096
 """Waiting operations of which the kind is remembered; of others it is read again."""
 
 
 @dataclass(slots=True)
 class Turns:
-    """Of one process. Each look at the queue is a `begin`, then questions for each that is due."""
+    """The turns in one process. Each look at the queue is a `begin`, then questions for each that is due."""
 
     long_kinds: set[str] = field(default_factory=set)
     make_way_until: int | None = None
@@ -31,7 +31,7 @@ class Turns:
     _elsewhere: set[str] = field(default_factory=set)
     """Those that another process works on, or that could not be moved, since the last whole look."""
     _kinds: LRUCache[str, str] = field(default_factory=lambda: LRUCache(_KNOWN_COUNT_MAX))
-    """Of those that wait: what was read of them once, since the kind of an operation never changes."""
+    """The kinds of operations that wait, read once, since the kind of an operation never changes."""
 
     def begin(self, *, whole: bool) -> None:
         """A look at the queue begins. One that is not `whole` leaves those out that another process

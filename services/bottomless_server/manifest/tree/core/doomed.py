@@ -44,11 +44,11 @@ class Doomed:
     uid: Uid | None = None
     """None of what only the record names: registry objects and consumer snapshots."""
     first_offset: int | None = None
-    """Of a fragment or a group; None of a root, which no entry names."""
+    """The first offset of a fragment or a group; None for a root, which no entry names."""
     height: int = 0
-    """Of a group; 0 of everything else."""
+    """The height of a group; 0 for everything else."""
     registry_version: int | None = None
-    """Of a registry object."""
+    """The version of a registry object; None for everything else."""
     range: OffsetRange | None = None
     """What retention removed of it; None of an object that is simply not named."""
 

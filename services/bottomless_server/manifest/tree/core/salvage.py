@@ -50,9 +50,9 @@ RESERVED_COUNT: Final = 2**32
 
 class RootsFound(NamedTuple):
     candidates: tuple[RootKey, ...]
-    """Of the newest generation, best first."""
+    """Roots of the newest generation, best first."""
     others: tuple[RootKey, ...]
-    """Of older generations, or of one that a rebuild began and did not finish."""
+    """Roots of older generations, or of one that a rebuild began and did not finish."""
 
 
 def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
