@@ -47,6 +47,7 @@ _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _FAULT_COUNT_MAX: Final = 3
 _STDOUT: Final = 1
+_OF_THE_LIBRARY: Final = "Value error, "
 
 _OUTCOMES: Final = {
     Outcome.NONE: "nothing was changed",
@@ -77,6 +78,7 @@ _ADVICE_BY_CODE: Final = {
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
     Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`, and seconds after it this passes",
     Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
+    Code.OFFSET_BEYOND_END: "`bottomless offsets` shows where the stream ends",
     Code.OFFSET_REGRESSION: "--allow-regression, if that is meant",
 }
 
@@ -88,9 +90,23 @@ class Guarded(TyperGroup):
         super().__init__(**attributes)
         spread_options(self)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with usage_told_plainly():
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
-        with failures_told(lambda: ctx.meta.get(CHOICE)):
+        with failures_told(lambda: ctx.meta.get(CHOICE)), usage_told_plainly():
             return super().invoke(ctx)
+
+
+@contextmanager
+def usage_told_plainly() -> Iterator[None]:
+    """Take away what the library that checks options puts before each sentence."""
+    try:
+        yield
+    except typer.BadParameter as error:
+        error.message = error.message.removeprefix(_OF_THE_LIBRARY)
+        raise
 
 
 @contextmanager
@@ -142,6 +158,8 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     reason = None if choice is None else reason_of(error, choice)
     if reason is not None:
         return reason
+    if error.retryable and isinstance(error, InvalidRequest):
+        return error.summary, _ADVICE[Overloaded]
     advice = _ADVICE_BY_CODE.get(error.code)
     return error.summary, advice or _advice_of(error)
 

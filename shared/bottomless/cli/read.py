@@ -87,6 +87,7 @@ def _read(
     With --to they go into a file, which has its name when all of them are in it.
     """
     _check_together(output, template, file, details=details)
+    _check_order(start, until)
     parts = None if template is None else parse_template(template, stream)
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
@@ -112,6 +113,12 @@ def _check_together(
         raise typer.BadParameter("goes with -o csv and -o parquet", param_hint="--to")
     if template is not None and (output is not RecordForm.TEXT or details):
         raise typer.BadParameter("goes without -o and --details", param_hint="--template")
+
+
+def _check_order(start: str, until: str | None) -> None:
+    """Refuse a range that is the wrong way round, where two numbers say so by themselves."""
+    if until is not None and until.isdigit() and start.isdigit() and int(until) < int(start):
+        raise typer.BadParameter("it lies before --from", param_hint="--until")
 
 
 def _read_into(client: "Client", stream: str, span: Span, form: RecordForm, path: Path) -> None:
@@ -149,7 +156,10 @@ def span_of(
     bounds = client.bounds(stream)
     end = bounds["next_offset"]
     if until is not None:
-        end = min(end, _end_of(client, stream, until, asked))
+        stop = _end_of(client, stream, until, asked)
+        if stop < found["offset"]:
+            tell(f"nothing is read: --from leads to {found['offset']} and --until to {stop}")
+        end = min(end, stop)
     return Span(found["stream_id"], found["offset"], end, limit)
 
 

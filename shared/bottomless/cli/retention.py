@@ -84,25 +84,37 @@ def _trim(
             would = _would_trim(client, stream, bounds, before_offset, allow_empty)
             show(would, output, name=stream)
             return
+        if before_offset > bounds["next_offset"]:
+            raise _beyond_end(bounds["next_offset"])
         confirm(f"Remove the records of {stream} below offset {before_offset}?", yes)
         try:
             accepted = client.trim(
                 stream, before_offset, allow_empty=allow_empty, stream_id=bounds["stream_id"]
             )
         except InvalidRequest as error:
-            raise _not_stored_yet(client, stream, error) from error
+            if error.code is not Code.OFFSET_BEYOND_END:
+                raise
+            raise _not_stored_yet(client, stream, error.facts.get("published_next")) from error
         finish(client, accepted, output, wait=wait)
 
 
-def _not_stored_yet(client: "Client", stream: str, error: InvalidRequest) -> InvalidRequest:
-    """An error that adds within which time the command will work, where only time is missing."""
-    if error.code is not Code.OFFSET_BEYOND_END:
-        return error
+def _beyond_end(next_offset: int) -> InvalidRequest:
+    return InvalidRequest(
+        "the stream ends before that offset, and at most all that it has can be trimmed",
+        code=Code.OFFSET_BEYOND_END,
+        facts={"next_offset": next_offset},
+    )
+
+
+def _not_stored_yet(client: "Client", stream: str, published_next: object) -> InvalidRequest:
+    """What passes by itself, and within which time."""
     fragment = client.describe(stream).get("fragment") or {}
     return InvalidRequest(
-        f"{error.message}; what was appended comes there within max_age_ms, then the same passes",
-        code=error.code,
-        facts={**error.facts, "max_age_ms": fragment.get("max_age_ms")},
+        "only what is in the object store can be trimmed, and not all below that offset is there "
+        "yet; it comes there within max_age_ms",
+        code=Code.OFFSET_BEYOND_END,
+        retryable=True,
+        facts={"published_next": published_next, "max_age_ms": fragment.get("max_age_ms")},
     )
 
 
@@ -115,13 +127,10 @@ def _would_trim(
 ) -> dict[str, Any]:
     """Where the trim would end: at the start of the fragment that holds the offset."""
     first, end = bounds["first_offset"], bounds["object_store_next_offset"]
+    if before_offset > bounds["next_offset"]:
+        raise _beyond_end(bounds["next_offset"])
     if before_offset > end:
-        beyond = InvalidRequest(
-            "that is beyond what the object store holds",
-            code=Code.OFFSET_BEYOND_END,
-            facts={"published_next": end},
-        )
-        raise _not_stored_yet(client, stream, beyond)
+        raise _not_stored_yet(client, stream, end)
     effective = before_offset
     if first < before_offset and not (before_offset == end and allow_empty):
         # The last fragment stays, so the end counts as lying within it.

@@ -10,7 +10,9 @@ import typer
 from support.command_line import PROGRAM, CommandLine
 from support.server import AllInOne
 from support.waiting import until
+from typer.testing import CliRunner
 
+from bottomless.cli import create_app
 from bottomless.cli.failures import exit_code_of, failures_told, sentence_of
 from bottomless.client.problems import CLASSES
 from bottomless.errors import (
@@ -107,3 +109,19 @@ def test_a_server_that_is_another_is_told_from_ours(tmp_path: Path, words: tuple
         stranger.shutdown()
     assert result.exit_code == 5
     assert "the answer is not that of a Bottomless server" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("read", "s", "-o", "yaml"), "'yaml' is not one of"),
+        (("produce", "s", "--format", "yaml"), "'yaml' is not one of"),
+        (("produce", "s", "no-such-file"), "does not exist"),
+        (("consumers", "ls", "s", "-o", "yaml"), "'yaml' is not one of"),
+    ],
+)
+def test_wrong_usage_is_told_without_words_of_a_library(words: tuple[str, ...], told: str) -> None:
+    result = CliRunner().invoke(create_app(), words)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Value error" not in result.stderr

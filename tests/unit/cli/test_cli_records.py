@@ -151,6 +151,18 @@ def test_a_start_that_is_not_there_is_said(cli: CommandLine) -> None:
     assert result.stderr == "bottomless: offset 99 is not there; this starts at 2\n"
 
 
+def test_a_range_that_is_the_wrong_way_round_is_told(cli: CommandLine) -> None:
+    cli.stream("turned", "a", "b", "c")
+    refused = cli.run("read", "turned", "--from", 3, "--until", 1)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--until: it lies before --from" in refused.stderr
+    empty = cli.run("read", "turned", "--from", "next", "--until", "tail:2")
+    assert (empty.exit_code, empty.stdout) == (0, "")
+    assert empty.stderr == "bottomless: nothing is read: --from leads to 3 and --until to 1\n"
+    assert cli.ok("read", "turned", "--from", 1, "--until", 1) == ""
+    assert cli.ok("read", "turned", "--from", "next", "--until", "next") == ""
+
+
 def test_a_producer_that_resumes_stores_only_what_is_missing(cli: CommandLine) -> None:
     cli.stream("resumed")
     part, whole = cli.file(b"0\n1\n2\n"), cli.file(b"0\n1\n2\n3\n4\n")

@@ -229,5 +229,11 @@ def test_a_trim_of_what_is_not_stored_yet_says_within_which_time_it_is(
 ) -> None:
     name = cli.stream(f"too-new{words[0]}", "a", options=("--fragment-age-ms", "600000"))
     refused = cli.run("trim", name, "1", *words)
-    assert (refused.exit_code, "(offset-beyond-end)" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "(offset-beyond-end)" in refused.stderr) == (5, True)
     assert "max_age_ms=600000" in refused.stderr
+    assert "wait, then do the same again" in refused.stderr
+    # What the stream does not have comes by no waiting, and is refused before anybody is asked.
+    beyond = cli.run("trim", name, "2", *words[: words == ("--dry-run",)])
+    assert (beyond.exit_code, "next_offset=1 (offset-beyond-end)" in beyond.stderr) == (1, True)
+    assert "wait" not in beyond.stderr
+    assert "`bottomless offsets` shows where the stream ends" in beyond.stderr

@@ -116,6 +116,8 @@ def test_each_row_of_parquet_is_a_json_object_and_resume_counts_rows(
             "n": pa.array(range(rows), pa.int64()),
             "price": pa.array([Decimal("1.50")] * rows, pa.decimal128(9, 2)),
             "at": pa.array([0] * rows, pa.timestamp("us", "UTC")),
+            "naive": pa.array([1] * rows, pa.timestamp("us")),
+            "times": pa.array([[0]] * rows, pa.list_(pa.timestamp("ms"))),
             "data": pa.array([b"\xff"] * rows, pa.binary()),
         }
     )
@@ -132,7 +134,14 @@ def test_each_row_of_parquet_is_a_json_object_and_resume_counts_rows(
     }
     if rows:
         [record] = cli.json("read", name, "--from", "last", "-n", 1)[-1:]
-        whole = {"n": 0, "price": "1.50", "at": "1970-01-01T00:00:00+00:00", "data": "/w=="}
+        whole = {
+            "n": 0,
+            "price": "1.50",
+            "at": "1970-01-01T00:00:00+00:00",
+            "naive": "1970-01-01T00:00:00.000001+00:00",
+            "times": ["1970-01-01T00:00:00+00:00"],
+            "data": "/w==",
+        }
         assert cli.json("read", name, "-n", 1)[0]["json"] == whole
         assert record["key"].isdigit()
 

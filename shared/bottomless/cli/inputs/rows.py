@@ -19,9 +19,10 @@ def parts_of_rows(rows: Iterable[dict[str, Any]], taking: Taking) -> Iterator[Pa
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    # A time without a zone is one in UTC, as Arrow and Parquet count it from there.
     for number, row in enumerate(rows, 1):
         try:
-            yield orjson.dumps(row, default=_json_of)
+            yield orjson.dumps(row, default=_json_of, option=orjson.OPT_NAIVE_UTC)
         except orjson.JSONEncodeError as error:
             raise InvalidRequest(
                 "a row holds what JSON has no form for",
