@@ -41,10 +41,10 @@ from bottomless_server.ingest.records.frames import read_frames
 from bottomless_server.ingest.records.json_pointer import follow, parse_pointer
 from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.ingest.records.json_values import Shape, Within, read_values, split_lines
-from bottomless_server.manifest.common.core.page_token import decode_page_token, encode_page_token
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
+from bottomless_server.runtime.base.sealed_token import seal, unseal
 from bottomless_server.runtime.http.bodies import (
     encode_json,
     negotiate,
@@ -155,7 +155,7 @@ def as_tokens(data: bytes) -> None:
     with suppress(InvalidRequest):
         assert encode_token(decode_token(word, "default", SECRET), "default", SECRET)
     with suppress(InvalidRequest):
-        decode_page_token(word, ["default"], SECRET)
+        unseal(word, ["default"], SECRET)
 
 
 def as_object_keys(data: bytes) -> None:
@@ -241,7 +241,7 @@ KEYS = "\n".join(
     ]
 ).encode()
 TOKEN = encode_token(PageToken(STREAM_ID, 10, 5), "default", SECRET).encode()
-PAGE_TOKEN = encode_page_token(["default"], "orders", SECRET).encode()
+PAGE_TOKEN = seal(["default"], ["orders"], SECRET).encode()
 ANSWER = b'{"offset":0,"value":"a"}\n{"_control":{"next_offset":1,"end":"rotate","gaps":[]}}\n'
 PARSERS = {
     "arrow": Parser(as_arrow, arrow(TABLE)),

@@ -1,5 +1,6 @@
 """The reader as a service: every part of it is made and wired here, top to bottom."""
 
+import hashlib
 import os
 import time
 from collections.abc import Iterable
@@ -35,6 +36,7 @@ from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
+from bottomless_server.runtime.base.sealed_token import SECRET_SIZE
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
@@ -182,5 +184,6 @@ def _follow_bounds(settings: ReaderSettings) -> FollowBounds:
 
 def _secret(settings: ReaderSettings) -> bytes:
     if settings.page_token_secret is None:
-        return os.urandom(32)
-    return settings.page_token_secret.encode("utf-8")
+        return os.urandom(SECRET_SIZE)
+    # The setting may have any length, and a seal needs a key of one.
+    return hashlib.sha256(settings.page_token_secret.encode("utf-8")).digest()

@@ -54,5 +54,5 @@ class ReaderSettings(CommonSettings):
     """How long a presigned URL of a fragment opens it: whoever has the URL may read the object
     until then. S3 allows seven days at most."""
     page_token_secret: str | None = None
-    """Signs page tokens, so that several readers behind one address understand each other's.
+    """Seals page tokens, so that several readers behind one address understand each other's.
     Default: random, which ends tokens with the process."""

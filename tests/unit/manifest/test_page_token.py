@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.manifest import World
 
 from bottomless.errors import InvalidRequest
-from bottomless_server.manifest.common.core.page_token import decode_page_token, encode_page_token
 from bottomless_server.manifest.common.paging import Paging
+from bottomless_server.runtime.base.sealed_token import seal, unseal
 
 SECRET = b"s" * 32
 SCOPE = ("streams", "default", "active", "a")
@@ -19,7 +19,7 @@ SCOPE = ("streams", "default", "active", "a")
 def test_a_token_comes_back(after: str, scope: list[str]) -> None:
     after = after.encode("utf-8", "replace").decode()
     scope = [word.encode("utf-8", "replace").decode() for word in scope]
-    assert decode_page_token(encode_page_token(scope, after, SECRET), scope, SECRET) == after
+    assert unseal(seal(scope, [after], SECRET), scope, SECRET) == [after]
 
 
 @pytest.mark.parametrize(
@@ -35,20 +35,20 @@ def test_a_token_comes_back(after: str, scope: list[str]) -> None:
 def test_a_token_of_another_list_or_another_secret_is_refused(
     scope: tuple[str, ...], secret: bytes
 ) -> None:
-    token = encode_page_token(SCOPE, "abc", SECRET)
+    token = seal(SCOPE, ["abc"], SECRET)
     with pytest.raises(InvalidRequest):
-        decode_page_token(token, scope, secret)
+        unseal(token, scope, secret)
 
 
 def test_a_token_does_not_show_the_name_that_it_holds() -> None:
-    token = encode_page_token(SCOPE, "hidden-stream", SECRET)
+    token = seal(SCOPE, ["hidden-stream"], SECRET)
     assert b"hidden" not in urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 @given(st.text(max_size=80))
 def test_no_text_is_too_strange_to_be_refused(text: str) -> None:
     with pytest.raises(InvalidRequest):
-        decode_page_token(text, SCOPE, SECRET)
+        unseal(text, SCOPE, SECRET)
 
 
 async def test_all_processes_of_an_installation_understand_each_others_tokens() -> None:
@@ -58,3 +58,7 @@ async def test_all_processes_of_an_installation_understand_each_others_tokens() 
     assert await Paging(coordination).start_of(None, SCOPE) == ""
     with pytest.raises(InvalidRequest):
         await Paging(World().coordination).start_of(token, SCOPE)
+
+
+def test_a_token_of_the_release_before_goes_on_with_its_list() -> None:
+    assert unseal("qM2jNV2dUP4vZPP1LT6HxIKa-tV9WFQ", SCOPE, SECRET) == ["abc"]

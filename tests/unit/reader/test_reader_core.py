@@ -1,7 +1,11 @@
 """The reader's small decisions: windows, ranges, tokens, starts."""
 
+import hashlib
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,37 +93,52 @@ def test_tags_match_as_the_rfc_says() -> None:
     assert not etag_matches('W/"a"', '"a"', weak=False)
 
 
+SECRET = b"s" * 32
 TOKEN = PageToken(STREAM_ID, 100, 30)
 
 
+def signed_token() -> str:
+    """As a release made it whose tokens were signed, and could be read."""
+    body = orjson.dumps([*TOKEN])
+    signature = hmac.new(SECRET, b"acme\0" + body, hashlib.sha256).digest()[:16]
+    return urlsafe_b64encode(signature + body).decode("ascii").rstrip("=")
+
+
 def test_tokens_come_back() -> None:
-    assert decode_token(encode_token(TOKEN, "acme", b"secret"), "acme", b"secret") == TOKEN
+    assert decode_token(encode_token(TOKEN, "acme", SECRET), "acme", SECRET) == TOKEN
 
 
 @pytest.mark.parametrize("tenant", ["acm", "acme2", "default"])
 def test_a_token_of_another_tenant_is_not_taken(tenant: str) -> None:
     with pytest.raises(InvalidRequest):
-        decode_token(encode_token(TOKEN, "acme", b"secret"), tenant, b"secret")
+        decode_token(encode_token(TOKEN, "acme", SECRET), tenant, SECRET)
 
 
 @given(st.data())
 def test_no_changed_token_is_taken(data: st.DataObject) -> None:
-    token = encode_token(TOKEN, "acme", b"secret")
+    token = encode_token(TOKEN, "acme", SECRET)
     place = data.draw(st.integers(0, len(token) - 2))
     letter = data.draw(st.sampled_from("ABCxyz019-_é ="))
     changed = token[:place] + letter + token[place + 1 :]
     if changed == token:
         return
     with pytest.raises(InvalidRequest):
-        decode_token(changed, "acme", b"secret")
+        decode_token(changed, "acme", SECRET)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "A", "é", "AAAA", "A" * 40, encode_token(TOKEN, "acme", b"other")]
+    "text", ["", "A", "é", "AAAA", "A" * 40, encode_token(TOKEN, "acme", b"o" * 32), signed_token()]
 )
 def test_no_made_up_token_is_taken(text: str) -> None:
-    with pytest.raises(InvalidRequest):
-        decode_token(text, "acme", b"secret")
+    """Nor one of the release whose tokens were signed: it is told to begin the list anew."""
+    with pytest.raises(InvalidRequest, match="begin the list anew") as caught:
+        decode_token(text, "acme", SECRET)
+    assert [fault.parameter for fault in caught.value.faults] == ["page_token"]
+
+
+def test_a_token_says_nothing_to_its_holder() -> None:
+    token = encode_token(TOKEN, "acme", SECRET)
+    assert STREAM_ID.encode() not in urlsafe_b64decode(token + "=" * (-len(token) % 4))
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))

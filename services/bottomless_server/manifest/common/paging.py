@@ -9,11 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bottomless_server.coordination.base import Changes, Coordination, Values
-from bottomless_server.manifest.common.core.page_token import (
-    SECRET_SIZE,
-    decode_page_token,
-    encode_page_token,
-)
+from bottomless_server.runtime.base.sealed_token import SECRET_SIZE, seal, unseal
 from bottomless_server.runtime.http.app import Parser, integer, text
 
 TOKENS_KEY: Final = "bottomless:secret:page-tokens"
@@ -38,10 +34,14 @@ class Paging:
         Raises:
             InvalidRequest: the token was not made for this list.
         """
-        return "" if token is None else decode_page_token(token, scope, await self._load())
+        if token is None:
+            return ""
+        (after,) = unseal(token, scope, await self._load())
+        return str(after)
 
     async def token_for(self, after: str, scope: Sequence[str]) -> str:
-        return encode_page_token(scope, after, await self._load())
+        """A token for the page that begins after this member, of the list that `scope` names."""
+        return seal(scope, [after], await self._load())
 
     async def _load(self) -> bytes:
         if self._secret is None:
