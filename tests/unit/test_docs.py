@@ -49,7 +49,9 @@ def test_every_file_that_a_page_names_exists() -> None:
     assert [pair for pair in named if not any((ROOT / b / pair[1]).exists() for b in BASES)] == []
 
 
-ALONE = re.compile(r'^ *"""(?:The same\b|As above\b|Of |Raises:).*', re.MULTILINE)
+ALONE = re.compile(
+    r'^ *"""(?:The same\b|As above\b|Of |Those |Who(?:ever)? |Raises:).*', re.MULTILINE
+)
 """A docstring that begins so says nothing in a tooltip, where nothing stands above it."""
 
 

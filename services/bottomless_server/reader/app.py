@@ -55,7 +55,7 @@ class ReaderService:
     followers: Followers
     waiters: Places
     peers: list[Peer | Peers] = field(default_factory=list)
-    """Those that this service opened."""
+    """Peers that this service opened."""
     name: str = "reader"
 
     def metrics(self) -> Iterable[Metric]:

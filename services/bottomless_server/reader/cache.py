@@ -28,7 +28,7 @@ class SharedCache:
         )
         self._being_made: SingleFlight[Hashable, Any] = SingleFlight()
         self.hit_count = self.miss_count = 0
-        """Who waits for what somebody else makes is neither."""
+        """A caller that waits for what another one makes is neither a hit nor a miss."""
 
     @property
     def size(self) -> int:

@@ -24,7 +24,7 @@ FLIGHT_MS: Final = 20_000
 RUN_SIZE: Final = 1024 * 1024
 """Bytes of chunks that one question brings: what a page has if nothing is said."""
 LINGER_SECONDS: Final = 1.0
-"""Who waits again and again, as between two heartbeats, finds the question still there."""
+"""A caller that waits again and again, as between two heartbeats, finds the question still there."""
 _RUN_COUNT_MAX: Final = 16
 """Answers kept for one stream."""
 _OVERHEAD: Final = 1024

@@ -85,7 +85,7 @@ class Listed(NamedTuple):
     """All names of the page, also of consumers that are gone by now."""
     stored: dict[Reference, StoredOffset]
     unreadable: dict[Reference, Corrupt]
-    """Those that are there, and that this release cannot read."""
+    """Consumers that are there, and whose offset this release cannot read."""
 
 
 class ConsumerOffsets:

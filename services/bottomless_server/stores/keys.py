@@ -58,7 +58,7 @@ class Listed(NamedTuple):
     """All ids of the page, also of keys that are gone by now."""
     records: dict[KeyId, KeyRecord]
     unreadable: dict[KeyId, Corrupt]
-    """Those that are there, and that this release cannot read."""
+    """Keys that are there, and that this release cannot read."""
 
 
 class ApiKeys:

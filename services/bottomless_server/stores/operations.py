@@ -39,7 +39,7 @@ class Operation:
     operation_id: str
     kind: str
     tenant: str
-    """Who may ask what became of it."""
+    """The tenant that may ask what became of it."""
     stream_id: StreamId | None
     """None of one that is about more than one stream."""
     created_at: int

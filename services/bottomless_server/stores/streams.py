@@ -102,7 +102,7 @@ class Loaded(NamedTuple):
 
     records: list[StreamRecord]
     unreadable: dict[StreamId, Corrupt]
-    """Those that are there, and that this release cannot read."""
+    """Streams that are there, and whose record this release cannot read."""
 
 
 class Streams:

@@ -21,7 +21,7 @@ FILE_NAME: Final = "config.toml"
 MEMBERS: Final = ("url", "token", "token_file", "ca_file")
 
 _OTHERS: Final = 0o077
-"""Whoever is not the owner."""
+"""The rights of everybody but the owner."""
 
 _FILE_SIZE_MAX: Final = 64 * 1024
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}", re.ASCII)

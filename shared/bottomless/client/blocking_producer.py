@@ -51,7 +51,7 @@ class Producer:
 
     @property
     def identity(self) -> Identity:
-        """Who it is. Its `next_sequence` says how many records the stream had of it before."""
+        """The identity of this producer. Its `next_sequence` says how many records the stream had of it before."""
         return self._inner.identity
 
     def send(

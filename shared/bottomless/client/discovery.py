@@ -17,7 +17,7 @@ class DiscoveryCalls(Wire):
         return members(await self._send("GET", "/v1/version"))
 
     async def whoami(self) -> dict[str, Any]:
-        """Who the credential says that the caller is, and what it allows."""
+        """The principal that the credential stands for, and what it allows."""
         return members(await self._send("GET", "/v1/whoami"))
 
     async def readiness(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ BLOCK_SECONDS_DEFAULT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who writes, and the number of the next record."""
+    """The producer that writes, and the number of its next record."""
 
     stream: str
     producer_id: str

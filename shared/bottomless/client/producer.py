@@ -25,7 +25,7 @@ from bottomless.errors import InvalidRequest, Overloaded
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Who a producer wants to be."""
+    """The stream and the id that a producer is asked to have."""
 
     stream: str
     producer_id: str | None = None
@@ -43,7 +43,7 @@ class Wanted:
 
 
 async def identify(client: AppendCalls, wanted: Wanted) -> Identity:
-    """Who a producer is. Without an epoch it is raised, so that older instances are fenced.
+    """Find out the identity of a producer. Without an epoch it is raised, so that older instances are fenced.
 
     Raises:
         StoreError: as the server answers; the stream is looked for here.
@@ -99,7 +99,7 @@ class AsyncProducer:
 
     @property
     def identity(self) -> Identity:
-        """Who it is. Its `next_sequence` says how many records the stream had of it before."""
+        """The identity of this producer. Its `next_sequence` says how many records the stream had of it before."""
         if self._identity is None:
             raise RuntimeError("a producer is used inside of `async with`, or after `start`")
         return self._identity

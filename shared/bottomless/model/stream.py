@@ -109,7 +109,7 @@ class StreamRecord:
     condemned_next: int = 0
     """Everything below may be deleted at any time; never above the floor, never goes back."""
     leases: tuple[Lease, ...] = ()
-    """Those that ran out are dropped whenever the record is written with new ones."""
+    """Leases of ranges. Those that ran out are dropped whenever the record is written with new ones."""
     registry_version: int = 1
     """Number of the newest registry object."""
 

@@ -40,7 +40,7 @@ COLUMNS_DEFAULT: Final = ("offset", "timestamp", "value")
 
 
 class Mode(StrEnum):
-    """Who brings the bytes of what is in object storage; the tail always comes from the reader."""
+    """How the bytes of what is in object storage are fetched; the tail always comes from the reader."""
 
     AUTO = "auto"
     """The first of the others that this worker may use and that answers, in this order."""

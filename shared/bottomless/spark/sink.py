@@ -103,7 +103,7 @@ class BottomlessStreamWriter(DataSourceStreamArrowWriter):
         commit_staged(self._target, producer_id, batchId * NUMBERS_OF_A_BATCH, staged)
 
     def producer_of(self, query_id: str) -> str:
-        """Who writes the batches of one checkpoint."""
+        """The name of the producer that writes the batches of one checkpoint."""
         return f"{self._app_id}.{query_id}"
 
 

@@ -21,7 +21,7 @@ class SinkOptions:
     url: str
     stream: StreamName
     txn_app_id: str | None
-    """Who writes: the same in every run."""
+    """The name of what writes: the same in every run."""
     txn_id: str | None
     """What a batch is: a second one with the same id writes nothing."""
 

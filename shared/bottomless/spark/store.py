@@ -56,7 +56,7 @@ class Counts:
     """Ranged reads of objects, made by this task itself."""
     object_bytes: int = 0
     presigned_reads: int = 0
-    """Those of them that were made with a presigned URL."""
+    """Reads that were made with a presigned URL."""
     url_requests: int = 0
     """Requests to the reader for such URLs."""
     page_reads: int = 0

@@ -60,7 +60,7 @@ STAGED: Final = "application/vnd.bottomless.staged+json"
 LINES: Final = "application/x-ndjson"
 ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES, STAGED, LINES)
 _RECORD_FORMS: Final = (ARROW, FRAMES, STAGED, LINES)
-"""Those that are records by themselves, and never one value."""
+"""Forms that are records by themselves, and never one value."""
 _JSON_FORMS: Final = (JSON, STAGED, LINES)
 _JSON_SUFFIX: Final = "+json"
 _TEXTS: Final = "text/"

@@ -165,7 +165,7 @@ class Appends:
             return await self._streams.get(await self._names.find_other(name, stream_id))
 
     async def owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
-        """Who else is to be asked about a stream; None where this node answers, also if it refuses."""
+        """The node that is to be asked about a stream instead; None where this node answers, also if it refuses."""
         if is_forwarded(scope):
             return None
         try:

@@ -24,7 +24,7 @@ from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
 
 _FOLLOWED_SECONDS: Final = 6.0
-"""Who did not ask for so long follows no more. Between two questions hardly any time passes, but
+"""A caller that did not ask for so long follows no more. Between two questions hardly any time passes, but
 on a machine that has too much to do; and a stream that is taken for one that nobody uploads
 waits for this node's return."""
 _CHANGED_COUNT_MAX: Final = 10_000

@@ -106,11 +106,11 @@ class OwnedStreams:
         )
 
     def opened(self) -> Iterator[Appender]:
-        """Those that are open and take appends."""
+        """Streams that are open and take appends."""
         return (appender for appender in self._open.values() if appender.stopped is None)
 
     def unopened(self) -> list[StreamId]:
-        """Those that lie here, and could not be opened so far."""
+        """Streams that lie here, and could not be opened so far."""
         return [*self._unopened, *self._damaged]
 
     async def open_all(self) -> None:

@@ -55,7 +55,7 @@ class Dues(Generic[_Member]):
                 heapify(self._heap)
 
     def first(self, now: int) -> _Member | None:
-        """Who has what is due longest; None if nothing of anybody is due."""
+        """The member whose time has been over for longest; None if nothing is due."""
         while self._heap and self._heap[0].due_at <= now:
             place = self._heap[0]
             due_at = None if place.member is None else self._due_at(place.member)

@@ -28,7 +28,7 @@ class Turn:
     producer_id: str
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     count: int = 0
-    """Those that have it or wait for it."""
+    """How many callers have the turn or wait for it."""
 
 
 class Turns:

@@ -89,7 +89,7 @@ class _Line:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.count = 0
-        """Who stands in it, with the one whose turn it is."""
+        """How many wait in this line, with the one whose turn it is."""
 
 
 def _exceeded(room: Room, sentence: str) -> Overloaded:

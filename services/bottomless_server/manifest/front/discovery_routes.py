@@ -49,7 +49,7 @@ def add_discovery_routes(api: FastAPI, context: Context) -> None:
 
 
 def describe_principal(principal: Principal) -> dict[str, Any]:
-    """Who asks, and what they may do."""
+    """Describe a principal: its name, its tenant, and what it may do."""
     ends = principal.expires_at
     return {
         "principal": principal.actor if principal.authenticated else "anonymous",

@@ -36,7 +36,7 @@ class FarOperations:
         """Members of the queue that were found finished."""
 
     async def find(self) -> list[Operation]:
-        """Those that are not finished, if it is time for a look.
+        """Operations that are not finished, if it is time for a look.
 
         Raises:
             CoordinationUnavailable

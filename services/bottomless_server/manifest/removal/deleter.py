@@ -205,7 +205,7 @@ class Deleter:
             return None
 
     async def _live(self, record: StreamRecord, members: _Members) -> tuple[list[Due], list[Due]]:
-        """Those that a reader of the committed manifest could still come to, and those of which
+        """Members that a reader of the committed manifest could still come to, and members of which
         that cannot be told."""
         record, root = await load_root(self._context, record)
         live: list[Due] = []
@@ -239,7 +239,7 @@ class Deleter:
         return await names(self._context.drive, record.tenant, root, offset, doomed.uid)
 
     async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
-        """Those that are condemned now, or need not be; the others are put off."""
+        """Members that are condemned now, or need not be; the others are put off."""
         ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
         if not ends:
             return members

@@ -220,7 +220,7 @@ class _Step:
                 await offsets.overtake(stream_id, version, self._context.clock())
 
     async def _still(self, record: StreamRecord, found: Sequence[Candidate]) -> list[Candidate]:
-        """Those that are orphans even now that no older attempt to publish can succeed."""
+        """Candidates that are orphans even now that no older attempt to publish can succeed."""
 
         def bump(record: StreamRecord) -> StreamRecord:
             return replace(record, version=record.version + 1)

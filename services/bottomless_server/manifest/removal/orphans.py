@@ -47,7 +47,7 @@ Reach = Callable[[Drive, str, Node, int, int], Awaitable[Uids]]
 async def orphans_of(
     context: Context, record: StreamRecord, page: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Those of the page that are orphans by this record; it must be newer than the listing.
+    """Objects of the page that are orphans by this record; it must be newer than the listing.
 
     Raises:
         ObjectMissing, Corrupt: of the root or a group: then nothing can be told.
@@ -72,7 +72,7 @@ async def orphans_of(
 
 
 async def unqueued(context: Context, left: Sequence[Candidate]) -> list[Candidate]:
-    """Those whose keys are not in the delete queue."""
+    """Candidates whose keys are not in the delete queue."""
     if not left:
         return []
     keys = [one.doomed.member for one in left]
@@ -87,7 +87,7 @@ async def _unreached(
     page: Sequence[Candidate],
     reach: Reach,
 ) -> list[Candidate]:
-    """Those that neither the root nor the record leads to."""
+    """Objects that neither the root nor the record leads to."""
     if not page:
         return []
     firsts = [_first_offset(one) for one in page]

@@ -96,9 +96,9 @@ class Admission:
         self._lines: dict[StreamId, _Line] = {}
         """Heaps of those who wait, by stream; none is empty."""
         self._fitting = _Firsts()
-        """For whom the stream has room; the process may have none."""
+        """The first ticket of each line whose stream has room; the process may have none."""
         self._passing = _Firsts()
-        """Those of them whose stream still holds little with what they ask for."""
+        """The tickets of them whose stream holds little, with what they ask for."""
 
     @property
     def total(self) -> int:
@@ -136,7 +136,7 @@ class Admission:
         self._note_first(stream_id)
 
     def grant(self) -> list[Ticket]:
-        """Who has room now, of those who waited; it is taken for them."""
+        """Tickets that have room now, of those that waited; it is taken for them."""
         granted = []
         while (ticket := self._next()) is not None:
             self._hold(ticket.stream_id, ticket.size)

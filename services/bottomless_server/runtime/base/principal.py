@@ -21,7 +21,7 @@ class Principal:
     tenant: str
     """Whose streams these are: nothing of another tenant can be seen or named."""
     actor: str
-    """Who it is, for logs and the audit: the id of a key or the subject of a token; no secret."""
+    """The principal's name, for logs and the audit: the id of a key or the subject of a token; no secret."""
     scopes: tuple[str, ...] = (EVERYTHING,)
     """What the credential allows, `operation:pattern`."""
     expires_at: float | None = None
@@ -47,7 +47,7 @@ LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local", authenticated=Fal
 
 
 def principal_of(scope: Scope) -> Principal:
-    """Who sends this request."""
+    """The principal that sends this request."""
     principal: Principal = scope.get(_PRINCIPAL, LOCAL)
     return principal
 

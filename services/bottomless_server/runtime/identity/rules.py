@@ -47,7 +47,7 @@ class Rule:
     route_says: bool = False
     """The route says by `note_action` whether it is to be audited."""
     hides: bool = True
-    """Whoever may do nothing with the stream in the path is told that there is none."""
+    """A principal that may do nothing with the stream in the path is told that there is none."""
 
     @property
     def audited(self) -> bool:

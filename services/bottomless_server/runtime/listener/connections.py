@@ -81,7 +81,7 @@ class Watched(Protocol):
 
 @dataclass(eq=False)
 class Connections:
-    """Those of one listener."""
+    """The connections of one listener."""
 
     bounds: HttpBounds
     body_bytes: int = 0
@@ -133,7 +133,8 @@ class Connections:
             self._cut(waiting.items())
 
     def _cut(self, waiting: Iterable[tuple[Watched, int]]) -> None:
-        """Those first who have taken nothing for longest, then those for whom most waits."""
+        """Cut off clients: first those that have taken nothing for longest, then those for which most
+        waits."""
         by_blame = sorted(waiting, key=lambda one: (one[0].took_at, -one[1]))
         for connection, size in by_blame:
             if self._waiting <= self.bounds.send_bytes_max * _ROOM_AFTER_CUT:

@@ -54,7 +54,7 @@ EXIT_STOP_FAILED: Final = 3
 """Not 2, which a command line answers to arguments that it does not understand."""
 EXIT_KILLED: Final = 130
 INTERNAL_CLOSE_SECONDS: Final = 1
-"""Who called there has stopped by then, or will call again."""
+"""After this, a caller there has stopped or will call again."""
 STOP_SECONDS: Final = 10.0
 """For each service to stop after the drain."""
 HURRY_SECONDS: Final = 6.0

@@ -30,11 +30,11 @@ class Format(StrEnum):
 
 
 WITH_MEMBERS = (Format.NDJSON, Format.CSV, Format.PARQUET)
-"""Those whose records have members, of which one can be the key."""
+"""Formats whose records have members, of which one can be the key."""
 
 
 WITHOUT_ENVELOPE = (Format.LINES, Format.NDJSON, Format.RAW, Format.CSV, Format.PARQUET)
-"""Those whose records bring neither key nor headers, and may be given some."""
+"""Formats whose records bring neither key nor headers, and may be given some."""
 
 _BY_NAME = {
     ".parquet": Format.PARQUET,

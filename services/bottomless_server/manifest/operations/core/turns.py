@@ -29,7 +29,7 @@ class Turns:
     _working: dict[str, str] = field(default_factory=dict)
     """The kind of each that has a place."""
     _elsewhere: set[str] = field(default_factory=set)
-    """Those that another process works on, or that could not be moved, since the last whole look."""
+    """Operations that another process works on, or that could not be moved, since the last whole look."""
     _kinds: LRUCache[str, str] = field(default_factory=lambda: LRUCache(_KNOWN_COUNT_MAX))
     """The kinds of operations that wait, read once, since the kind of an operation never changes."""
 
