@@ -70,6 +70,7 @@ def run(settings: CommonSettings) -> int:
     async def main() -> int:
         async with AsyncExitStack() as held:
             held.enter_context(locked(settings.data_dir))
+            log.info("data directory", directory=str(settings.data_dir.absolute()))
             coordination_url = settings.coordination_url
             if coordination_url is None:
                 # Started here and not in a thread: it dies with the thread that forks it.

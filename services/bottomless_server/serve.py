@@ -45,8 +45,8 @@ def command(
     """Run Bottomless: all of it on one port, or one of its services.
 
     Alone, it needs no other software: data, object store and coordination are kept below the
-    data directory. It prints `ready http://…` when it takes traffic, logs to stderr, and stops
-    cleanly at SIGTERM or Ctrl-C.
+    data directory, which its first line of log names. It prints `ready http://…` when it takes
+    traffic, logs to stderr, and stops cleanly at SIGTERM or Ctrl-C.
 
     One service of several takes from the environment where the rest is: BOTTOMLESS_STORE_URL
     (file:///directory), BOTTOMLESS_COORDINATION_URL (redis:// or unix://), BOTTOMLESS_MANIFEST_URL

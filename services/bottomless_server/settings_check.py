@@ -7,9 +7,9 @@ so what belongs to any of these is known.
 
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
+from bottomless.model.variables import OF_CLIENTS, PREFIX, nearest_variable, shown_variable
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.reader.settings import ReaderSettings
@@ -18,14 +18,12 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.base.units import Unit, number_of, unit_of
 from bottomless_server.uploader.settings import UploaderSettings
 
-PREFIX: Final = "BOTTOMLESS_"
 SETTINGS: Final[dict[str, type[CommonSettings]]] = {
     "manifest": ManifestSettings,
     "ingest": IngestSettings,
     "uploader": UploaderSettings,
     "reader": ReaderSettings,
 }
-_OF_CLIENTS: Final = ("URL", "TOKEN", "TOKEN_FILE", "PROFILE", "CA_FILE", "COMPLETE")
 _OF_THE_COMPOSITION: Final = ("VALKEY_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "VERSION")
 _OF_TESTS: Final = ("TEST_", "MODEL_", "FUZZ_")
 """How they begin."""
@@ -136,7 +134,7 @@ def known_variables() -> frozenset[str]:
     fields = {field for settings in SETTINGS.values() for field in settings.model_fields}
     names = {field.upper() for field in fields}
     names |= {f"{name.upper()}_INTERNAL_LISTEN" for name in SETTINGS}
-    return frozenset(PREFIX + name for name in names.union(_OF_CLIENTS, _OF_THE_COMPOSITION))
+    return OF_CLIENTS.union(PREFIX + name for name in names.union(_OF_THE_COMPOSITION))
 
 
 def _refuse_unknown(environment: Mapping[str, str]) -> None:
@@ -148,11 +146,9 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         rest = name.removeprefix(PREFIX)
         if rest.startswith(_OF_TESTS) or _is_of_kubernetes(rest, value):
             continue
-        meant = get_close_matches(rest, [one.removeprefix(PREFIX) for one in known], n=1)
-        hint = (
-            f"did you mean {PREFIX}{meant[0]}?" if meant else "docs/settings.md lists all settings"
-        )
-        raise CannotStart(f"there is no setting {_shown(variable)}; {hint}")
+        meant = nearest_variable(name, known)
+        hint = f"did you mean {meant}?" if meant else "docs/settings.md lists all settings"
+        raise CannotStart(f"there is no setting {shown_variable(variable)}; {hint}")
 
 
 def _is_of_kubernetes(rest: str, value: str) -> bool:
@@ -202,8 +198,3 @@ def _hold(order: _Order, lesser: float, greater: float) -> None:
 
 def _in_base(name: str, value: float) -> float:
     return value * 1_000 if unit_of(name) is Unit.SECONDS else value
-
-
-def _shown(variable: str) -> str:
-    """A name as a line can show it."""
-    return re.sub(r"[^A-Za-z0-9_]", "?", variable)[:100]

@@ -8,6 +8,8 @@ asked there, as `BOTTOMLESS_INGEST_URL` says it of each. A service's own directo
 import os
 from typing import Any, Final
 
+import structlog
+
 from bottomless.drives.base import Drive
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
@@ -20,6 +22,8 @@ from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.parts import open_coordination, open_drive
 from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.process.service import Service, run_process, serve
+
+log = structlog.get_logger(__name__)
 
 NEEDED: Final = {
     "ingest": ("coordination_url", "manifest_url"),
@@ -41,6 +45,10 @@ def run(name: str, settings: CommonSettings) -> int:
         listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
         url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
         given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
+        if name == "ingest":
+            # The others keep nothing here that anybody would miss.
+            kept = settings.data_dir / name
+            log.info("data directory", directory=str(kept.absolute()))
         front = Front(settings)
         drive: Drive | None = None
         coordination: Coordination | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from bottomless.cli.connection import Choice, place_of
+from bottomless.model.variables import PREFIX, shown_variable, slip_of
 
 if TYPE_CHECKING:
     from bottomless.cli.probe import Probe, Tls
@@ -138,10 +139,18 @@ def identity(choice: Choice, who: Mapping[str, Any], now: datetime) -> Finding:
 
 
 def environment(variables: Mapping[str, str], system: str) -> Finding:
-    """Which settings of this program are set, never to what."""
-    named = sorted(name for name in variables if name.startswith("BOTTOMLESS_"))
-    said = f"{system}; set here: {' '.join(named) or 'no BOTTOMLESS_ variable'}"
+    """Which settings of this program are set, never to what, and which names are misspelt."""
+    named = sorted(name for name in variables if name.upper().startswith(PREFIX))
+    shown = " ".join(map(shown_variable, named))
+    said = f"{system}; set here: {shown or 'no BOTTOMLESS_ variable'}"
     proxies = sorted(name for name in variables if name.upper() in _PROXIES)
+    slips = {name: meant for name in named if (meant := slip_of(name)) is not None}
+    if slips:
+        wrong = " ".join(map(shown_variable, slips))
+        advice = "; ".join(
+            f"{shown_variable(name)}: did you mean {meant}?" for name, meant in slips.items()
+        )
+        return Finding("environment", Status.WARN, f"{said}; nothing reads {wrong}", advice)
     if proxies:
         advice = "name the server, or a reverse proxy before it, with --url"
         return Finding(

@@ -14,6 +14,7 @@ from bottomless.cli import findings
 from bottomless.cli.connection import Choice, Layer
 from bottomless.cli.findings import Finding, Status
 from bottomless.cli.probe import Probe, Tls
+from bottomless_server.settings_check import known_variables
 
 NOW = datetime(2026, 8, 22, tzinfo=UTC)
 NEAR = Choice("http://127.0.0.1:8080", "default", None, None, None)
@@ -88,6 +89,33 @@ def test_the_environment_is_told_by_names_and_never_by_values() -> None:
     assert finding.status is Status.WARN
     assert "BOTTOMLESS_TOKEN; https_proxy is not followed" in finding.sentence
     assert "secret" not in "".join(finding)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("ULR", "URL"),
+        ("URI", "URL"),
+        ("TOKNE", "TOKEN"),
+        ("TOKENFILE", "TOKEN_FILE"),
+        ("PROFIL", "PROFILE"),
+        ("CAFILE", "CA_FILE"),
+    ],
+)
+def test_a_misspelt_setting_is_told_with_the_one_that_is_meant(name: str, meant: str) -> None:
+    misspelt = f"BOTTOMLESS_{name}"
+    finding = findings.environment({misspelt: "secret", "BOTTOMLESS_URL": "http://x"}, "Python")
+    assert (finding.status, finding.advice) == (
+        Status.WARN,
+        f"{misspelt}: did you mean BOTTOMLESS_{meant}?",
+    )
+    assert f"nothing reads {misspelt}" in finding.sentence
+    assert "secret" not in "".join(finding)
+
+
+def test_what_a_server_reads_is_no_misspelt_setting_of_a_client() -> None:
+    everything = dict.fromkeys(known_variables(), "x")
+    assert findings.environment(everything, "Python").status is Status.OK
 
 
 def test_a_house_in_order_has_nothing_wrong_and_nothing_left(

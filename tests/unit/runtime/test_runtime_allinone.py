@@ -27,6 +27,8 @@ def test_a_directory_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None
 
 def test_it_looks_like_one_service(tmp_path: Path) -> None:
     with AllInOne(tmp_path / "data") as server:
+        [named] = [line for line in server.log().splitlines() if "] data directory " in line]
+        assert f"directory={str(tmp_path / 'data')!r}" in named
         with server.client() as client:
             report = client.get("/readyz", params={"verbose": "1"}).json()
             refused = client.delete("/v1/streams/s/records")
