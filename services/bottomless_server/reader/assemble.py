@@ -41,6 +41,7 @@ from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn
 from bottomless_server.reader.tail import Tail, TailAnswer
+from bottomless_server.runtime.base.on_loop import loop_time
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class _Reading:
     @property
     def seconds_left(self) -> float:
         # A page that wants nothing still needs bounds, and waits for nothing.
-        return 0 if self.builder.full else max(self.ends - _now(), 0)
+        return 0 if self.builder.full else max(self.ends - loop_time(), 0)
 
     @property
     def enough(self) -> bool:
@@ -112,7 +113,7 @@ class Reader:
             NotFound, WrongOffset, OffsetGone, Unavailable, Overloaded, Corrupt
         """
         # A second attempt waits for what is left of the time, not all of it again.
-        ends = _now() + query.wait_ms / 1000
+        ends = loop_time() + query.wait_ms / 1000
         waited_on = WaitedOn()
 
         async def page_of(stream: StreamFacts) -> Page:
@@ -308,7 +309,3 @@ def _check_stream(stream: StreamFacts, stream_id: StreamId | None) -> None:
             code=Code.STREAM_REPLACED,
             facts={"stream_id": stream.stream_id},
         )
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,6 +1,5 @@
 """The bounds of a stream, as `GET …/offsets` shows them, at once or when it has grown."""
 
-import asyncio
 from typing import Any
 
 from bottomless.formats.chunk import split_chunks
@@ -13,6 +12,7 @@ from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.streams import StreamFacts, WaitedOn
 from bottomless_server.reader.tail import Tail
+from bottomless_server.runtime.base.on_loop import loop_time
 
 
 class StreamBounds:
@@ -35,7 +35,7 @@ class StreamBounds:
         Raises:
             NotFound, WrongOffset, Unavailable, Overloaded
         """
-        ends = _now() + wait_ms / 1000
+        ends = loop_time() + wait_ms / 1000
 
         waited_on = WaitedOn()
 
@@ -47,7 +47,7 @@ class StreamBounds:
                 waited_on.begin(stream)
                 next_offset = members["next_offset"]
                 waits_for = next_offset if waits_for is None else waits_for
-                left = ends - _now()
+                left = ends - loop_time()
                 if next_offset > waits_for or left <= 0:
                     return members
                 # The records come along; they are kept, for whoever reads them next.
@@ -94,7 +94,3 @@ class StreamBounds:
             if leaf["kind"] == EntryKind.FRAGMENT:
                 return int(leaf["first_timestamp"])
         return None
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -25,6 +25,7 @@ from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.core.locator import Bounds
 from bottomless_server.reader.followers import Followers, SharedPage, Wanted
 from bottomless_server.reader.pages import Page
+from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.identity.standing import Standing, standing_of
 
 TROUBLE_SECONDS: Final = 30.0
@@ -180,7 +181,7 @@ class _Following:
     async def _follow(self, leave: "Leave") -> End:
         bounds, wanted = self.followers.bounds, self.wanted
         # Spread, so that clients that came together do not all come back together.
-        rotate_at = _now() + bounds.rotate_seconds * random.uniform(0.5, 1.5)  # noqa: S311
+        rotate_at = loop_time() + bounds.rotate_seconds * random.uniform(0.5, 1.5)  # noqa: S311
         left = wanted.limit
         first = True
         while True:
@@ -221,7 +222,7 @@ class _Following:
         trouble_since: float | None = None
         pause = _PAUSE_SECONDS
         while True:
-            now = _now()
+            now = loop_time()
             beat_at = self._sent_at + self.followers.bounds.heartbeat_seconds
             if (end := leave.end()) is not None:
                 return end
@@ -241,7 +242,7 @@ class _Following:
                 shared = reading.result()
             except StoreError as error:
                 trouble_since = now if trouble_since is None else trouble_since
-                end = _end_of(error, trouble_for=_now() - trouble_since)
+                end = _end_of(error, trouble_for=loop_time() - trouble_since)
                 if end is not None:
                     return end
                 await leave.wait(pause * random.uniform(0.5, 1))  # noqa: S311
@@ -293,7 +294,7 @@ class _Following:
                 await self.send(message)
         except TimeoutError:
             raise _BlockedError from None
-        self._sent_at = _now()
+        self._sent_at = loop_time()
 
 
 def _end_of(error: StoreError, *, trouble_for: float) -> End | None:
@@ -307,7 +308,3 @@ def _end_of(error: StoreError, *, trouble_for: float) -> End | None:
     told: dict[str, Any] = {"code": error.code, "retryable": error.retryable}
     told |= {name: error.facts[name] for name in _TOLD if name in error.facts}
     return End("error", told)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

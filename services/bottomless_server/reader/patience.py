@@ -5,7 +5,6 @@ stay open try again by themselves, so they ask for none of this. Each call is tr
 the whole read: of a page of many objects, and a cache of any size, one call is what failed.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ from typing import Final, TypeVar
 import stamina
 
 from bottomless.errors import Code, StoreError
+from bottomless_server.runtime.base.on_loop import loop_time
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Patience:
     @contextmanager
     def lasting(self) -> Iterator[None]:
         """Within the block calls are tried again, until the time is over that begins now."""
-        token = _ENDS.set(_now() + self._seconds)
+        token = _ENDS.set(loop_time() + self._seconds)
         try:
             yield
         finally:
@@ -43,7 +43,7 @@ class Patience:
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
     """What `call` gives; whatever it raises last passes through."""
     ends = _ENDS.get()
-    left = 0 if ends is None else ends - _now()
+    left = 0 if ends is None else ends - loop_time()
     if left <= 0:
         return await call()
     async for attempt in stamina.retry_context(
@@ -62,7 +62,3 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
 def _may_pass(error: Exception) -> bool:
     away = isinstance(error, StoreError) and error.code is Code.OBJECT_STORE_UNAVAILABLE
     return away and isinstance(error, StoreError) and error.retryable
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

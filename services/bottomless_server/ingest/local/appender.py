@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
@@ -35,9 +35,9 @@ from bottomless_server.node.core.clock import commit_timestamp
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.pulse import Pulse
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 StateChange = Callable[[Tracking, int], Sequence[TrackedEntry]]
@@ -195,7 +195,7 @@ class Appender:
                         await self._upkeep.look()
                 await self._upkeep.look(last=self.stopped is not None)
                 if self._resting and not self._line and not self._changing:
-                    await self._in_thread(self.log.close)
+                    await in_thread(self._around.executor, self.log.close)
                 self._resting = False
         except StoreError as error:
             self._stop(error)
@@ -204,7 +204,7 @@ class Appender:
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
         # Not after a cancel, when a stop is cut: a thread may still be writing, and
         # once the file is closed its number may be another file's.
-        await self._in_thread(self.log.close)
+        await in_thread(self._around.executor, self.log.close)
         self.advanced.fire()
 
     async def _round(self) -> None:
@@ -304,7 +304,9 @@ class Appender:
             # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
             return _state_before(self.tracking, sealed)
 
-        written = await self._in_thread(self.log.write, sealed, self.claim.epoch, elapsed, state)
+        written = await in_thread(
+            self._around.executor, self.log.write, sealed, self.claim.epoch, elapsed, state
+        )
         self.log.commit(written)
         self.used_at = elapsed
         self._upkeep.count_disk()
@@ -331,10 +333,6 @@ class Appender:
             answer = self._changing.popleft().answer
             if not answer.done():
                 answer.set_exception(refused)
-
-    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._around.executor, call, *arguments)
 
 
 def _state_before(tracking: Tracking, sealed: Round) -> SealedChunk | None:

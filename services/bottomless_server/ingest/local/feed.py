@@ -22,6 +22,7 @@ from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
+from bottomless_server.runtime.base.on_loop import in_thread
 
 _FOLLOWED_SECONDS: Final = 6.0
 """A caller that did not ask for so long follows no more. Between two questions hardly any time passes, but
@@ -200,9 +201,8 @@ async def read_run(
     if first_offset < appender.log.first_offset:
         raise moved(appender)
     segment = _segment_of(appender, first_offset)
-    loop = asyncio.get_running_loop()
     try:
-        run = await loop.run_in_executor(
+        run = await in_thread(
             executor, _read, files, appender, segment, first_offset, size_max, len(segment.index)
         )
     except FileNotFoundError:

@@ -12,11 +12,9 @@ What is there after a crash at each step:
 On the record's path: beside it; streams.py asks for it, appender.py is what comes of it.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
 
@@ -34,9 +32,9 @@ from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.node.core.ownership import LocalView, is_outdated
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim, Owner
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,16 @@ class Opener:
         directory = stream_dir(self._data_dir, stream_id)
         elapsed = self._around.clocks.elapsed()
         try:
-            found = await self._in_thread(
-                recover, self._files, directory, stream_id, elapsed, cut_at
+            found = await in_thread(
+                self._around.executor, recover, self._files, directory, stream_id, elapsed, cut_at
             )
-            tracking = await self._in_thread(
-                read_tracking, self._files, directory, found.segments, self._around.tracking
+            tracking = await in_thread(
+                self._around.executor,
+                read_tracking,
+                self._files,
+                directory,
+                found.segments,
+                self._around.tracking,
             )
         except OSError as error:
             raise _storage_failed() from error
@@ -105,7 +108,9 @@ class Opener:
         if not is_outdated(record, self._owner.node_id, found.local):
             return found
         try:
-            await self._in_thread(self._give_up, stream_id, record.epoch, found.local.published)
+            await in_thread(
+                self._around.executor, self._give_up, stream_id, record.epoch, found.local.published
+            )
         except OSError as error:
             raise _storage_failed() from error
         local = replace(found.local, next_offset=0, empty=True)
@@ -131,7 +136,7 @@ class Opener:
         self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
     ) -> Appender:
         directory = stream_dir(self._data_dir, stream_id)
-        await self._in_thread(self._make_dir, directory)
+        await in_thread(self._around.executor, self._make_dir, directory)
         appender = Appender(
             self._around,
             claim,
@@ -167,10 +172,6 @@ class Opener:
     def _make_dir(self, directory: Path) -> None:
         self._files.make_dir(directory)
         self._files.fsync_dir(directory.parent)
-
-    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._around.executor, call, *arguments)
 
 
 def _local_view(found: Recovered) -> LocalView:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import structlog
 from cachetools import TTLCache
@@ -28,10 +28,10 @@ from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Owner
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.on_loop import in_thread
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 _NAMED_COUNT_MAX: Final = 10
 """Streams that one line of the log names."""
@@ -82,9 +82,9 @@ class OwnedStreams:
 
     async def start(self, open_count: int) -> None:
         """Open every stream that has a directory here, some at once; others are tried again."""
-        await self._in_thread(self._make_dirs)
+        await in_thread(self._around.executor, self._make_dirs)
         self._opening_room = asyncio.Semaphore(open_count)
-        await self._open_all(await self._in_thread(self._local_ids))
+        await self._open_all(await in_thread(self._around.executor, self._local_ids))
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
         self._ticking = [
@@ -316,7 +316,7 @@ class OwnedStreams:
             return
         generation = lease.generation
         if self._generation is not None:
-            for stream_id in await self._in_thread(self._local_ids):
+            for stream_id in await in_thread(self._around.executor, self._local_ids):
                 self._unopened.add(stream_id, self._around.clocks.elapsed())
         self._generation = generation
 
@@ -338,7 +338,3 @@ class OwnedStreams:
         if lease.term == term and all(appender.claim.held for appender in self.opened()):
             # Else coordination did not answer for some, and is asked again.
             self._confirmed_term = term
-
-    async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._around.executor, call, *arguments)

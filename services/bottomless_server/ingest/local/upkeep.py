@@ -9,7 +9,6 @@ passed, a checkpoint names a later segment, the segment is offered no more, its 
 deleted, their directory is synced. After a crash at any step the rest of the log is whole.
 """
 
-import asyncio
 from collections import deque
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.log.segments import Segment, SegmentLog
 from bottomless_server.node.lease import Clocks
 from bottomless_server.node.owner import Claim
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -129,8 +129,7 @@ class Upkeep:
         )
         log_end = self._log.log_end
         self._wanted = False
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, self._log.save_checkpoint, checkpoint)
+        await in_thread(self._executor, self._log.save_checkpoint, checkpoint)
         self._checkpoint = checkpoint
         self._saved_log_end = log_end
         self._saved_at = self._clocks.elapsed()
@@ -182,8 +181,7 @@ class Upkeep:
             self._log.forget(segment)
             self._removing.append(segment)
             self.count_disk()
-        loop = asyncio.get_running_loop()
         while self._removing:
             # In order, so that no hole can appear in the log.
-            await loop.run_in_executor(self._executor, self._log.remove, self._removing[0])
+            await in_thread(self._executor, self._log.remove, self._removing[0])
             self._removing.popleft()

@@ -19,7 +19,6 @@ Setting aside is one rename, to `streams-aside/{id}.gone`: an operator may look 
 remove it; nobody here ever does.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -33,6 +32,7 @@ from bottomless.model.stream import StreamState
 from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -91,9 +91,9 @@ class Leftovers:
             Unavailable: what became of a stream cannot be told now; its log stays.
             OSError: the same again is right.
         """
-        loop, files, data_dir = asyncio.get_running_loop(), self._files, self._data_dir
-        await loop.run_in_executor(self._executor, finish_removals, files, data_dir)
-        found = await loop.run_in_executor(self._executor, local_ids, files, data_dir)
+        files, data_dir = self._files, self._data_dir
+        await in_thread(self._executor, finish_removals, files, data_dir)
+        found = await in_thread(self._executor, local_ids, files, data_dir)
         resting = [stream_id for stream_id in found if not self._streams.in_use(stream_id)]
         start = self._turn if self._turn < len(resting) else 0
         self._turn = start
@@ -107,7 +107,7 @@ class Leftovers:
             if state is not None:
                 # Before the log: as long as that is there this is asked again.
                 await self._drop_staged(stream_id)
-            await loop.run_in_executor(self._executor, put_away, files, data_dir, stream_id, state)
+            await in_thread(self._executor, put_away, files, data_dir, stream_id, state)
 
 
 def local_ids(files: FileCalls, data_dir: Path) -> list[StreamId]:

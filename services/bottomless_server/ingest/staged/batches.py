@@ -40,6 +40,7 @@ from bottomless_server.ingest.staged.files import DamagedPlan, StagedFiles
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -377,8 +378,7 @@ class StagedBatches:
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         assert self._executor is not None
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, call, *arguments)
+        return await in_thread(self._executor, call, *arguments)
 
 
 def _quota(what: str, **facts: int) -> StoreError:

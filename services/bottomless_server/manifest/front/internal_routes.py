@@ -47,6 +47,7 @@ from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.fates import Fate
 from bottomless_server.manifest.tree.mutator import Mutator, Mutators
 from bottomless_server.manifest.tree.sessions import INTENT_COUNT_MAX, abandon, begin, intend
+from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.http.app import (
     create_api,
     header,
@@ -163,11 +164,11 @@ class _Routes:
         query = parse_query(request.scope, {"wait_ms": integer(0, LONG_POLL_MS_MAX)})
         known = header(request.scope, b"if-none-match")
         mutator = self._mutators.at(_stream_id(request))
-        deadline = _now() + query.get("wait_ms", 0) / 1000
+        deadline = loop_time() + query.get("wait_ms", 0) / 1000
         while True:
             change = mutator.next_change
             record, root = await mutator.ask(_current)
-            left = deadline - _now()
+            left = deadline - loop_time()
             if not matches(known, root_etag(record)):
                 return json_response(describe_root(record, root), 200, {"etag": root_etag(record)})
             if left <= 0:
@@ -238,7 +239,7 @@ async def _wait_applied(mutator: Mutator, uids: Sequence[Uid], seconds: float) -
     Raises:
         Fenced, Overloaded: one of them is refused.
     """
-    deadline = _now() + seconds
+    deadline = loop_time() + seconds
     while True:
         change = mutator.next_change
         fates = mutator.fates(uids)
@@ -248,19 +249,15 @@ async def _wait_applied(mutator: Mutator, uids: Sequence[Uid], seconds: float) -
         done = all(fate is True for fate in fates.values())
         # Without a record the manifest was put aside, and nothing of it waits any more: the
         # stream is deleted, or who asks again makes it load what is stored.
-        if done or mutator.record is None or _now() >= deadline:
+        if done or mutator.record is None or loop_time() >= deadline:
             return fates
-        await _wait(change, deadline - _now())
+        await _wait(change, deadline - loop_time())
 
 
 async def _wait(change: asyncio.Event, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await change.wait()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def _refusal(record: StreamRecord | None, uid: Uid, why: Why) -> StoreError:
