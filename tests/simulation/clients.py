@@ -137,6 +137,8 @@ class StrictProducer(Writer):
         while not self.over:
             sequence = self.number - self.base
             values = self.values()
+            if sequence == 0:
+                self.expected.stored_anew.update(values)
             producer_id = f"{self.name}-{self.lives}"
             headers = {"producer-id": producer_id, "producer-seq": str(sequence)}
             while not self.expected.deleted:

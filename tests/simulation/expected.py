@@ -32,9 +32,9 @@ class Expected:
     """How often all of coordination was lost."""
     gaps: set[tuple[int, int]] = field(default_factory=set)
     """First and next offset of what was accepted as lost, as it became known."""
-    staged: set[str] = field(default_factory=set)
-    """Values of staged commits. Where a takeover loses what is known of their producers, a repeat
-    is a new commit, and the parts that were uploaded before stay: docs/guarantees.md."""
+    stored_anew: set[str] = field(default_factory=set)
+    """Values of staged commits and of the first append of a producer. Where a takeover loses what
+    is known of producers, their repeat is new, and what was uploaded stays: docs/guarantees.md."""
     promised: list[tuple[int, int | None, list[str]]] = field(default_factory=list)
     """Values that are stored, none below an offset; and where the first is, if that was told."""
     _places: dict[str, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Expected:
 
     def _place(self, offset: int, value: str) -> None:
         place = self._places.setdefault(value, offset)
-        if place != offset and not (self.takeovers and value in self.staged):
+        if place != offset and not (self.takeovers and value in self.stored_anew):
             raise Broken(f"{self.name}: {value} is at {place} and at {offset}")
 
 

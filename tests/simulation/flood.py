@@ -42,7 +42,7 @@ class Sink(StagedWriter):
     async def run(self) -> None:
         for _ in range(COMMIT_COUNT):
             values, begun = self.values(), self.expected.acknowledged_next
-            self.expected.staged.update(values)
+            self.expected.stored_anew.update(values)
             try:
                 async with asyncio.timeout(COMMIT_SECONDS):
                     while not await self._commit(values, begun):

@@ -21,7 +21,7 @@ class StagedWriter(Writer):
     async def run(self) -> None:
         while not self.over:
             values, begun = self.values(), self.expected.acknowledged_next
-            self.expected.staged.update(values)
+            self.expected.stored_anew.update(values)
             while not self.expected.deleted and not await self._commit(values, begun):
                 self.town.story.count("commits repeated")
                 await asyncio.sleep(self.chance.uniform(0.01, 0.5))
