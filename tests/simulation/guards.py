@@ -18,6 +18,7 @@ from bottomless_server.coordination.base import Due
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.upkeep import Upkeep
 from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes
@@ -32,6 +33,7 @@ from bottomless_server.manifest.tree.publisher import Publisher
 from bottomless_server.node import lease
 from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.core.belief import Belief, Moment
+from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim
 from bottomless_server.reader.follow import _Following
 from bottomless_server.reader.pages import Page
@@ -74,6 +76,10 @@ def _unsynced_data_dir(disk: PowerLossDisk, path: Path) -> None:
 
 
 _fsync_dir: Final = PowerLossDisk.fsync_dir
+
+
+def _make_dir(files: FileCalls, path: Path) -> None:
+    files.make_dir(path)
 
 
 def _mark_everything(upkeep: Upkeep) -> None:
@@ -170,6 +176,9 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
         [6, 14, 16, 17, 19, 20],
         "crashes",
+    ),
+    "a sync of the name of the directory of all that is staged": Guard(
+        [Replaced(staged_files, "make_dir_durable", _make_dir)], [61, 66]
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(

@@ -35,6 +35,7 @@ from simulation.programs import (
     reader_program,
     uploader_program,
 )
+from simulation.promised_files import noting_staged_files
 from simulation.rest import leave_tails
 from simulation.staged_writer import StagedWriter
 from simulation.story import Story
@@ -354,6 +355,7 @@ def simulate(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="simulation-")))
         stack.enter_context(running(clockwork, seed))
         stack.enter_context(noting_fences())
+        stack.enter_context(noting_staged_files())
         stack.enter_context(deaths_at_points())
         stack.enter_context(small_blocks())
         stack.callback(gc.enable)

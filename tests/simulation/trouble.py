@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from simulation.expected import Broken
 from simulation.loop import Killed, Process
 from simulation.losses import Losses
 from simulation.programs import Ground, Program
+from simulation.promised_files import missing_files
 
 SKEW_MS_MAX: Final = 25_000
 """Of a wall clock to either side: a larger jump ahead needs an operator, by design."""
@@ -170,6 +172,9 @@ class Trouble:
         self.ground.story.tell(program.name, f"loses its power, and {lost} unsynced changes")
         self.ground.story.count("power losses")
         self.ground.story.count("unsynced changes lost", lost)
+        if missing := missing_files(program.disk, program.data_dir):
+            told = f"{program.name} lost staged files with its power: {missing[:3]}"
+            self.ground.loop.failures.append(Broken(told))
 
     def _pause(self) -> None:
         program = self._any()

@@ -6,6 +6,8 @@ that is too large for one append (commits.py).
 
 What is on disk after a crash at each step:
 
+    starting    the directory of all of them, perhaps without a durable name: the next start
+                makes it durable before anything is staged in it.
     staging     `*.new`: removed at the next start. Nobody was told the id.
     renamed     the batch is whole and synced, its id perhaps not told: it expires.
     planning    the old plan, or none, or the new one; never half of one (`replace_file`).

@@ -25,7 +25,13 @@ from bottomless_server.ingest.producers.commit_plan import (
     parse_file_name,
     plan_name,
 )
-from bottomless_server.node.file_calls import FileCalls, read_file, replace_file, write_all
+from bottomless_server.node.file_calls import (
+    FileCalls,
+    make_dir_durable,
+    read_file,
+    replace_file,
+    write_all,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -112,10 +118,12 @@ class StagedFiles:
     def scan(self) -> Iterator[tuple[StreamId, Found]]:
         """What an earlier process has left; what that one had not finished is removed.
 
+        The directory has a durable name afterwards: the sync of a file in it says nothing of that.
+
         Raises:
             OSError: the disk does not work.
         """
-        self._files.make_dir(self._top)
+        make_dir_durable(self._files, self._top)
         for name in self._files.names(self._top):
             try:
                 stream_id = parse_stream_id(name)
