@@ -10,9 +10,11 @@ from support.manifest import STREAM, World
 from support.object_keys import fragment_key, group_key
 from support.rebuilding import a_world, doomed, firsts, publish, put, rebuild
 
+from bottomless.errors import Corrupt
 from bottomless.model.manifest import EntryKind, no_entries
-from bottomless.model.names import uid_from_bytes
+from bottomless.model.names import Uid, uid_from_bytes
 from bottomless_server.manifest.recovery import root_search
+from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.tree.core.salvage import Seen
 from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 
@@ -116,3 +118,34 @@ async def test_where_the_newest_root_cannot_be_read_nothing_is_doomed() -> None:
     assert result["damaged_streams"] == 1
     assert await firsts(world) == FIRSTS[:3]
     assert await doomed(world) == set()
+
+
+async def test_copies_of_a_rebuild_that_died_are_no_part_of_what_is_lost() -> None:
+    """A stream that had published nothing: its fragments are adopted as copies, before there is a
+    root. The next attempt found two fragments at one place, and took the one for the rest of a
+    manifest that is lost. The rebuilds of the tests died after their roots alone; seed 44 of the
+    simulation died between."""
+    world = await a_world()
+    infos = [
+        await world.put_fragment(Uid(digit * 32), first, timestamp=1_000 + first)
+        for digit, first in (("a", 0), ("b", 10))
+    ]
+    await copy_run(world.context, await world.record(), infos)
+    world.coordination.lose()
+
+    result = await rebuild(world)
+
+    assert result["damaged_streams"] == 0
+    assert await firsts(world) == [0, 10]
+
+
+async def test_another_fragment_at_the_same_place_is_part_of_what_is_lost() -> None:
+    world = await a_world()
+    await world.put_fragment(Uid("a" * 32), 0, timestamp=1_000)
+    await world.put_fragment(Uid("b" * 32), 0, timestamp=1_001)
+    world.coordination.lose()
+
+    await rebuild(world)
+
+    with pytest.raises(Corrupt, match="missing"):
+        await world.leaves()

@@ -43,6 +43,8 @@ class Run(NamedTuple):
     """Sound, and without a hole."""
     strays: tuple[str, ...]
     """Keys of the others."""
+    unlike: tuple[str, ...]
+    """Keys of those of them that are no copy of a chosen one: they may be parts of what is lost."""
 
 
 class FoundRoot(NamedTuple):
@@ -155,8 +157,9 @@ async def run_from(context: Context, record: StreamRecord, found: Candidate | No
     end = salvage.End(0, 0, TIMESTAMP_MIN) if found is None else salvage.End.of(found.root)
     chosen: list[FragmentInfo] = []
     strays: list[str] = []
+    unlike: list[str] = []
     async for first_offset, uids in _fragments_from(context.drive, prefix, end.next_offset):
-        extending = None
+        extending, under = None, list[FragmentInfo | None]()
         if first_offset == end.next_offset:
             intents = [Intent(uid, first_offset, "") for uid in uids]
             under = [(await look_under(context, record, intent)).fragment for intent in intents]
@@ -164,13 +167,27 @@ async def run_from(context: Context, record: StreamRecord, found: Candidate | No
         if extending is not None:
             chosen.append(extending)
             end = end.after(extending)
-        if len(strays) < STRAY_COUNT_MAX:
-            strays += [
-                fragment_key(record.stream_id, first_offset, uid, record.tenant)
-                for uid in uids
-                if extending is None or uid != extending.uid
-            ]
-    return Run(tuple(chosen), tuple(strays))
+        if len(strays) < STRAY_COUNT_MAX or not unlike:
+            copies = {one.uid for one in under if one and extending and same(one, extending)}
+            others = [uid for uid in uids if extending is None or uid != extending.uid]
+            keys = {
+                uid: fragment_key(record.stream_id, first_offset, uid, record.tenant)
+                for uid in others
+            }
+            strays += keys.values()
+            unlike += [keys[uid] for uid in others if uid not in copies]
+    return Run(tuple(chosen), tuple(strays), tuple(unlike))
+
+
+def same(one: FragmentInfo, other: FragmentInfo) -> bool:
+    """Whether two fragments hold the same records: one is the copy that a rebuild made of the other
+    before it died, or both were put for one run of chunks."""
+    return _content(one) == _content(other)
+
+
+def _content(fragment: FragmentInfo) -> FragmentInfo:
+    """All but its uid, and what follows from the uid."""
+    return fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
 
 
 async def _fragments_from(

@@ -132,15 +132,16 @@ async def salvage_stream(context: Context, registry: StreamRecord, generation: i
     before = salvage.record_before(registry, root, version, generation)
     if root is None:
         # One run from 0 with nothing left over is the whole stream; anything else is a part of it.
+        # A rebuild that died before it put the root has left copies of the run: they are no part.
         lost = ranked.candidates[0] if ranked.candidates else None
         missing = lost is not None or await _has_groups(drive, prefix)
-        if run.strays or (missing and not run.fragments):
+        if run.unlike or (missing and not run.fragments):
             record = salvage.record_without_root(before, lost)
             log.critical(
                 "the manifest of a stream is missing",
                 stream_id=record.stream_id,
-                left_over_count=len(run.strays),
-                left_over=run.strays[:10],
+                left_over_count=len(run.unlike),
+                left_over=run.unlike[:10],
             )
             return Salvaged(record, 0, (), readable=False)
         if not run.fragments:
