@@ -18,11 +18,14 @@ from support.object_keys import fragment_key
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, is_unknown_epoch
 from bottomless_server.ingest.app import IngestService
+from bottomless_server.manifest.operations.far_operations import FAR_MS
 from bottomless_server.runtime.base import fault_points
 from bottomless_server.runtime.base.fault_points import FaultAction
+from bottomless_server.stores.operations import OPERATIONS_KEY, decode_operation, operation_key
 from bottomless_server.stores.streams import GENERATION_KEY
 from simulation import neighbour
 from simulation.clients import LATER, Operator, Town
+from simulation.clockwork import BEGIN_MS
 from simulation.expected import Broken, Expected
 from simulation.invariants import Watch
 from simulation.loop import PROCESS
@@ -92,6 +95,18 @@ class Losses:
     def busy(self) -> bool:
         """Whether an operator is at work."""
         return bool(self._working)
+
+    @property
+    def has_far_operation(self) -> bool:
+        """Whether an operation is not finished, and queued for so late that a clock which was days
+        ahead has done it: docs/runbooks.md says that it is looked at within a minute."""
+        stored = self.ground.coordination._stored
+        far = BEGIN_MS + self.ground.loop.now * 1000 + FAR_MS
+        late = [
+            one for one, due_at in stored.queues.get(OPERATIONS_KEY, {}).items() if due_at > far
+        ]
+        values = [self.ground.coordination._value(operation_key(one.decode())) for one in late]
+        return any(value is not None and not decode_operation(value).finished for value in values)
 
     def end(self) -> None:
         self.over = True

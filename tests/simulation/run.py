@@ -122,7 +122,7 @@ class Simulation:
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.town.closing = True
-        await self._until(lambda: not self.losses.busy, "an operator to be done")
+        await self._see_operator_done()
         condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
         await self._all_done(clients)
@@ -218,6 +218,17 @@ class Simulation:
         if waiting:
             raise Broken(f"{len(waiting)} clients never finished after the troubles")
         await self._see_all_uploaded()
+
+    async def _see_operator_done(self) -> None:
+        try:
+            await self._until(lambda: not self.losses.busy, "an operator to be done")
+        except Broken:
+            # Finding 25 of tests/findings/manifest: what a clock that was days ahead has put off is
+            # looked at once a minute, and after that it still has to be carried out.
+            if not self.losses.has_far_operation:
+                raise
+            self.story.count("operators kept waiting by a clock that was ahead")
+            await self._until(lambda: not self.losses.busy, "an operator to be done at last")
 
     async def _see_all_uploaded(self) -> None:
         def uploaded() -> bool:
