@@ -10,8 +10,16 @@ from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
-from bottomless.model.stream import EpochStart, StreamRecord, StreamState, unknown_epoch
+from bottomless.model.stream import (
+    EpochStart,
+    StreamRecord,
+    StreamState,
+    gap_due,
+    unknown_epoch,
+)
 from bottomless_server.coordination.base import CoordinationUnavailable
+from bottomless_server.manifest.tree.core.salvage import record_before
+from bottomless_server.manifest.tree.core.takeovers import fence
 from bottomless_server.node.core.ownership import (
     RESERVE_COUNT,
     LocalView,
@@ -113,6 +121,26 @@ def test_a_log_is_outdated_only_if_the_stream_is_clean_and_lives_elsewhere() -> 
     assert not is_outdated(replace(elsewhere, dirty=True), MINE, FULL)
     assert not is_outdated(replace(elsewhere, epoch=3, epochs=()), MINE, FULL)
     assert not is_outdated(replace(elsewhere, state=StreamState.DELETING), MINE, FULL)
+
+
+def test_a_log_stays_between_the_fence_of_a_takeover_and_its_gap() -> None:
+    """It was set aside with the fence. Coordination was lost before the gap; the rebuild gave the
+    stream back to this home, as the bucket said, and of a stream of which nothing was published it
+    began anew at 0: `./dev sim 176`."""
+    fresh = replace(USED, published_next=0, epochs=(EpochStart(4, 0),))
+    local = replace(FULL, published_next=0)
+    fenced = fence(fresh, MINE, 4, home_held=False)
+
+    assert gap_due(fenced) == RESERVE_COUNT
+    assert not is_outdated(fenced, MINE, local)
+    with pytest.raises(Unavailable):
+        claimed(fenced, local)
+
+    rebuilt = record_before(fresh, None, fenced.version, 1)
+    assert claimed(rebuilt, local).epochs[-1].first_offset == local.next_offset
+
+    freed = replace(fenced, home=None, dirty=False, published_next=RESERVE_COUNT)
+    assert is_outdated(freed, MINE, local)
 
 
 def test_reserving_makes_a_stream_dirty_and_raises_the_bound_when_half_is_used() -> None:

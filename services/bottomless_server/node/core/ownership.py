@@ -11,7 +11,7 @@ from typing import Final
 
 from bottomless.errors import Code, Fenced, Outcome, Unavailable
 from bottomless.model.names import NodeId
-from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
 from bottomless_server.stores.streams import stream_not_found
 
 RESERVE_COUNT: Final = 1_000_000
@@ -106,11 +106,13 @@ def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
     """Whether the log that lies here is not the stream's any more, and can be set aside.
 
     Asked before a claim: afterwards the record says that the log is here. Another home that
-    is dirty holds the tail in this one's place, under a later epoch.
+    is dirty holds the tail in this one's place, under a later epoch. Nobody does between the fence
+    of a takeover and its gap: if coordination is lost then, the bucket still names this home, and
+    without its log it would begin anew at offsets that it has acknowledged.
     """
     if record.home == mine or record.state is not StreamState.ACTIVE:
         return False
-    if record.dirty and (record.home is None or record.epoch == local.epoch):
+    if record.dirty and (record.home in (None, NOBODY) or record.epoch == local.epoch):
         return False
     return record.epoch >= local.epoch and record.version >= local.version
 
