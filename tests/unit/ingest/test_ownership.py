@@ -143,6 +143,24 @@ def test_a_log_stays_between_the_fence_of_a_takeover_and_its_gap() -> None:
     assert is_outdated(freed, MINE, local)
 
 
+def test_a_log_that_the_gap_of_a_takeover_overtakes_while_it_is_opened_is_not_claimed_with() -> (
+    None
+):
+    """Whether it is outdated was asked before the claim alone, and the gap came between: the old
+    end of the log, and what was appended after the gap, were one log with a hole, which readers
+    met as damage. `./dev sim 151` and `26` saw it once logs stayed until the gap."""
+    fenced = fence(USED, MINE, 4, home_held=False)
+    freed = replace(fenced, home=None, dirty=False, published_next=gap_due(fenced) or 0)
+    assert not is_outdated(fenced, MINE, FULL)
+
+    with pytest.raises(Unavailable) as raised:
+        claimed(freed, FULL)
+
+    assert raised.value.code is Code.NOT_OWNER
+    set_aside = replace(FULL, next_offset=0, empty=True)
+    assert claimed(freed, set_aside).epochs[-1].first_offset == freed.published_next
+
+
 def test_reserving_makes_a_stream_dirty_and_raises_the_bound_when_half_is_used() -> None:
     first = reserve(replace(FRESH, epoch=1), 1, 10)
     soon = reserve(first, 1, 20)

@@ -56,6 +56,10 @@ def claim(
             assert record.owner_url is not None
             raise OwnedElsewhere(record.owner_url)
         raise not_owner()
+    if not local.empty and is_outdated(record, mine, local):
+        # It was not when it was looked at: the gap of a takeover has come meanwhile. What lies
+        # here must not go on after that gap; the next opening sets it aside.
+        raise not_owner()
     first_offset = start_of(record, mine, local)
     epoch = record.epoch + 1
     return replace(
