@@ -104,11 +104,14 @@ class Code(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Whether the write that failed may be stored."""
+    """Whether the write that failed may be stored all the same."""
 
     NONE = "none"
+    """Nothing was stored."""
     COMMITTED = "committed"
+    """It is stored, although the request failed."""
     UNKNOWN = "unknown"
+    """Nobody can tell yet: it may be stored or not."""
 
 
 _TOLD_FAULT_COUNT: Final = 5
@@ -128,16 +131,18 @@ class Fault:
 
     @property
     def place(self) -> str:
-        """Where it is, in a word."""
+        """Where the fault is, as a short name: a pointer, a parameter, a header, or `request`."""
         return self.pointer or self.parameter or self.header or "request"
 
 
 class StoreError(Exception):
     """The root of all errors that callers are meant to handle.
 
-    `message` is a lowercase sentence without input; `facts` are public members
-    of the answer (offsets, limits, ids), never object keys, paths or secrets; `faults`
-    name each part of a request that is wrong, and why. As text it is all of these.
+    `message` is a lowercase sentence without input; `facts` are public members of the answer
+    (offsets, limits, ids), never object keys, paths or secrets; `faults` name each part of a
+    request that is wrong, and why. `retryable` says whether a retry can help, `outcome` whether the
+    write may be stored, and `retry_after_seconds` how long to wait. `str()` gives message, facts
+    and faults.
     """
 
     default_code = Code.INTERNAL
@@ -172,7 +177,7 @@ class StoreError(Exception):
         return "; ".join([self.summary, *told])
 
     def reasons(self) -> list[str]:
-        """The faults with their places, without the one that the message tells already."""
+        """List the faults with their places, without a fault that the message tells already."""
         details = [fault.detail for fault in self.faults]
         return [
             f"{fault.place}: {fault.detail}"
@@ -183,19 +188,19 @@ class StoreError(Exception):
 
     @property
     def summary(self) -> str:
-        """What is wrong with its facts, without the single faults."""
+        """The message with its facts as `name=value`, without the single faults."""
         named = " ".join(f"{name}={value}" for name, value in self.facts.items())
         return f"{self.message}: {named}" if named else self.message
 
 
 class InvalidRequest(StoreError):
-    """The request itself is wrong; the same again fails again."""
+    """The request itself is wrong: sending it again fails again."""
 
     default_code = Code.BAD_PARAMETER
 
 
 class Denied(StoreError):
-    """The credential is missing, not good, or not enough."""
+    """The credential is missing, is not valid, or does not allow this."""
 
     default_code = Code.FORBIDDEN
 
@@ -207,7 +212,7 @@ class NotFound(StoreError):
 
 
 class Exists(StoreError):
-    """What the request would create exists, and differs."""
+    """What the request would create exists already, and differs from it."""
 
     default_code = Code.STREAM_EXISTS
 
@@ -219,27 +224,27 @@ class WrongOffset(StoreError):
 
 
 class OffsetGone(StoreError):
-    """The offset lies outside what the stream holds; facts give its bounds."""
+    """The offset lies outside what the stream holds; the facts give the stream's bounds."""
 
     default_code = Code.OFFSET_TRIMMED
 
 
 class Fenced(StoreError):
-    """Somebody with a newer claim owns this now; stop, and ask them."""
+    """Somebody with a newer claim is the owner now: stop, and ask them."""
 
     default_code = Code.FENCED
     default_retryable = True
 
 
 class Overloaded(StoreError):
-    """A bound is reached; nothing was stored, the same request may pass later."""
+    """A bound is reached. Nothing was stored; the same request may succeed later."""
 
     default_code = Code.OVERLOADED
     default_retryable = True
 
 
 class Unavailable(StoreError):
-    """A part that is needed does not answer, or must not be used now."""
+    """A part that is needed does not answer, or must not be used at present."""
 
     default_code = Code.PEER_UNAVAILABLE
     default_retryable = True

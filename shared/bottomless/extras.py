@@ -1,6 +1,6 @@
-"""Extras: what to say where a library is missing that not everybody needs. Pure."""
+"""Extras: what to say when an optional library is missing. Pure."""
 
 
 def how_to_install(extra: str) -> str:
-    """How to get the libraries of one of our extras; what exists is the checkout, no index."""
+    """Say how to install the libraries of an extra: from a checkout, since no index has them."""
     return f"in a checkout of Bottomless, pip install './shared[{extra}]'"

@@ -1,1 +1,1 @@
-"""Drives, as a user needs them: the port of an object store, and what an answer of S3 means."""
+"""What a user needs of drives: the protocol of an object store, and what S3's answers mean."""

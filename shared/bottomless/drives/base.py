@@ -51,19 +51,20 @@ class DriveAmbiguous(Unavailable):
 
 
 class ObjectFacts(NamedTuple):
-    """What a store says of one object."""
+    """The facts that a store gives about one object."""
 
     object_key: str
     size: int
+    """Bytes of the object."""
     modified: int
-    """The store's own time of the put, in ms since 1970."""
+    """When the object was put, by the store's own clock, in ms since 1970."""
     crc: int | None
-    """CRC-32C of the object, where it was asked for."""
+    """CRC-32C of the object; None unless it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """How another process opens this drive: no secrets."""
+    """How another process opens this drive. It holds no secrets."""
 
     kind: str
     """`file` or `s3`."""
@@ -71,52 +72,65 @@ class Location:
     """Directory, or `bucket/prefix`."""
     endpoint: str | None = None
     region: str | None = None
-    """Where it is set; else each process has its own."""
+    """The region, where one is set; otherwise each process uses its own."""
     path_style: bool | None = None
-    """Whether the bucket stands in the path of a URL; None for what has no buckets."""
+    """Whether the bucket stands in the path of a URL; None for a drive without buckets."""
 
 
 class Drive(Protocol):
     """One store under one prefix. Calls may run at the same time."""
 
     @property
-    def location(self) -> Location: ...
+    def location(self) -> Location:
+        """Where the objects are, so that another process can open the same drive; no secrets."""
 
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
         """Store an object whose bytes are `parts` joined, if the key is absent.
 
-        `crc` is the CRC-32C of all bytes; the store checks it. When this returns the
-        object is durable and visible; after a crash it is there whole or not at all.
+        `crc` is the CRC-32C of all bytes; the store checks it. When this returns, the object is
+        durable and visible; after a crash it is there whole or not at all.
 
         Raises:
-            ObjectExists, DriveUnavailable, DriveRefused, DriveFull, DriveAmbiguous, Corrupt
-            (the bytes that arrived do not match `crc`; nothing is stored).
+            ObjectExists: the key is taken; nothing was changed.
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
+            DriveFull: there is no room; nothing was stored.
+            DriveAmbiguous: the reply was lost, and the object may have been put.
+            Corrupt: the bytes that arrived do not match `crc`; nothing was stored.
         """
         ...
 
     async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
-        """Bytes from `start`, `size` of them or all; fewer where the object ends before.
+        """Read `size` bytes from byte `start`, or all from there; fewer where the object ends
+        before.
 
         Raises:
-            ObjectMissing, DriveUnavailable, DriveRefused
+            ObjectMissing: no object has this key.
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
         """
         ...
 
     async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
-        """Facts of one object; its checksum only where asked, since some stores must read for it.
+        """Ask for the facts of one object.
+
+        `checksum` asks for its CRC-32C too. Some stores must read the whole object for it.
 
         Raises:
-            ObjectMissing, DriveUnavailable, DriveRefused
+            ObjectMissing: no object has this key.
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
         """
         ...
 
     def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
-        """Every object whose key starts with `prefix` and sorts after `after`, in key order.
+        """List every object whose key starts with `prefix` and sorts after `after`, in key order.
 
-        For recovery and for garbage collection only: never on the way of a record.
+        This is for recovery and for garbage collection only: no record waits for it.
 
         Raises:
-            DriveUnavailable, DriveRefused
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
         """
         ...
 
@@ -128,12 +142,15 @@ class Drive(Protocol):
         ...
 
     async def tidy(self, prefix: str) -> None:
-        """Take away what the store itself keeps below a prefix that ends in a slash: directories,
-        where it has some. For one without objects, below which nobody puts any on purpose; what is
-        there all the same stays, and what is put later is put.
+        """Remove what the store itself keeps below a prefix that ends in a slash: empty
+        directories.
+
+        Call it for a prefix that has no objects left and gets none on purpose. An object that is
+        there all the same stays, and a later put below the prefix succeeds.
 
         Raises:
-            DriveUnavailable, DriveRefused
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
         """
         ...
 
@@ -143,26 +160,30 @@ class Drive(Protocol):
         ...
 
     async def clock(self) -> int:
-        """The store's own time in ms since 1970, some seconds exact: for comparing clocks.
+        """Ask for the store's own time in ms since 1970, exact to some seconds: for comparing
+        clocks.
 
         Raises:
-            DriveUnavailable, DriveRefused
+            DriveUnavailable: the store did not do it, for now.
+            DriveRefused: the store refuses for good.
         """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Release threads and connections. No other call may follow."""
 
 
 @runtime_checkable
 class Presigning(Protocol):
-    """A drive whose store also takes URLs that carry a permission in themselves."""
+    """A drive whose store also accepts URLs that carry a permission in themselves."""
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
-        """A URL with which anybody may read one object for a while, without credentials.
+        """Make a URL with which anybody may read one object for a while, without credentials.
 
-        Made without asking the store, so it says nothing of whether the object is there.
+        The store is not asked, so the URL says nothing about whether the object is there.
 
         Raises:
-            DriveRefused, DriveUnavailable: there are no credentials to sign it with.
+            DriveRefused: there are no credentials to sign it with.
+            DriveUnavailable: the credentials could not be fetched, for now.
         """
         ...

@@ -1,9 +1,8 @@
-"""What an S3 store answers, as what a caller can do about it.
+"""What an S3 store answers, translated into errors by what a caller can do about them.
 
-For the asynchronous drive and for Spark's workers alike, so nothing here knows how the
-answer came. An answer that says "no" is believed by its code alone; every other server
-error to a put is an unknown outcome, since the server that sent it may be a proxy for the one that
-stored.
+The asynchronous drive and Spark's workers both use it, so nothing here knows how the answer came.
+An answer that says "no" is believed by its code alone; every other server error to a put is an
+unknown outcome, since the server that sent it may be a proxy for the one that stored the object.
 """
 
 from typing import Final
@@ -59,12 +58,17 @@ LOST: Final = (
     ResponseStreamingError,
     ResponseParserError,
 )
-"""What the library raises where no answer came, or half of one. The first is its own: not under
-its `HTTPClientError`, and not an `OSError`."""
+"""Errors that the library raises when no answer came, or half of one. The first is its own
+`ConnectionError`, which is neither an `HTTPClientError` nor an `OSError`.
+"""
 
 
 def of_answer(code: str, status: int, *, puts: bool) -> StoreError:
-    """The error for an S3 error code, or for a status where there is none."""
+    """Make the error for an S3 error code, or for an HTTP status where there is no code.
+
+    `puts` says that the request was a put: a condition may then have failed, and a server error
+    leaves open whether the object was stored.
+    """
     facts = {"store_code": code, "store_status": status}
     if puts and (code == "PreconditionFailed" or status == 412):
         # Nothing else has a condition that could fail.
@@ -85,8 +89,10 @@ def of_answer(code: str, status: int, *, puts: bool) -> StoreError:
 
 
 def code_of(error: ClientError) -> str:
+    """Get the error code of S3 from botocore's error; empty where the answer had none."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
 def status_of(error: ClientError) -> int:
+    """Get the HTTP status of the answer from botocore's error; 0 where there is none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

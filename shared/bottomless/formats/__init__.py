@@ -1,1 +1,1 @@
-"""Bytes to values and back: pure codecs, one format a file; docs/formats.md is their spec."""
+"""Bytes to values and back: pure codecs, one format per file. Their spec is docs/formats.md."""

@@ -45,7 +45,7 @@ _NUMBER_MAX: Final = 10**10 - 1
 
 
 class KeyObject(NamedTuple):
-    """An API key as one version of it was."""
+    """One version of an API key, as its object in the bucket holds it."""
 
     generation: int
     version: int
@@ -53,7 +53,7 @@ class KeyObject(NamedTuple):
 
 
 def encode_key_record(record: KeyRecord) -> bytes:
-    """The value of an API key in coordination."""
+    """Encode the value of an API key in coordination: JSON."""
     assert is_consistent(record)
     numbers = {name: getattr(record, name) for name in _RECORD_MEMBERS}
     return orjson.dumps({"format": VERSION, **_as_json(record.key), **numbers})
@@ -81,7 +81,7 @@ def decode_key_record(data: bytes) -> KeyRecord:
 
 
 def encode_key_object(stored: KeyObject) -> bytes:
-    """The object that outlives coordination."""
+    """Encode one version of an API key as the object that outlives coordination: sealed JSON."""
     numbers = {"generation": stored.generation, "version": stored.version}
     return seal({**_as_json(stored.key), **numbers})
 
@@ -90,7 +90,7 @@ def decode_key_object(data: bytes) -> KeyObject:
     """Read what `encode_key_object` wrote.
 
     Raises:
-        Corrupt: it is damaged.
+        Corrupt: it is damaged, or not such an object.
     """
     members = unseal(_OBJECT, data, _OBJECT_MEMBERS)
     return KeyObject(

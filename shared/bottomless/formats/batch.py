@@ -63,7 +63,7 @@ assert HEADER_SIZE == 32  # docs/formats.md, "Batch frame"
 
 
 class FrameHeader(NamedTuple):
-    """What a frame says of itself. Fields stand in wire order."""
+    """What a frame says about itself. Fields stand in wire order; sizes are in bytes."""
 
     codec: Codec
     columns: Columns
@@ -74,6 +74,7 @@ class FrameHeader(NamedTuple):
 
     @property
     def frame_size(self) -> int:
+        """Bytes of the whole frame: header, stored message and padding."""
         return HEADER_SIZE + padded(self.stored_size)
 
 
@@ -90,12 +91,12 @@ FIELDS: Final = {
 
 @lru_cache(maxsize=64)
 def schema_of(columns: Columns) -> pa.Schema:
-    """The one schema that a batch with these columns has."""
+    """Make the one Arrow schema that a batch with these columns has."""
     return pa.schema([field for column, field in FIELDS.items() if column in columns])
 
 
 def columns_of(schema: pa.Schema) -> Columns:
-    """The mask of a schema that `schema_of` made."""
+    """Make the column mask of a schema that `schema_of` made; any other schema is a bug."""
     columns = Columns(0)
     for column, field in FIELDS.items():
         if field.name in schema.names:
@@ -105,7 +106,11 @@ def columns_of(schema: pa.Schema) -> Columns:
 
 
 def encode_frame(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> bytes:
-    """Frame a batch that has a stored schema; its rows must be validated already."""
+    """Frame a batch that has a stored schema; its rows must be validated already.
+
+    Raises:
+        Corrupt: the batch has no row, no value column, or is larger than a frame may be.
+    """
     message = batch.serialize()
     stored = _compress(message, codec)
     header = FrameHeader(
@@ -120,16 +125,22 @@ def encode_frame(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> bytes:
 
 
 def encode_frame_header(header: FrameHeader) -> bytes:
+    """Encode the header of a frame: HEADER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the header.
+    """
     _check_frame_header(header)
     fields = _HEADER.pack(MAGIC, VERSION, *header, 0, 0)[:-4]
     return fields + crc32c(fields).to_bytes(4, "little")
 
 
 def decode_frame_header(data: bytes | memoryview, position: int = 0) -> FrameHeader:
-    """Read a frame header and check it; the message is not looked at.
+    """Read the frame header at byte `position` and check it; the message is not looked at.
 
     Raises:
-        Corrupt: too short, a wrong checksum, or fields that no writer can have written.
+        Corrupt: it is too short, has a wrong checksum, or has fields that no writer can have
+            written.
     """
     raw = memoryview(data)[position : position + HEADER_SIZE]
     check("batch frame", len(raw) == HEADER_SIZE, f"{len(raw)} bytes, not {HEADER_SIZE}")
@@ -156,7 +167,7 @@ def _check_frame_header(header: FrameHeader) -> None:
 
 
 def split_frames(data: memoryview) -> Iterator[tuple[FrameHeader, memoryview]]:
-    """Walk whole frames one after the other; yields header and the stored message.
+    """Walk through whole frames one after the other; yields each header and the stored message.
 
     Raises:
         Corrupt: at the first frame that is malformed or cut short.
@@ -178,14 +189,14 @@ def decode_message(
 ) -> pa.RecordBatch:
     """Read the batch of a frame; without a codec its columns view `stored` in place.
 
-    `full` also checks every offset and every UTF-8 byte, which bytes from outside need;
-    bytes that passed it once are covered by checksums afterwards. `verified` says that the
-    caller has checked the checksum of the whole chunk, which covers these bytes too.
+    `full` also checks every offset and every UTF-8 byte, which bytes from outside need; bytes that
+    passed this once are covered by checksums afterwards. `verified` says that the caller has
+    checked the checksum of the whole chunk, which covers these bytes too.
 
     Raises:
         Corrupt: the checksum, the codec, the message or its rows are wrong.
-        MemoryError: there is too little for it, which says nothing of the bytes; Arrow's own
-            is one of its exceptions too.
+        MemoryError: there is too little memory, which says nothing about the bytes. Arrow's own
+            memory error is a MemoryError too.
     """
     what = "batch frame"
     check(what, len(stored) == header.stored_size, f"{len(stored)} bytes, not {header.stored_size}")
@@ -207,7 +218,14 @@ def decode_message(
 
 
 def decode_frames(data: memoryview, *, verified: bool = False) -> list[pa.RecordBatch]:
-    """Every batch of a chunk's frames, in order; `verified` as for `decode_message`."""
+    """Read every batch of a chunk's frames, in order.
+
+    `verified` says that the caller has checked the checksum of the whole chunk.
+
+    Raises:
+        Corrupt: a frame, its message or its rows are wrong.
+        MemoryError: there is too little memory, which says nothing about the bytes.
+    """
     return [
         decode_message(header, stored, verified=verified) for header, stored in split_frames(data)
     ]

@@ -1,7 +1,7 @@
-"""What every format shares: its checksum, its padding, and how a fault is named.
+"""Checks that every format shares: its checksum, its padding, and how a fault is named.
 
-All formats are little-endian, start with a magic and a version, and carry
-CRC-32C (Castagnoli, as in RFC 3720) over each header and each body.
+All formats are little-endian, start with a magic and a version, and carry CRC-32C (Castagnoli, as
+in RFC 3720) over each header and each body.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -22,41 +22,47 @@ VERSION: Final = 1
 
 
 def crc32c(data: "Buffer", initial: int | None = None) -> int:
-    """CRC-32C of any bytes-like object; `initial` continues an earlier result."""
+    """Compute the CRC-32C of any bytes-like object; `initial` continues an earlier result."""
     return _crc32c(data, initial)
 
 
 def padded(size: int) -> int:
-    """`size` rounded up to a multiple of 8."""
+    """Round `size` up to a multiple of 8."""
     return (size + 7) & ~7
 
 
 def padding(size: int) -> bytes:
-    """Zero bytes that bring `size` to a multiple of 8."""
+    """Make the zero bytes that bring `size` to a multiple of 8."""
     return bytes(-size % 8)
 
 
 def corrupt(what: str, why: str) -> Corrupt:
+    """Make the error for bytes of a `what` that are wrong, and say `why`. It is not raised here."""
     return Corrupt(f"{what} is corrupt: {why}")
 
 
 def check(what: str, fact: bool, why: str) -> None:
-    """Refuse bytes of which `fact` does not hold.
+    """Refuse the bytes of a `what` unless `fact` holds, and say `why`.
 
     Raises:
-        Corrupt: always where the fact is false.
+        Corrupt: the fact is false.
     """
     if not fact:
         raise corrupt(what, why)
 
 
 def check_magic(what: str, found: int, wanted: int, version: int) -> None:
+    """Check that the magic is the wanted one, and that the version is the known one.
+
+    Raises:
+        Corrupt: one of them is another.
+    """
     check(what, found == wanted, f"magic is {found:#010x}, not {wanted:#010x}")
     check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
 
 
 def magic(text: str) -> int:
-    """Four ASCII characters as the u32 that shows them in a hex dump."""
+    """Turn four ASCII characters into the u32 that shows them in a hex dump."""
     raw = text.encode("ascii")
     assert len(raw) == 4
     return int.from_bytes(raw, "little")

@@ -75,16 +75,22 @@ assert ENTRY_SIZE_MIN == 32  # docs/formats.md, "Trailer entry"
 
 
 def encode_header(header: ChunkHeader) -> bytes:
+    """Encode the header of a chunk: HEADER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the header.
+    """
     _check_header(header)
     fields = _HEADER.pack(MAGIC, VERSION, *header, 0)[:-4]
     return fields + crc32c(fields).to_bytes(4, "little")
 
 
 def decode_header(data: bytes | memoryview, position: int = 0) -> ChunkHeader:
-    """Read a chunk header and check it; the body is not looked at.
+    """Read the chunk header at byte `position` and check it; the body is not looked at.
 
     Raises:
-        Corrupt: too short, a wrong checksum, or fields that no writer can have written.
+        Corrupt: it is too short, has a wrong checksum, or has fields that no writer can have
+            written.
     """
     raw = memoryview(data)[position : position + HEADER_SIZE]
     check("chunk header", len(raw) == HEADER_SIZE, f"{len(raw)} bytes, not {HEADER_SIZE}")
@@ -136,8 +142,11 @@ def seal_chunk(
 ) -> list[bytes | memoryview]:
     """Make a data chunk of whole batch frames; returns its parts for one gathered write.
 
-    The frames are passed through without a copy: their bytes on disk are those
-    that were given, and each is already padded to 8.
+    The frames are passed through without a copy: their bytes on disk are those that were given, and
+    each must be padded to 8 already. `timestamp` is in ms since 1970.
+
+    Raises:
+        Corrupt: a frame has no valid header, or no reader would accept the chunk.
     """
     # Readers count through frames to find a record, so a miscount would misplace all after it.
     framed = [decode_frame_header(frame) for frame in frames]
@@ -179,7 +188,7 @@ def verify_body(header: ChunkHeader, chunk: bytes | memoryview) -> None:
 
 
 def split_chunks(data: bytes | memoryview) -> Iterator[tuple[ChunkHeader, memoryview]]:
-    """Walk a run of whole chunks, verifying each; yields header and all bytes of the chunk.
+    """Walk through whole chunks, verifying each; yields the header and all bytes of the chunk.
 
     Raises:
         Corrupt: at the first chunk that is damaged or cut short.
@@ -195,17 +204,23 @@ def split_chunks(data: bytes | memoryview) -> Iterator[tuple[ChunkHeader, memory
 
 
 def batches_of(header: ChunkHeader, chunk: memoryview) -> memoryview:
-    """The batch frames of a data chunk, one after the other."""
+    """Get the batch frames of a whole chunk, one after the other, without a copy."""
     start = HEADER_SIZE + header.filter_size
     return chunk[start : start + header.batches_size]
 
 
 def trailer_of(header: ChunkHeader, chunk: memoryview) -> memoryview:
+    """Get the trailer of a whole chunk, without its padding and without a copy."""
     start = HEADER_SIZE + header.filter_size + header.batches_size
     return chunk[start : start + header.trailer_size]
 
 
 def encode_trailer(entries: Sequence[AppendEntry]) -> bytes:
+    """Encode the append entries of a chunk, without the padding that ends the chunk.
+
+    Raises:
+        Corrupt: no reader would accept one of the entries.
+    """
     return b"".join(_encode_entry(entry) for entry in entries)
 
 

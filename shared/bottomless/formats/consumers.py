@@ -1,7 +1,7 @@
-"""Consumer offsets as JSON: one value in coordination, all of a stream in one object.
+"""Consumer offsets as JSON: a value in coordination for each, and all of a stream in one object.
 
-The object is what a rebuild starts from when coordination is lost; the highest version
-of a stream counts. Spec: docs/formats.md, "Consumers snapshot".
+The object is what a rebuild starts from when coordination is lost; the highest version of a stream
+counts. Spec: docs/formats.md, "Consumers snapshot".
 """
 
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,7 @@ class ConsumersSnapshot(NamedTuple):
 
 
 def encode_offset(stored: StoredOffset) -> bytes:
-    """The value of a consumer's key in coordination."""
+    """Encode the value of a consumer's key in coordination: JSON."""
     return orjson.dumps(_row(stored))
 
 
@@ -49,7 +49,7 @@ def decode_offset(data: bytes) -> StoredOffset:
 
 
 def encode_snapshot(snapshot: ConsumersSnapshot) -> bytes:
-    """The object that outlives coordination."""
+    """Encode a snapshot as the object that outlives coordination: sealed JSON."""
     return seal(
         {
             "stream_id": snapshot.stream_id,
@@ -64,7 +64,7 @@ def decode_snapshot(data: bytes) -> ConsumersSnapshot:
     """Read what `encode_snapshot` wrote.
 
     Raises:
-        Corrupt: it is damaged.
+        Corrupt: it is damaged, or not such an object.
     """
     members = unseal(_SNAPSHOT, data, _MEMBERS)
     rows, tenant = members["consumers"], members["tenant"]

@@ -1,12 +1,11 @@
-"""CRC-32C by numpy, for machines without a compiled library: much slower, the same sums.
+"""CRC-32C by numpy, for machines without a compiled library: much slower, with the same sums.
 
-Spark's executors may have nothing of ours but a zip file of Python, from which no compiled
-module can be loaded, and checks are not left out for that.
+Spark's executors may have nothing of ours but a zip file of Python, from which no compiled module
+can be loaded, and checks are not left out for that reason.
 
-A checksum goes through its bytes one after the other, which Python cannot do quickly. But it
-is linear: data is cut into lanes of the same size, all lanes go forward together, eight
-bytes a step, and what each has found is then moved past those after it, as if they were
-zeros, and added.
+A checksum goes through its bytes one after the other, which Python cannot do quickly. But it is
+linear: data is cut into lanes of the same size, all lanes advance together, eight bytes a step, and
+the result of each lane is then moved past the lanes after it, as if they were zeros, and added.
 """
 
 from functools import lru_cache
@@ -33,7 +32,7 @@ Words = NDArray[np.uint32]
 
 
 def iscsi(data: "Buffer", initial: int | None = None) -> int:
-    """The checksum of `data`, going on from that of what was before it."""
+    """Compute the CRC-32C of `data`; `initial` continues the checksum of what was before it."""
     state = (initial or 0) ^ _ALL
     rest: NDArray[np.uint8] = np.frombuffer(memoryview(data), dtype=np.uint8)
     while len(rest):
@@ -121,10 +120,11 @@ def _slowly(data: NDArray[np.uint8], state: int) -> int:
 
 
 def combine(first: int, second: int, second_size: int) -> int:
-    """The checksum of two pieces of data one after the other, from those of each.
+    """Compute the checksum of two adjacent pieces of data from the checksum of each.
 
-    Moves the first past so many zero bytes, as `_moved` does. That is a multiplication by a power
-    of x, and for a single register this is quicker by ten times than with images of all bits.
+    `second_size` is the size of the second piece in bytes. The first checksum is moved past so many
+    zero bytes. That is a multiplication by a power of x, which for a single register is ten times
+    quicker than what the lanes use.
     """
     power, bits = _ONE, second_size
     for square in _squares():

@@ -95,7 +95,7 @@ def pack_fragment(
 ) -> PackedFragment:
     """Make a fragment of whole chunks; every checksum is verified on the way.
 
-    `data` holds runs of whole chunks that follow each other; the bytes are not copied.
+    Each item of `data` holds whole chunks, and they follow each other; the bytes are not copied.
 
     Raises:
         Corrupt: a chunk is damaged, or the chunks are not one dense run of one epoch.
@@ -182,6 +182,11 @@ def _describe(
 
 
 def encode_fragment_header(header: FragmentHeader) -> bytes:
+    """Encode the header of a fragment: HEADER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the header.
+    """
     _check_fragment_header(header)
     stream_id, uid, *numbers = header
     raw = _HEADER.pack(MAGIC, VERSION, stream_id_bytes(stream_id), uid_bytes(uid), *numbers, 0)[:-4]
@@ -217,6 +222,11 @@ def _check_fragment_header(header: FragmentHeader) -> None:
 
 
 def encode_footer(footer: FragmentFooter) -> bytes:
+    """Encode the footer of a fragment: FOOTER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the footer.
+    """
     _check_footer(footer)
     raw = _FOOTER.pack(*footer, VERSION, 0, FOOTER_MAGIC)[:-8]
     return raw + crc32c(raw).to_bytes(4, "little") + FOOTER_MAGIC.to_bytes(4, "little")
@@ -246,7 +256,7 @@ def _check_footer(footer: FragmentFooter) -> None:
 
 
 class FragmentIndex:
-    """Places of all chunks of one fragment, searched by numpy and never by a loop."""
+    """The places of all chunks of one fragment, searched by numpy and never in a loop."""
 
     def __init__(self, footer: FragmentFooter, records: NDArray[np.void]) -> None:
         self.footer = footer
@@ -256,11 +266,12 @@ class FragmentIndex:
         return len(self.records)
 
     def place(self, number: int) -> ChunkPlace:
+        """Get the place of the chunk with this number, from 0."""
         first, timestamp, position, epoch, size, count, _, _ = self.records[number].item()
         return ChunkPlace(first, timestamp, position, epoch, size, count)
 
     def at_offset(self, offset: int) -> int:
-        """Number of the chunk that holds `offset`, which must lie in the fragment."""
+        """Find the number of the chunk that holds `offset`, which must lie in the fragment."""
         found = (
             int(np.searchsorted(self.records["first_offset"], np.uint64(offset), side="right")) - 1
         )
@@ -268,7 +279,10 @@ class FragmentIndex:
         return found
 
     def since(self, timestamp: int) -> int:
-        """Number of the first chunk whose timestamp is `timestamp` or later; len() if none."""
+        """Find the number of the first chunk with `timestamp` (ms since 1970) or a later one.
+
+        It is the count of chunks if there is none.
+        """
         return int(np.searchsorted(self.records["timestamp"], np.int64(timestamp), side="left"))
 
 

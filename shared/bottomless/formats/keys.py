@@ -25,7 +25,7 @@ from bottomless.model.names import StreamId, Uid
 GENERATION_KEY: Final = "_system/generation.json"
 GENERATION_PREFIX: Final = "_system/generation."
 API_KEYS_PREFIX: Final = "_system/keys/"
-"""Below it lie API keys, which are no object keys."""
+"""Below it lie API keys, which are credentials and not keys of objects."""
 
 _GENERATION = re.compile(r"_system/generation\.([0-9]{10})\.json", re.ASCII)
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
@@ -39,11 +39,15 @@ _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
 class FragmentKey(NamedTuple):
+    """What the object key of a fragment says."""
+
     first_offset: int
     uid: Uid
 
 
 class RootKey(NamedTuple):
+    """What the object key of a root says."""
+
     generation: int
     epoch: int
     version: int
@@ -51,33 +55,36 @@ class RootKey(NamedTuple):
 
 
 class ApiKeyKey(NamedTuple):
+    """What the object key of an API key's object says."""
+
     key_id: KeyId
     generation: int
     version: int
 
 
 def generation_key(generation: int) -> str:
-    """Where a rebuild notes the generation that it made."""
+    """Make the key of the object in which a rebuild notes the generation that it made."""
     return f"{GENERATION_PREFIX}{generation:010d}.json"
 
 
 def parse_generation_key(object_key: str) -> int | None:
-    """The generation that a rebuild noted under this key, None for any other key."""
+    """Read the generation from the key of a generation object; None for any other key."""
     match = _GENERATION.fullmatch(object_key)
     return None if match is None else int(match[1])
 
 
 def api_key_prefix(key_id: KeyId) -> str:
-    """What the keys of all objects of an API key begin with."""
+    """Make the prefix with which the keys of all objects of an API key begin."""
     return f"{API_KEYS_PREFIX}{key_id}."
 
 
 def api_key_key(key_id: KeyId, generation: int, version: int) -> str:
+    """Make the key of the object that holds one version of an API key."""
     return f"{api_key_prefix(key_id)}{generation:010d}.{version:010d}.json"
 
 
 def parse_api_key_key(object_key: str) -> ApiKeyKey | None:
-    """What the key of an object of an API key says of it, None for any other key."""
+    """Read the key of an API key's object; None for any other key."""
     match = _API_KEY.fullmatch(object_key)
     if match is None:
         return None
@@ -85,15 +92,17 @@ def parse_api_key_key(object_key: str) -> ApiKeyKey | None:
 
 
 def stream_prefix(stream_id: StreamId, tenant: str) -> str:
+    """Make the prefix with which the keys of all objects of a stream begin."""
     return f"{tenant}/{stream_id}/"
 
 
 def fragment_key(stream_id: StreamId, first_offset: int, uid: Uid, tenant: str) -> str:
+    """Make the key of a fragment."""
     return f"{stream_prefix(stream_id, tenant)}data/{first_offset:020d}.{uid}.fragment"
 
 
 def parse_fragment_key(object_key: str) -> FragmentKey | None:
-    """First offset and uid of a fragment's key, None for any other key."""
+    """Read first offset and uid from the key of a fragment; None for any other key."""
     match = _FRAGMENT.fullmatch(object_key.rpartition("/")[2])
     if match is None or int(match[1]) > OFFSET_MAX:
         return None
@@ -108,12 +117,13 @@ def root_key(
     uid: Uid,
     tenant: str,
 ) -> str:
+    """Make the key of a root."""
     name = f"root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest"
     return f"{stream_prefix(stream_id, tenant)}metadata/{name}"
 
 
 def parse_root_key(object_key: str) -> RootKey | None:
-    """What a root's key says of it, None for any other key."""
+    """Read the key of a root; None for any other key."""
     match = _ROOT.fullmatch(object_key.rpartition("/")[2])
     if match is None:
         return None
@@ -121,29 +131,32 @@ def parse_root_key(object_key: str) -> RootKey | None:
 
 
 def root_prefix(stream_id: StreamId, tenant: str) -> str:
-    """What the keys of all roots of a stream begin with."""
+    """Make the prefix with which the keys of all roots of a stream begin."""
     return f"{stream_prefix(stream_id, tenant)}metadata/root."
 
 
 def group_key(stream_id: StreamId, first_offset: int, uid: Uid, height: int, tenant: str) -> str:
+    """Make the key of a group; `height` is 1 for a group of fragments."""
     return f"{stream_prefix(stream_id, tenant)}metadata/{first_offset:020d}.{uid}.g{height}"
 
 
 def registry_key(stream_id: StreamId, registry_version: int, tenant: str) -> str:
+    """Make the key of one version of a stream's registry object."""
     return f"{stream_prefix(stream_id, tenant)}stream.{registry_version:010d}.json"
 
 
 def parse_registry_key(object_key: str) -> int | None:
-    """The version of a registry object's key, None for any other key."""
+    """Read the version from the key of a registry object; None for any other key."""
     match = _REGISTRY.fullmatch(object_key.rpartition("/")[2])
     return None if match is None else int(match[1])
 
 
 def consumers_key(stream_id: StreamId, version: int, uid: Uid, tenant: str) -> str:
+    """Make the key of one version of a stream's consumers snapshot."""
     return f"{stream_prefix(stream_id, tenant)}metadata/consumers.{version:020d}.{uid}.json"
 
 
 def parse_consumers_key(object_key: str) -> int | None:
-    """The version of a key of a consumers snapshot, None for any other key."""
+    """Read the version from the key of a consumers snapshot; None for any other key."""
     match = _CONSUMERS.fullmatch(object_key.rpartition("/")[2])
     return None if match is None else int(match[1])

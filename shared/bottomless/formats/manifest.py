@@ -1,12 +1,13 @@
-"""Manifest nodes: root and groups in one layout, an array of entries under a header.
+"""Manifest nodes: root and groups in one layout, an array of entries after a header.
 
     | header 128 | entry 128 | entry 128 | ...
 
-Why fixed-size entries? A node of a thousand is searched where it lies by numpy in
-some microseconds, and decoding it costs one checksum.
+Why fixed-size entries? numpy searches a node of a thousand entries where it lies in some
+microseconds, and decoding it costs one checksum.
 
 On the record's path: after services/bottomless_server/manifest/tree/core/keeper.py, put by
-services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest node".
+services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest
+node".
 """
 
 import struct
@@ -27,7 +28,7 @@ from bottomless.model.names import (
 MAGIC: Final = magic("BLmn")
 ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
 TOTAL_SIZE_MAX: Final = 2**63
-"""Bytes under one node stay below it, so that no sum of them overflows."""
+"""The bytes of data under one node stay below it, so that no sum of them overflows."""
 
 _HEADER = struct.Struct(
     "<"
@@ -55,6 +56,11 @@ assert HEADER_SIZE == 128  # docs/formats.md, "Manifest node"
 
 
 def encode_node(node: Node) -> bytes:
+    """Encode a root or a group: its header, then its entries.
+
+    Raises:
+        Corrupt: no reader would accept the node.
+    """
     _check_node(node)
     # Bytes as they lie in memory: a root is copied once, into the object.
     entries = np.ascontiguousarray(node.entries).view(np.uint8).data

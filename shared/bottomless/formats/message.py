@@ -1,11 +1,11 @@
-"""Arrow messages from outside: what is checked of one before Arrow's decoder sees it.
+"""Arrow messages from outside: what is checked before Arrow's decoder sees them.
 
     | FFFFFFFF | metadata_size i32 | metadata: a flatbuffer, padded | body: buffers |
 
-Why here, when Arrow validates? Its decoder finds offsets that lie, but it also does
-what a message asks for: it allocates what compressed buffers claim to hold, skips
-buffers that no column uses, and reads the framing of older versions. Those are refused
-here, so that one batch has one form. Spec: docs/formats.md, "Arrow message".
+Why here, when Arrow validates? Its decoder finds wrong offsets, but it also does what a message
+asks for: it allocates what compressed buffers claim to hold, skips buffers that no column uses, and
+reads the framing of older versions. Those are refused here, so that one batch has one form. Spec:
+docs/formats.md, "Arrow message".
 """
 
 import struct
@@ -43,7 +43,7 @@ _BATCH_COMPRESSION: Final = 3
 
 
 def open_message(raw: memoryview | pa.Buffer, columns: Columns) -> pa.ipc.Message:
-    """Take one record batch message that fills `raw`, without reading its buffers.
+    """Open the one record batch message that fills `raw`, without reading its buffers.
 
     Raises:
         Corrupt: it is something else, or a form of it that storage does not keep.

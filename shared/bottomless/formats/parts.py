@@ -1,9 +1,10 @@
-"""The optional end of an entry: hashes and the name of a producer, as a mask says.
+"""The optional end of an entry: hashes and a producer's name, whose presence a mask tells.
 
-    | idempotency_hash 16? | principal_hash 16? | body_hash 16? | size 1 + producer_id ? | padding |
+    | idempotency_hash 16? | principal_hash 16? | body_hash 16? | size 1 + producer_id ? | padding
+        |
 
-Trailer entries and tracking entries end alike, so that both are read by one piece of code.
-Spec: docs/formats.md, "Trailer entry".
+Trailer entries and tracking entries end alike, so that one piece of code reads both. Spec:
+docs/formats.md, "Trailer entry".
 """
 
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ _PRESENT_ALL: Final = _HAS_PRODUCER | sum(_HASHES.values())
 
 
 class Parts(NamedTuple):
-    """What may follow the fixed part of an entry."""
+    """What may follow the fixed part of an entry; each hash has 16 bytes."""
 
     producer_id: str | None = None
     idempotency_hash: bytes | None = None
@@ -30,7 +31,7 @@ _NOTHING: Final = Parts()
 
 
 def encode_parts(parts: Parts) -> tuple[int, bytes]:
-    """The mask of what is there, and its bytes without padding."""
+    """Encode the parts that are present: a mask that names them, and their bytes without padding."""
     if parts == _NOTHING:
         return 0, b""
     present, tail = 0, b""
@@ -49,7 +50,7 @@ def encode_parts(parts: Parts) -> tuple[int, bytes]:
 
 
 def decode_parts(what: str, present: int, tail: bytes) -> Parts:
-    """Read what follows the fixed part, padding included.
+    """Read what follows the fixed part of a `what`, padding included; `present` is the mask.
 
     Raises:
         Corrupt: it is cut short, or holds more than the mask says.

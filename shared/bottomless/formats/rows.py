@@ -1,8 +1,8 @@
-"""Rows: records one by one become columns, and columns one Arrow batch with a stored schema.
+"""Rows: single records become columns, and columns become one Arrow batch with a stored schema.
 
-In bulk: a batch of its own for each record would cost some 500 bytes and 20 µs. Ingest
-makes one of the small requests that wait together, the client's producer of what was sent
-one by one.
+In bulk: a batch of its own for each record would cost some 500 bytes and 20 µs. Ingest makes one
+batch of the small requests that wait together, the client's producer one of the records that were
+sent one by one.
 
 On the record's path: after services/bottomless_server/ingest/records/intake.py, before
 core/batcher.py there; in a client that numbers its records, before the request.
@@ -19,14 +19,14 @@ from bottomless.model.rows import Rows
 
 
 class Frame(NamedTuple):
-    """A batch as it is stored."""
+    """A batch in its stored form: an encoded batch frame and the count of its records."""
 
     record_count: int
     data: bytes | memoryview
 
 
 def build_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
-    """One batch of the rows of several requests, in their order."""
+    """Make one batch of the rows of several requests, in their order."""
     columns = Columns.VALUE
     arrays: list[Any] = [_array(Columns.VALUE, _joined(parts, "values"))]
     for column, name in _OPTIONAL:
@@ -68,7 +68,7 @@ def _joined(parts: Sequence[Rows], name: str) -> list[Any]:
 def encode_frames(
     batch: pa.RecordBatch, size_max: int, codec: Codec = Codec.NONE
 ) -> Iterator[Frame]:
-    """Frames of a batch, split by rows until each has at most `size_max` bytes or one row."""
+    """Encode a batch as frames, split by rows until each has at most `size_max` bytes or one row."""
     # What a slice refers to is counted, not what its parent holds.
     if batch.num_rows > 1 and batch.nbytes > size_max:
         yield from _halves(batch, size_max, codec)
@@ -87,7 +87,10 @@ def _halves(batch: pa.RecordBatch, size_max: int, codec: Codec) -> Iterator[Fram
 
 
 def slices_of(batch: pa.RecordBatch, *, record_count: int, size: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch into pieces of at most so many records and about so many bytes."""
+    """Cut a batch into pieces of at most `record_count` records and about `size` bytes.
+
+    Each piece has at least one record, however large.
+    """
     fitting = batch.num_rows * size // max(batch.nbytes, 1)
     step = max(1, min(record_count, fitting))
     for start in range(0, batch.num_rows, step):

@@ -17,17 +17,17 @@ Readers = Mapping[str, Callable[[Any], Any]]
 
 
 def seal(members: Mapping[str, Any], version: int = VERSION) -> bytes:
-    """The object with its version in front and its checksum at the end."""
+    """Encode an object with its version at the front and its checksum at the end."""
     whole = {"format": version, **members}
     crc = crc32c(orjson.dumps(whole))
     return orjson.dumps({**whole, "crc32c": f"{crc:08x}"})
 
 
 def unseal(what: str, data: bytes, names: Sequence[str], version: int = VERSION) -> dict[str, Any]:
-    """The members of an object that `seal` wrote, which are exactly `names`, in that order.
+    """Read the members of an object that `seal` wrote; they must be exactly `names`, in that order.
 
     Raises:
-        Corrupt: it is damaged, or of another version.
+        Corrupt: it is damaged, of another version, or has other members.
     """
     members = parse_object(what, data, version)
     members.pop("crc32c", None)
@@ -41,7 +41,7 @@ def unseal(what: str, data: bytes, names: Sequence[str], version: int = VERSION)
 
 
 def version_of(data: bytes) -> int | None:
-    """What version an object says that it has; None where it says none that can be read."""
+    """Read which version an object claims to have; None where it claims none that can be read."""
     try:
         members = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -51,7 +51,7 @@ def version_of(data: bytes) -> int | None:
 
 
 def parse_object(what: str, data: bytes, wanted: int = VERSION) -> dict[str, Any]:
-    """The members of a JSON object of a version, without the version.
+    """Read the members of a JSON object of a wanted version, without the version itself.
 
     Raises:
         Corrupt: it is something else.

@@ -90,6 +90,11 @@ assert CHECKPOINT_SIZE == 96  # docs/formats.md, "Checkpoint"
 
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
+    """Encode the start of a segment: HEADER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the header.
+    """
     return _encode_header(SEGMENT_MAGIC, header)
 
 
@@ -103,6 +108,11 @@ def decode_segment_header(data: bytes | memoryview) -> SegmentHeader:
 
 
 def encode_index_header(header: SegmentHeader) -> bytes:
+    """Encode the start of an index file: HEADER_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the header.
+    """
     return _encode_header(INDEX_MAGIC, header)
 
 
@@ -138,6 +148,11 @@ def _check_header(what: str, header: SegmentHeader) -> None:
 
 
 def encode_index_record(place: ChunkPlace) -> bytes:
+    """Encode the place of one chunk: INDEX_RECORD_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the place.
+    """
     _check_place(place)
     raw = _RECORD.pack(*place, 0, 0)[:-4]
     return raw + crc32c(raw).to_bytes(4, "little")
@@ -167,6 +182,11 @@ def _check_place(place: ChunkPlace) -> None:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Encode a checkpoint file: CHECKPOINT_SIZE bytes.
+
+    Raises:
+        Corrupt: no reader would accept the checkpoint.
+    """
     _check_checkpoint(checkpoint)
     stream_id, *numbers = checkpoint
     raw = _CHECKPOINT.pack(CHECKPOINT_MAGIC, VERSION, stream_id_bytes(stream_id), *numbers, 0)[:-4]
@@ -177,7 +197,7 @@ def decode_checkpoint(data: bytes | memoryview) -> Checkpoint:
     """Read a checkpoint file.
 
     Raises:
-        Corrupt: it is damaged.
+        Corrupt: it is damaged, or no writer can have written it.
     """
     what = "checkpoint"
     check(what, len(data) == CHECKPOINT_SIZE, f"{len(data)} bytes, not {CHECKPOINT_SIZE}")

@@ -1,8 +1,8 @@
 """The stream record in coordination and the registry object in the bucket, both JSON.
 
-The registry object is what a rebuild starts from when coordination is
-lost: it says that the stream exists, how it is configured and which node holds its tail.
-Its form is sealed_json.py's, so that any other byte is damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
+The registry object is what a rebuild starts from when coordination is lost: it says that the stream
+exists, how it is configured and which node holds its tail. Its form is that of sealed_json.py, so
+that any other byte is damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ _REGISTRY_MEMBERS: Final = (
 
 
 def encode_record(record: StreamRecord) -> bytes:
-    """The value of the stream's key in coordination."""
+    """Encode the value of a stream's key in coordination: JSON."""
     check_record(record)
     return orjson.dumps({"format": VERSION, **_as_json(record)})
 
@@ -59,17 +59,17 @@ def decode_record(data: bytes) -> StreamRecord:
 
 
 def encode_registry(record: StreamRecord) -> bytes:
-    """The registry object: what of a record must outlive coordination."""
+    """Encode what of a record must outlive coordination as a registry object: sealed JSON."""
     check_record(record)
     whole = _as_json(record)
     return seal({name: whole[name] for name in _REGISTRY_MEMBERS})
 
 
 def decode_registry(data: bytes) -> StreamRecord:
-    """Read a registry object; what only coordination knows has its default.
+    """Read a registry object as a record; members that only coordination knows have their defaults.
 
     Raises:
-        Corrupt: it is damaged.
+        Corrupt: it is damaged, or not such an object.
     """
     what = "stream registry object"
     return _from_json(what, unseal(what, data, _REGISTRY_MEMBERS))

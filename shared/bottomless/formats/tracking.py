@@ -1,9 +1,9 @@
-"""Tracking chunks: what a stream remembers of its producers, as a chunk without records.
+"""Tracking chunks: what a stream remembers about its producers, as a chunk without records.
 
-Each segment starts with one that says everything, so that a log can be cut off at any
-segment and the rest still tells repeats from new appends; what changes without an append,
-such as a raised epoch, is a small one in between. Whoever takes them in order, each entry
-in place of what it names, ends with the same state wherever he begins.
+Each segment starts with one that says everything, so that a log can be cut off at any segment and
+the rest still tells repeats from new appends. A change without an append, such as a raised epoch,
+is a small tracking chunk in between. A reader that applies them in order, each entry replacing what
+it names, ends with the same state wherever it begins.
 
 On the record's path: beside it; made by services/bottomless_server/ingest/producers/tracking.py.
 Byte tables: docs/formats.md, "Tracking entry".
@@ -53,7 +53,14 @@ def seal_tracking(
     epoch: int,
     flags: ChunkFlags = ChunkFlags.NONE,
 ) -> list[bytes | memoryview]:
-    """Make a tracking chunk; returns its parts for one gathered write."""
+    """Make a tracking chunk; returns its parts for one gathered write.
+
+    `first_offset` is the next offset of the stream, since the chunk uses none; `timestamp` is in ms
+    since 1970.
+
+    Raises:
+        Corrupt: no reader would accept one of the entries, or the chunk.
+    """
     trailer = b"".join(_encode_entry(entry) for entry in entries)
     end = padding(len(trailer))
     header = ChunkHeader(
@@ -74,7 +81,7 @@ def seal_tracking(
 
 
 def decode_tracking(data: bytes | memoryview) -> list[TrackedEntry]:
-    """Read the trailer of a tracking chunk.
+    """Read the entries in the trailer of a tracking chunk.
 
     Raises:
         Corrupt: the entries do not fill it exactly, or one is malformed.

@@ -1,1 +1,1 @@
-"""Values: what the parts of Bottomless talk about. Pure: no I/O, no clock, no randomness."""
+"""Values: the things that Bottomless is about. Pure: no I/O, no clock, no randomness."""

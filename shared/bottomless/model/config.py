@@ -1,7 +1,7 @@
-"""What a user may configure of a stream, as it is sent, kept and shown.
+"""The configuration of a stream, as users send it, as it is kept and as it is shown.
 
-The parsing is pydantic's, strict and closed: an unknown member or a number in
-quotes is refused, and the answer names its place, never what was sent.
+The parsing is pydantic's, strict and closed: an unknown member or a number in quotes is refused,
+and the answer names its place, never what was sent.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -26,7 +26,7 @@ from bottomless.model.size import parse_size
 from bottomless.model.unknown_member import unknown_member
 
 UNLIMITED: Final = "unlimited"
-"""Explicitly no limit, where null means whatever the default is."""
+"""Says explicitly that there is no limit; null means the server's default instead."""
 
 
 def _stored_duration(text: str) -> str:
@@ -48,7 +48,7 @@ class _Closed(BaseModel):
 
 
 class RetentionConfig(_Closed):
-    """What may be deleted; the larger cut wins, and the last fragment stays."""
+    """How long records are kept. The limit that removes more wins; the last fragment stays."""
 
     max_age: Annotated[str, AfterValidator(_stored_duration)] | None = None
     max_bytes: Annotated[
@@ -57,7 +57,7 @@ class RetentionConfig(_Closed):
     ] = None
 
     def with_default(self, default: "RetentionConfig") -> "RetentionConfig":
-        """A stream's own configuration, and the server's where that is silent."""
+        """Fill the members that this configuration leaves open from the server's default."""
         return RetentionConfig(
             max_age=default.max_age if self.max_age is None else self.max_age,
             max_bytes=default.max_bytes if self.max_bytes is None else self.max_bytes,
@@ -65,19 +65,21 @@ class RetentionConfig(_Closed):
 
     @property
     def age_limit_seconds(self) -> int | None:
-        """What `max_age` limits; None for no limit."""
+        """The limit of `max_age` in seconds; None for no limit."""
         if self.max_age is None or self.max_age == UNLIMITED:
             return None
         return parse_duration(self.max_age)
 
     @property
     def bytes_limit(self) -> int | None:
-        """What `max_bytes` limits; None for no limit."""
+        """The limit of `max_bytes` in bytes; None for no limit."""
         return None if self.max_bytes == UNLIMITED else self.max_bytes
 
 
 class FragmentConfig(_Closed):
-    """When the tail is cut into a fragment: whichever bound is reached first."""
+    """When the tail is cut into a fragment: at `target_bytes` or after `max_age_ms`, whichever is
+    first.
+    """
 
     target_bytes: Annotated[
         int, Field(ge=FRAGMENT_TARGET_SIZE_MIN, le=FRAGMENT_TARGET_SIZE_MAX)
@@ -145,16 +147,16 @@ def _pointer(place: tuple[object, ...]) -> str:
 
 
 def encode_config(config: StreamConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values."""
+    """Turn a configuration into plain JSON values."""
     return config.model_dump(mode="json")
 
 
 def patch_config(config: StreamConfig, patch: object) -> StreamConfig:
-    """The configuration after a merge patch (RFC 7396): null takes a member back to its default.
+    """Apply a merge patch (RFC 7396) to a configuration; null takes a member back to its default.
 
     Raises:
-        InvalidRequest: `validation-failed`, with a pointer to each fault. A null under a name
-            that is not known is a fault too, since it is a typing error and nothing else.
+        InvalidRequest: `validation-failed`, with a pointer to each fault. A null for an unknown
+            member is a fault too, since it can only be a typing error.
     """
     return parse_config(_merged(encode_config(config), patch, anything_may_go=False))
 
@@ -173,7 +175,9 @@ def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:
 
 
 def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
-    """Pointers to the members in which two configurations differ."""
+    """List JSON pointers to the members in which two configurations differ; empty if they are
+    equal.
+    """
     pointers = []
     for section in ("retention", "fragment"):
         left, right = encode_config(mine)[section], encode_config(theirs)[section]

@@ -1,4 +1,4 @@
-"""How far a consumer has come: its name, and where it continues."""
+"""How far a consumer has come: its name, and the offset at which it continues."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,10 @@ class StoredOffset:
 
     consumer: Reference
     next_offset: int
-    """Where it continues; everything below is processed."""
+    """The offset at which it continues; all records below it are processed."""
     committed_at: int
     """Milliseconds since 1970."""
     revision: int
-    """Grows with each commit. It starts from the clock, so that an offset that is stored anew
-    after it was forgotten has another one, unless both happen within a millisecond."""
+    """Grows with each commit. It starts from the clock, so that an offset that is forgotten and
+    stored anew gets another revision, unless both happen within a millisecond.
+    """

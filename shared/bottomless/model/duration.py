@@ -1,9 +1,9 @@
 """Durations as people write them: `7d`, `90 days`, `1h30m`, or ISO 8601.
 
-One letter is one unit in either case, but for `m`, which is minutes, and `M`, which is months.
+One letter is one unit in either case, except for `m`, which is minutes, and `M`, which is months.
 What is stored keeps to the grammar that every release reads: `7D`, `90m`, or ISO 8601.
 
-By itself, so that whoever reads one does not load what configurations are checked with.
+It is a module of its own, so that a program that reads durations does not load pydantic.
 """
 
 import re
@@ -38,10 +38,13 @@ _WORDS_MS: Final = {
 
 
 def parse_duration(text: str) -> int:
-    """Seconds of `7d`, `90 days`, `1h30m` or an ISO 8601 duration; a year has 365 days, a month 30.
+    """Read seconds from `7d`, `90 days`, `1h30m` or an ISO 8601 duration.
+
+    A year has 365 days, a month 30.
 
     Raises:
-        ValueError: it is none of these, or nothing, or more than a thousand years.
+        ValueError: it is none of these, is zero, is no whole number of seconds, or is more than a
+            thousand years.
     """
     if (match := _ISO_DURATION.fullmatch(text)) and any(match.groups()):
         counts = (int(group or 0) for group in match.groups())
@@ -57,7 +60,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_milliseconds(text: str) -> int:
-    """Milliseconds of one or more numbers with units, each unit once: `250ms`, `90 days`, `1h30m`.
+    """Read milliseconds from numbers with units, each unit once: `250ms`, `90 days`, `1h30m`.
 
     Raises:
         ValueError: it is something else.
@@ -77,10 +80,10 @@ def parse_milliseconds(text: str) -> int:
 
 
 def stored_duration(text: str) -> str:
-    """A duration in the form that every release reads; text in that form stays as it is.
+    """Rewrite a duration in the form that every release reads; text in that form stays as it is.
 
     Raises:
-        ValueError: as `parse_duration`.
+        ValueError: it is no duration that `parse_duration` reads.
     """
     seconds = parse_duration(text)
     if _STORED_DURATION.fullmatch(text) or _ISO_DURATION.fullmatch(text):

@@ -11,7 +11,10 @@ _FRAGMENT_ID = re.compile(r"([0-9]{20})-([0-9a-f]{32})", re.ASCII)
 
 
 class FragmentHeader(NamedTuple):
-    """The first bytes of a fragment object: enough to find its place in a stream again."""
+    """The first bytes of a fragment object: enough to find its place in a stream again.
+
+    `next_offset` is exclusive; timestamps are in ms since 1970.
+    """
 
     stream_id: StreamId
     uid: Uid
@@ -27,7 +30,9 @@ class FragmentHeader(NamedTuple):
 
 
 class FragmentFooter(NamedTuple):
-    """The last bytes of a fragment object: where its index is, and the checksums."""
+    """The last bytes of a fragment object: where its index is, and the checksums. Sizes are in
+    bytes.
+    """
 
     index_position: int
     data_size: int
@@ -38,7 +43,10 @@ class FragmentFooter(NamedTuple):
 
 
 class FragmentInfo(NamedTuple):
-    """What the manifest keeps of a fragment, and what a reader needs to open it."""
+    """What the manifest keeps about a fragment, and what a reader needs to open it.
+
+    `next_offset` is exclusive; timestamps are in ms since 1970.
+    """
 
     uid: Uid
     first_offset: int
@@ -56,10 +64,12 @@ class FragmentInfo(NamedTuple):
 
     @property
     def fragment_id(self) -> str:
+        """The public id of the fragment: its first offset in 20 digits, `-`, and its uid."""
         return f"{self.first_offset:020d}-{self.uid}"
 
     @property
     def index_position(self) -> int:
+        """The byte of the object at which the index starts."""
         return self.size - self.index_size
 
 
@@ -67,7 +77,7 @@ def parse_fragment_id(text: str) -> tuple[int, Uid]:
     """Split a public fragment id into first offset and uid.
 
     Raises:
-        NotFound: no fragment has such an id.
+        NotFound: `fragment-not-found`: no fragment can have such an id.
     """
     match = _FRAGMENT_ID.fullmatch(text)
     if match is None or int(match[1]) > OFFSET_MAX:

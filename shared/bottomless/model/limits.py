@@ -7,7 +7,7 @@ MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
 OFFSET_MAX: Final = 2**53 - 1
-"""Largest offset: JSON numbers beyond are rounded by common parsers."""
+"""The largest offset: common parsers round JSON numbers beyond it."""
 
 TIMESTAMP_MIN: Final = -62_135_596_800_000
 TIMESTAMP_MAX: Final = 253_402_300_799_999
@@ -15,7 +15,7 @@ TIMESTAMP_MAX: Final = 253_402_300_799_999
 
 NAME_SIZE_MAX: Final = 128
 NAMES_TOGETHER_COUNT_MAX: Final = 1_000
-"""In one question of ingest to manifest."""
+"""Names in one question of ingest to manifest."""
 RECORD_VALUE_SIZE_MAX: Final = MIB
 RECORD_KEY_SIZE_MAX: Final = KIB
 FILTER_VALUE_SIZE_MAX: Final = 255

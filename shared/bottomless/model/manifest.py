@@ -1,7 +1,7 @@
 """The manifest: all that object storage holds of a stream, as a tree of nodes.
 
-The entries of a node are one numpy structured array, the same bytes in memory
-as in the object, so that searching a node is `searchsorted` and never a loop.
+The entries of a node are one numpy structured array, with the same bytes in memory as in the
+object, so that a node is searched with `searchsorted` and never in a loop.
 """
 
 from dataclasses import dataclass
@@ -16,6 +16,8 @@ from bottomless.model.names import StreamId, Uid, uid_bytes, uid_from_bytes
 
 
 class EntryKind(IntEnum):
+    """What an entry of a node stands for: a fragment, a group of entries, or a gap."""
+
     FRAGMENT = 1
     GROUP = 2
     """An inner node; its height says how many levels lie below."""
@@ -24,6 +26,8 @@ class EntryKind(IntEnum):
 
 
 class GapReason(IntEnum):
+    """Why the offsets of a gap were given up; NONE for an entry that is no gap."""
+
     NONE = 0
     LOCAL_LOG_LOST = 1
     TAKEOVER = 2
@@ -62,31 +66,34 @@ Entries = NDArray[np.void]
 class Node:
     """A root or a group. `height` is that of the node itself: 1 for a group of fragments.
 
-    A root has height 0 on disk, whatever its entries point at: it is not pointed at
-    by an entry.
+    A root has height 0 on disk, whatever its entries point at, since no entry points at a root.
     """
 
     stream_id: StreamId
     uid: Uid
     height: int
     first_offset: int
-    """The floor in a root: nothing below is readable."""
+    """In a root the floor: nothing below it is readable."""
     next_offset: int
+    """The offset after the last one that the node covers (exclusive end)."""
     epoch: int
     version: int
     """Manifest version of a root; 0 in a group."""
     generation: int
     last_timestamp: int
-    """The last timestamp of the newest entry that ever was: kept by a root that retention emptied."""
+    """The last timestamp of the newest entry there ever was, in ms since 1970: a root that
+    retention emptied keeps it.
+    """
     entries: Entries
 
 
 def no_entries() -> Entries:
+    """Make the entries of an empty node: an array of length 0."""
     return np.empty(0, dtype=ENTRY_DTYPE)
 
 
 def fragment_entry(info: FragmentInfo) -> Entries:
-    """The entry of one fragment, as an array of length 1."""
+    """Make the entry of one fragment, as an array of length 1."""
     entry = np.zeros(1, dtype=ENTRY_DTYPE)
     entry["first_offset"] = info.first_offset
     entry["next_offset"] = info.next_offset
@@ -105,7 +112,7 @@ def fragment_entry(info: FragmentInfo) -> Entries:
 
 
 def fragment_info(entry: np.void) -> FragmentInfo:
-    """The fragment that an entry of kind FRAGMENT points at."""
+    """Read the fragment that an entry of kind FRAGMENT points at; any other kind is a bug."""
     assert entry["kind"] == EntryKind.FRAGMENT
     return FragmentInfo(
         uid=uid_from_bytes(entry["uid"].tobytes()),

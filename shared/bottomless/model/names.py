@@ -1,8 +1,7 @@
 """Names: what users call a stream, and what the store calls it.
 
-A stream name is the user's and may be given again after a deletion; a stream id
-is ours and never reused. Files, object keys and Redis keys carry only ids, so a
-name can never reach a path.
+A stream name is chosen by the user and may be used again after a deletion; a stream id is ours and
+never reused. Files, object keys and Redis keys carry only ids, so a name can never reach a path.
 """
 
 import re
@@ -16,15 +15,15 @@ StreamName = NewType("StreamName", str)
 StreamId = NewType("StreamId", str)
 """UUIDv7 in its canonical lowercase form."""
 Reference = NewType("Reference", str)
-"""What a producer or a consumer calls itself; it means something within one stream."""
+"""The name that a producer or a consumer gives itself; it means something within one stream."""
 NodeId = NewType("NodeId", str)
-"""Identity of one data directory of an ingest node, 32 hex digits."""
+"""Identity of one data directory of an ingest node: 32 hex digits."""
 Uid = NewType("Uid", str)
-"""128 random bits in hex: makes an object key unique for ever."""
+"""128 random bits in hex, which make an object key unique for ever."""
 
 
 class FullName(NamedTuple):
-    """What a stream is called among the streams of all tenants."""
+    """The name of a stream among the streams of all tenants."""
 
     tenant: str
     name: StreamName
@@ -32,7 +31,7 @@ class FullName(NamedTuple):
 
 REFERENCE_SIZE_MAX: Final = 255
 TENANT_DEFAULT: Final = "default"
-"""Whose everything is where nobody is asked who they are."""
+"""The tenant of everything while identity is turned off."""
 TENANT_SIZE_MAX: Final = 64
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -44,7 +43,9 @@ _DEVICE = re.compile(r"con|prn|aux|nul|(?:com|lpt)[0-9]", re.ASCII | re.IGNORECA
 
 
 def parse_stream_name(text: str) -> StreamName:
-    """Check a stream name against the grammar of api.md, section 0.
+    """Check a stream name: at most 128 ASCII letters, digits, `.`, `_` and `-`, without `..`.
+
+    It starts with a letter or a digit.
 
     Raises:
         InvalidRequest: `bad-name`.
@@ -70,9 +71,9 @@ def parse_stream_name(text: str) -> StreamName:
 
 
 def parse_tenant(text: str) -> str:
-    """Check the id of a tenant: it becomes a part of object keys and of keys of coordination.
+    """Check the id of a tenant, which becomes a part of object keys and of keys of coordination.
 
-    It has no character that separates parts of either, and does not begin with the `_` that
+    It has no character that separates the parts of either, and does not begin with the `_` that
     marks what belongs to no tenant; so two tenants can never mean the same key, whatever their
     streams are called.
 
@@ -89,7 +90,7 @@ def parse_tenant(text: str) -> str:
 
 
 def parse_reference(text: str) -> Reference:
-    """Check the name of a producer or consumer against the grammar of api.md, section 0.
+    """Check the name of a producer or a consumer: as a stream's, but with at most 255 characters.
 
     Raises:
         InvalidRequest: `bad-name`.
@@ -107,7 +108,7 @@ def parse_stream_id(text: str) -> StreamId:
     """Check the form of a stream id.
 
     Raises:
-        InvalidRequest: it is not a canonical UUID.
+        InvalidRequest: `bad-parameter`: it is not a canonical lowercase UUID.
     """
     if not _STREAM_ID.fullmatch(text):
         raise InvalidRequest("a stream id is a lowercase UUID", code=Code.BAD_PARAMETER)
@@ -115,7 +116,7 @@ def parse_stream_id(text: str) -> StreamId:
 
 
 def stream_id_from(timestamp: int, randomness: bytes) -> StreamId:
-    """Make a stream id (UUIDv7, RFC 9562 section 5.7) of a time in ms and ten random bytes."""
+    """Make a stream id (UUIDv7, RFC 9562 section 5.7) from a time in ms and ten random bytes."""
     assert 0 <= timestamp < 2**48
     assert len(randomness) == 10
     raw = bytearray(timestamp.to_bytes(6, "big") + randomness)
@@ -125,11 +126,12 @@ def stream_id_from(timestamp: int, randomness: bytes) -> StreamId:
 
 
 def stream_id_bytes(stream_id: StreamId) -> bytes:
-    """The 16 bytes that formats carry."""
+    """Turn a stream id into the 16 bytes that formats carry."""
     return uuid.UUID(stream_id).bytes
 
 
 def stream_id_from_bytes(raw: bytes) -> StreamId:
+    """Read a stream id from the 16 bytes that formats carry."""
     return StreamId(str(uuid.UUID(bytes=bytes(raw))))
 
 
@@ -137,7 +139,7 @@ def parse_uid(text: str) -> Uid:
     """Check the form of a uid.
 
     Raises:
-        InvalidRequest: it is not 32 lowercase hex digits.
+        InvalidRequest: `bad-parameter`: it is not 32 lowercase hex digits.
     """
     if not _UID.fullmatch(text):
         raise InvalidRequest("a uid is 32 lowercase hex digits", code=Code.BAD_PARAMETER)
@@ -145,9 +147,11 @@ def parse_uid(text: str) -> Uid:
 
 
 def uid_from_bytes(raw: bytes) -> Uid:
+    """Read a uid from the 16 bytes that formats carry."""
     assert len(raw) == 16
     return Uid(bytes(raw).hex())
 
 
 def uid_bytes(uid: Uid) -> bytes:
+    """Turn a uid into the 16 bytes that formats carry."""
     return bytes.fromhex(uid)

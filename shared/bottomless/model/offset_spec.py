@@ -38,6 +38,8 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class At:
+    """The record with this offset."""
+
     offset: int
 
 
@@ -50,31 +52,33 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The first record whose chunk has this timestamp (ms) or a later one."""
+    """The first record whose chunk has this timestamp (ms since 1970) or a later one."""
 
     timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ago:
-    """The first record that was committed within the last so many seconds."""
+    """The first record that was committed within the last `seconds` seconds."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where a consumer continues; which one, and what else, is said beside the spec."""
+    """The offset at which a consumer continues; the request says elsewhere which consumer."""
 
 
 PlainSpec = First | Last | Next | At | Tail | Since
-"""What a stream alone resolves, whatever the time and whoever asks."""
+"""The specs that a stream alone can resolve, whatever the time and whoever asks."""
 OffsetSpec = PlainSpec | Ago | Stored
 
 
 def parse_offset_spec(text: str) -> OffsetSpec:
-    """Read `first`, `last`, `next`, an integer, `tail:N`, `timestamp:…` (RFC 3339 or ms),
-    `interval:…` (a duration) or `stored`.
+    """Read an offset spec: where a reader asks to start.
+
+    It is `first`, `last`, `next`, an integer, `tail:N`, `timestamp:T` (RFC 3339, or ms since 1970),
+    `interval:D` (a duration) or `stored`.
 
     Raises:
         InvalidRequest: `bad-offset-spec`.
@@ -104,9 +108,9 @@ def parse_offset_spec(text: str) -> OffsetSpec:
 
 
 def spec_of_place(text: str) -> str:
-    """A place as people write it, as an offset spec: a bare date or time of RFC 3339 is a time.
+    """Turn a place as people write it into an offset spec: a date or time of RFC 3339 is a time.
 
-    A date alone is its midnight in UTC. Everything else is left as it is.
+    A date alone means its midnight in UTC. Everything else is left as it is.
     """
     if _DATE.fullmatch(text):
         return f"timestamp:{text}T00:00:00Z"
@@ -114,16 +118,24 @@ def spec_of_place(text: str) -> str:
 
 
 def parse_offset(text: str) -> int:
-    """Read a decimal integer from 0 to 2^53-1 without sign or leading zeros."""
+    """Read a decimal integer from 0 to 2^53-1 without sign or leading zeros.
+
+    Raises:
+        InvalidRequest: `bad-offset-spec`.
+    """
     if not _INTEGER.fullmatch(text) or int(text) > OFFSET_MAX:
         raise _bad_spec("an offset is an integer from 0 to 2^53-1")
     return int(text)
 
 
 def parse_timestamp(text: str) -> int:
-    """Read RFC 3339, or integer milliseconds since 1970; fractions of a ms round down.
+    """Read RFC 3339, or integer milliseconds since 1970; fractions of a ms are rounded down.
 
     A leap second is refused: time in ms since 1970 has no number for it.
+
+    Raises:
+        InvalidRequest: `bad-offset-spec`: it is something else, a moment that does not exist, or
+            outside the years 1 to 9999 of UTC.
     """
     if _INTEGER.fullmatch(text):
         if int(text) > TIMESTAMP_MAX:
@@ -153,7 +165,7 @@ def _parse_interval(text: str) -> int:
 
 
 def format_timestamp(timestamp: int) -> str:
-    """RFC 3339 in UTC with milliseconds, of a time from TIMESTAMP_MIN to TIMESTAMP_MAX."""
+    """Write a time from TIMESTAMP_MIN to TIMESTAMP_MAX as RFC 3339 in UTC with milliseconds."""
     # Not strftime: its %Y does not pad years before 1000.
     moment = _EPOCH + timedelta(milliseconds=timestamp)
     return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -10,7 +10,7 @@ from enum import IntEnum, IntFlag
 
 
 class Content(IntEnum):
-    """What a value is, so that JSON readers show what JSON writers sent."""
+    """What a value is, so that JSON readers are shown what JSON writers sent."""
 
     BYTES = 0
     TEXT = 1
@@ -43,6 +43,6 @@ class Record:
     key: bytes | None = None
     headers: Mapping[str, bytes] | None = None
     event_time: int | None = None
-    """The producer's own time in ms; data, never used to seek."""
+    """The producer's own time in ms since 1970. It is data and is never used to seek."""
     content: Content = Content.BYTES
     filter_value: str | None = None

@@ -1,16 +1,17 @@
 """Rows: records that came one by one, in columns that can still grow.
 
-What becomes of them is formats/rows.py; whoever only collects them needs no Arrow for it.
+formats/rows.py makes Arrow batches of them; collecting them alone needs no Arrow.
 """
 
 from dataclasses import dataclass
 
 Headers = list[tuple[str, bytes]]
+"""The headers of one record: names and values in order; a name may stand twice."""
 
 
 @dataclass(slots=True)
 class Rows:
-    """Columns of equal length; those that no record of the request has are None."""
+    """Columns of equal length, one item per record; a column that no record uses is None."""
 
     values: list[bytes]
     contents: list[int]
@@ -21,7 +22,7 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Bytes of its records, roughly as they will be stored."""
+        """Bytes of all records, roughly as they will be stored."""
         size = sum(map(len, self.values)) + 8 * len(self.values)
         for column in (self.keys, self.filter_values):
             size += sum(len(item) + 8 for item in column or () if item is not None)
@@ -30,7 +31,7 @@ class Rows:
         return size
 
     def without_first(self, count: int) -> "Rows":
-        """These columns without their first items."""
+        """Copy these columns without their first `count` items."""
         return Rows(
             self.values[count:],
             self.contents[count:],

@@ -6,7 +6,7 @@ from bottomless.model.names import StreamId
 
 
 class SegmentHeader(NamedTuple):
-    """The first 64 bytes of a segment; of an index file too, under another magic."""
+    """The first 64 bytes of a segment, and of an index file too, under another magic."""
 
     stream_id: StreamId
     first_offset: int
@@ -17,10 +17,10 @@ class SegmentHeader(NamedTuple):
 class Checkpoint(NamedTuple):
     """What is certainly durable of a stream on this disk. Fields stand in wire order.
 
-    Below `synced_position` of the segment that starts at `segment_first_offset`, index
-    records are trusted; above it every chunk is walked with its checksums. `epoch`,
-    `version` and `published_next` are the highest ever seen in coordination: a store
-    that shows less has lost data.
+    Below byte `synced_position` of the segment that starts at `segment_first_offset`, index records
+    are trusted; above it every chunk is walked with its checksums. `epoch`, `version` and
+    `published_next` are the highest ever seen in coordination: a store that shows less has lost
+    data. `synced_next`, `published_next` and `reserved_next` are offsets and exclusive ends.
     """
 
     stream_id: StreamId

@@ -1,6 +1,6 @@
 """Sizes as people write them: `10GB` is 10 * 1000^3 bytes, `10GiB` is 10 * 1024^3.
 
-`10G` is refused: half of the world's programs mean the one by it, and half the other.
+`10G` is refused: half of the world's programs mean the first by it, and half the second.
 """
 
 import re
@@ -20,8 +20,9 @@ _UNITS: Final = {
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a number alone, or with `B`, `KB` to `PB` (powers of 1000) or `KiB` to `PiB` (powers
-    of 1024), in either case.
+    """Read bytes from a number alone, or from one with `B`, `KB` to `PB` or `KiB` to `PiB`.
+
+    The former are powers of 1000, the latter of 1024; upper and lower case mean the same.
 
     Raises:
         ValueError: it is something else, or no whole number of bytes.

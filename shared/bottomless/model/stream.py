@@ -14,20 +14,22 @@ from bottomless.model.names import FullName, NodeId, StreamId, StreamName, Uid
 _GENERATION_SHIFT: Final = 40
 """An epoch's upper bits are its generation: docs/decisions/0005."""
 LEASE_COUNT_MAX: Final = 64
-"""Live leases of one stream; they stand in the record, which every change rewrites."""
+"""Live leases of one stream. They stand in its record, which every change rewrites."""
 LEASE_HOLDER_SIZE_MAX: Final = 255
 NOBODY: Final = NodeId("0" * 32)
 """The home of a stream that nobody may claim: no data directory has this id."""
 
 
 class StreamState(StrEnum):
+    """Whether a stream is in use or is being deleted."""
+
     ACTIVE = "active"
     DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True)
 class RootPointer:
-    """Which root object is the stream's manifest."""
+    """Names the root object that is the stream's manifest. `size` is in bytes, `crc` is CRC-32C."""
 
     uid: Uid
     generation: int
@@ -39,7 +41,7 @@ class RootPointer:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A fragment that somebody was allowed to put: its key may exist from now on."""
+    """The permission to put one fragment: an object with its key may exist from now on."""
 
     uid: Uid
     first_offset: int
@@ -49,7 +51,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range that somebody still reads: nothing at or above its start is deleted meanwhile."""
+    """A range that is still being read: while it lasts, nothing at or above its start is deleted."""
 
     lease_id: str
     first_offset: int
@@ -57,12 +59,12 @@ class Lease:
     expires_at: int
     """Milliseconds since 1970."""
     holder: str
-    """What whoever took it calls itself."""
+    """The name that the holder of the lease gave itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """From `first_offset` on, records are of `epoch`, until the next start."""
+    """The first offset of an epoch: records from there to the next start belong to it."""
 
     epoch: int
     first_offset: int
@@ -70,13 +72,14 @@ class EpochStart:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """All bounds are exclusive next-offsets."""
+    """What coordination holds about one stream. All bounds are exclusive next-offsets."""
 
     stream_id: StreamId
     name: StreamName
     tenant: str
     state: StreamState
     created_at: int
+    """Milliseconds since 1970."""
     config: StreamConfig
     config_version: int = 1
     generation: int = 0
@@ -98,28 +101,33 @@ class StreamRecord:
     past_roots: tuple[Uid, ...] = ()
     """The last few roots, newest last: how a lost reply is recognised as success."""
     published_next: int = 0
-    """What the last successful EXEC made part of the manifest."""
+    """The end of what the last successful EXEC made part of the manifest."""
     last_timestamp: int = 0
-    """The timestamp of the newest published chunk; a new owner starts from it."""
+    """The timestamp of the newest published chunk, in ms since 1970; a new owner starts from it."""
     uploader: str | None = None
     """Session of the uploader whose intents are live."""
     intents: tuple[Intent, ...] = ()
     quarantine: tuple[Intent, ...] = ()
-    """Given up: these uids can never be registered; their keys are deleted, twice."""
+    """Intents that were given up: their uids can never be registered; their keys are deleted,
+    twice.
+    """
     condemned_next: int = 0
-    """Everything below may be deleted at any time; never above the floor, never goes back."""
+    """Everything below this offset may be deleted at any time. It is never above the floor and
+    never goes back.
+    """
     leases: tuple[Lease, ...] = ()
-    """Leases of ranges. Those that ran out are dropped whenever the record is written with new ones."""
+    """Leases of ranges. Expired ones are dropped whenever the record is written with new ones."""
     registry_version: int = 1
     """Number of the newest registry object."""
 
     @property
     def full_name(self) -> FullName:
+        """The stream's tenant and name together."""
         return FullName(self.tenant, self.name)
 
 
 def epoch_at(record: StreamRecord, offset: int) -> int | None:
-    """The epoch whose owner was to write `offset`, None below what is remembered."""
+    """Find the epoch whose owner was to write `offset`; None below what the record remembers."""
     found = None
     for start in record.epochs:
         if start.first_offset <= offset:
@@ -128,37 +136,41 @@ def epoch_at(record: StreamRecord, offset: int) -> int | None:
 
 
 def unknown_epoch(generation: int) -> int:
-    """What a rebuild writes for the epochs that were lost: above all of them, and no owner's."""
+    """Make the epoch that a rebuild writes for lost ones: above all of them, never an owner's."""
     return generation << _GENERATION_SHIFT
 
 
 def is_unknown_epoch(epoch: int) -> bool:
+    """Tell whether an epoch is one that a rebuild wrote for lost ones, and so no owner's."""
     return epoch > 0 and epoch % (1 << _GENERATION_SHIFT) == 0
 
 
 def gap_due(record: StreamRecord) -> int | None:
-    """Where the gap ends that a takeover still has to publish; None where none is due.
+    """Tell where the gap ends (exclusive) that a takeover still has to publish; None if none is
+    due.
 
-    A takeover fences first: the epoch is raised and the home becomes nobody, while the stream
-    stays dirty, so that no release lets anybody claim it. A rebuild writes nobody too, of a
-    stream whose manifest is lost, but under the epoch that is no owner's.
+    A takeover fences first: the epoch is raised and the home becomes nobody, while the stream stays
+    dirty, so that no release lets anybody claim it. A rebuild also writes nobody as the home of a
+    stream whose manifest is lost, but under an epoch that is no owner's.
     """
     fenced = record.home == NOBODY and record.dirty and record.state is StreamState.ACTIVE
     return record.reserved_next if fenced and not is_unknown_epoch(record.epoch) else None
 
 
 def live_leases(record: StreamRecord, now: int) -> tuple[Lease, ...]:
-    """The leases that still hold something at `now`."""
+    """List the leases that have not expired at `now`, in ms since 1970."""
     return tuple(lease for lease in record.leases if lease.expires_at > now)
 
 
 def held_from(record: StreamRecord, now: int) -> int | None:
-    """The offset from which on live leases hold everything; None if none is live."""
+    """Find the lowest offset that live leases keep from deletion at `now` (ms); None if none is
+    live.
+    """
     return min((lease.first_offset for lease in live_leases(record, now)), default=None)
 
 
 def check_record(record: StreamRecord) -> None:
-    """Assert what must hold of every record ever written."""
+    """Assert what must hold of every record ever written; a failure is a bug."""
     assert record.published_next <= record.reserved_next or record.reserved_next == 0
     assert all(a.epoch < b.epoch for a, b in zip(record.epochs, record.epochs[1:], strict=False))
     assert all(

@@ -1,8 +1,9 @@
-"""What is said of a member that nobody knows: its name where that is harmless, and the known ones.
+"""The sentence about a member that is not known: its name where that is harmless, and the known
+ones.
 
-Errors carry no input, since what was sent by mistake may be a secret. A name of a few letters is
-none, and neither is one that differs from a known name by a slip of the finger; digits are what
-keys and tokens are made of, so any other name that has some is not repeated. Pure.
+Errors carry no input, since what was sent by mistake may be a secret. A name of a few letters is no
+secret, and neither is one that differs from a known name by a typing error. Keys and tokens contain
+digits, so any other name that has some is not repeated. Pure.
 """
 
 import re
@@ -18,7 +19,7 @@ of four or more."""
 
 
 def unknown_member(given: Iterable[object], known: Sequence[str]) -> str:
-    """One sentence about the unknown members `given`, the first that can be named by its name."""
+    """Make one sentence about the unknown members `given`; it names the first safe to name."""
     listed = f"known here: {', '.join(known)}" if known else "none is known here"
     for name in given:
         if not isinstance(name, str) or not _SLIPPED.fullmatch(name):
