@@ -1,12 +1,9 @@
 """Limits of rate: who is counted, what is refused, what the answers say."""
 
-import math
 from collections.abc import Sequence
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,12 +13,7 @@ from bottomless.model.limits import BINARY_BODY_SIZE_MAX, MIB
 from bottomless_server.runtime.base.principal import Principal, note_principal
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import create_api, read_body, wrap
-from bottomless_server.runtime.process.rate_limits import (
-    Policy,
-    RateLimits,
-    policies_of,
-    seconds_until_room,
-)
+from bottomless_server.runtime.process.rate_limits import Policy, RateLimits, policies_of
 
 AGES = 10**7
 """A window of which no test sees the end."""
@@ -195,27 +187,18 @@ def test_the_largest_body_fits_any_limit_of_bytes(
     assert policy.quota == (quota or size * seconds) >= BINARY_BODY_SIZE_MAX
 
 
-@given(
-    quota=st.integers(1, 50),
-    cost=st.integers(1, 50),
-    before=st.integers(0, 50),
-    now=st.integers(0, 50),
-    passed=st.floats(0, 0.999),
-)
-def test_after_the_wait_there_is_room_and_before_it_there_is_none(
-    quota: int, cost: int, before: int, now: int, passed: float
-) -> None:
-    window = 10
-    cost, before, now = min(cost, quota), min(before, quota), min(now, quota)
-    policy = Policy("x", quota, window, per_key=False, of_bytes=False)
-    left = window * (1 - passed)
-    wait = seconds_until_room(policy, before, now, left, cost)
+def test_a_tenant_gets_its_share_of_each_second_and_no_more() -> None:
+    seconds = [0.0]
+    policy = Policy("tenant-requests", 10, 1, per_key=False, of_bytes=False)
+    limits = RateLimits([policy], elapsed=lambda: seconds[0])
+    passed = 0
+    for step in range(2_000):
+        seconds[0] = step / 100
+        passed += not limits.take(policy, Principal("acme", "one"), 1, counts=True).refused
+    assert 10 * 20 <= passed <= 10 * 22
 
-    def counted(later: float) -> float:
-        if later < left:
-            return before * (left - later) / window + now
-        return now * max(0.0, 1 - (later - left) / window)
 
-    assert math.floor(counted(wait + 1e-6)) + cost <= quota
-    if wait > 0.01:
-        assert math.floor(counted(wait - 0.005) + 1e-6) + cost > quota
+def test_who_only_looks_is_not_counted() -> None:
+    limits = RateLimits([PER_TENANT], elapsed=lambda: 0.0)
+    looks = [limits.take(PER_TENANT, Principal("a", "x"), 3, counts=False) for _ in range(3)]
+    assert {(look.remaining, look.refused) for look in looks} == {(3, False)}

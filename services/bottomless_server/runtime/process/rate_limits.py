@@ -1,9 +1,9 @@
 """How much a tenant, and each of its credentials, may ask of this process in a second.
 
 Pure ASGI. It runs after the gate, which says whose request it is. Counted are requests below /v1 and
-bytes of bodies that append, as they are sent; each by a sliding window of two counters, so that
-a bucket is some numbers and not a list of events. Nothing is shared between processes: n of them
-let n times as much pass.
+bytes of bodies that append, as they are sent; each by a sliding window of two counters
+(`sliding_window.py`), so that a bucket is some numbers and not a list of events. Nothing is shared
+between processes: n of them let n times as much pass.
 
 The bytes of an append are counted before its body is read, where it says how many they are. A
 body that does not say is counted when its end has come, before anything of it is stored.
@@ -11,14 +11,12 @@ body that does not say is counted when its end has come, before anything of it i
 
 import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cachetools import LRUCache
-from limits import RateLimitItemPerSecond
-from limits.aio.storage import MemoryStorage
-from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, Overloaded
@@ -26,15 +24,15 @@ from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless_server.runtime.base.principal import Principal, principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.problems import request_id_of, send_problem
+from bottomless_server.runtime.process.sliding_window import SlidingWindow
 
 BUCKET_COUNT_MAX: Final = 20_000
-"""Tenants and credentials that are counted at once, some 2 KiB each. Who is the longest silent is
+"""Tenants and credentials that are counted at once, some 500 bytes each. Who is the longest silent is
 forgotten first, and may then ask as if it had not asked before."""
 
 _APPEND: Final = re.compile(r"/v1/streams/[^/]+/(?:records|staged)\n?")
 """To routers a path that ends with a line feed is the same path."""
 _BELOW: Final = "/v1/"
-_WAIT_SECONDS_MIN: Final = 0.001
 
 
 class Policy(NamedTuple):
@@ -83,15 +81,22 @@ class RateLimits:
     """The buckets of one process."""
 
     def __init__(
-        self, policies: Sequence[Policy], *, bucket_count_max: int = BUCKET_COUNT_MAX
+        self,
+        policies: Sequence[Policy],
+        *,
+        bucket_count_max: int = BUCKET_COUNT_MAX,
+        elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._elapsed = elapsed
         self._policies = {True: list(policies)}
         self._policies[False] = [policy for policy in policies if not policy.of_bytes]
         self._described = {
             appends: ", ".join(policy.described for policy in applied).encode("ascii")
             for appends, applied in self._policies.items()
         }
-        self._buckets: LRUCache[tuple[str, ...], _Bucket] = LRUCache(bucket_count_max)
+        self._buckets: LRUCache[tuple[str, ...], dict[str, SlidingWindow]] = LRUCache(
+            bucket_count_max
+        )
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application within these limits; itself where there are none."""
@@ -106,7 +111,7 @@ class RateLimits:
                 return
             request = _Request(self, principal_of(scope), send, appends=appends)
             try:
-                await request.admit(_declared_size(scope) if appends else 0)
+                request.admit(_declared_size(scope) if appends else 0)
             except Overloaded as error:
                 await send_problem(request.send, error, request_id_of(scope))
                 return
@@ -122,15 +127,22 @@ class RateLimits:
         """The value of `RateLimit-Policy`."""
         return self._described[appends]
 
-    async def take(
-        self, policy: Policy, principal: Principal, cost: int, *, counts: bool
-    ) -> "Allowance":
+    def take(self, policy: Policy, principal: Principal, cost: int, *, counts: bool) -> "Allowance":
         """Count `cost` where there is room for it; without `counts`, only look."""
         whose = (principal.tenant, principal.actor) if policy.per_key else (principal.tenant,)
         bucket = self._buckets.get(whose)
         if bucket is None:
-            bucket = self._buckets[whose] = _Bucket()
-        return await bucket.take(policy, cost, counts=counts)
+            bucket = self._buckets[whose] = {}
+        now = self._elapsed()
+        window = bucket.get(policy.name)
+        if window is None:
+            window = bucket[policy.name] = SlidingWindow(policy.window_seconds, began_at=now)
+        left = window.move(now)
+        wait = window.seconds_until_room(policy.quota, left, cost)
+        if wait == 0 and counts:
+            window.now += cost
+        remaining = max(0, policy.quota - math.floor(window.counted(left)))
+        return Allowance(remaining, wait or left, refused=wait > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,55 +153,6 @@ class Allowance:
     seconds: float
     """For how long at least that much is left; of one that is refused: until it would pass."""
     refused: bool = False
-
-
-class _Bucket:
-    """One tenant's or one credential's counters.
-
-    A store for each, since the library looks through all keys of a store at every count.
-    """
-
-    def __init__(self) -> None:
-        self._storage = MemoryStorage()
-        self._limiter = SlidingWindowCounterRateLimiter(self._storage)
-        self._items: dict[str, RateLimitItemPerSecond] = {}
-
-    async def take(self, policy: Policy, cost: int, *, counts: bool) -> Allowance:
-        item = self._items.get(policy.name)
-        if item is None:
-            item = RateLimitItemPerSecond(policy.quota, policy.window_seconds, policy.name)
-            self._items[policy.name] = item
-        before, _, now, ends = await self._storage.get_sliding_window(
-            item.key_for(), policy.window_seconds
-        )
-        left = ends - policy.window_seconds
-        wait = seconds_until_room(policy, before, now, left, cost)
-        counted = 0
-        if wait == 0 and counts and cost:
-            if await self._limiter.hit(item, cost=cost):
-                counted = cost
-            else:
-                # The window ended in between.
-                wait = _WAIT_SECONDS_MIN
-        remaining = policy.quota - math.floor(before * left / policy.window_seconds + now)
-        return Allowance(max(0, remaining - counted), wait or left, refused=wait > 0)
-
-
-def seconds_until_room(policy: Policy, before: int, now: int, left: float, cost: int) -> float:
-    """When `cost` fits: the window before counts for the part of it that is not over yet.
-
-    `before` and `now` are counts of the last and of this window, `left` seconds of this one.
-    """
-    assert cost <= policy.quota
-    window, room = policy.window_seconds, policy.quota - cost
-    # The library counts whole units: what is short of one more does not count yet.
-    if before * left / window + now < room + 1:
-        return 0.0
-    if now <= room:
-        wait = left - (room + 1 - now) * window / before
-    else:
-        wait = left + window * (1 - (room + 1) / now)
-    return max(wait, _WAIT_SECONDS_MIN)
 
 
 class _Request:
@@ -205,7 +168,7 @@ class _Request:
         self._allowances: dict[str, Allowance] = {}
         self.size_is_unknown = False
 
-    async def admit(self, size: int | None) -> None:
+    def admit(self, size: int | None) -> None:
         """Count the request, and its body where its size is known.
 
         Raises:
@@ -214,12 +177,12 @@ class _Request:
         self.size_is_unknown = size is None
         for policy in self._limits.applied(appends=self._appends):
             if not policy.of_bytes:
-                await self._take(policy, 1)
+                self._take(policy, 1)
             elif size is not None:
-                await self._take(policy, size)
+                self._take(policy, size)
             else:
                 # At least a byte has to fit, or the body is not begun.
-                await self._take(policy, 1, counts=False)
+                self._take(policy, 1, counts=False)
 
     def counting(self, receive: Receive) -> Receive:
         """`receive`, which counts the body when its end has come.
@@ -238,7 +201,7 @@ class _Request:
             if not message.get("more_body", False) and size <= BINARY_BODY_SIZE_MAX:
                 for policy in self._limits.applied(appends=True):
                     if policy.of_bytes:
-                        await self._take(policy, size)
+                        self._take(policy, size)
             return message
 
         return receive_counted
@@ -257,8 +220,8 @@ class _Request:
             message = {**message, "headers": [*message["headers"], *headers]}
         await self._send(message)
 
-    async def _take(self, policy: Policy, cost: int, *, counts: bool = True) -> None:
-        allowance = await self._limits.take(policy, self._principal, cost, counts=counts)
+    def _take(self, policy: Policy, cost: int, *, counts: bool = True) -> None:
+        allowance = self._limits.take(policy, self._principal, cost, counts=counts)
         self._allowances[policy.name] = allowance
         if allowance.refused:
             raise Overloaded(
