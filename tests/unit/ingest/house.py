@@ -8,7 +8,8 @@ import os
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,14 @@ class RecordedFiles(RealFileCalls):
         """Faults meet files with this in their name."""
         self._paths: dict[int, str] = {}
         self._lock = threading.Lock()
+        self._changing = threading.Lock()
+        """Held by each call that changes a file or a directory, while the system does it."""
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Within, no call changes a file: what a kill at this moment would leave can be copied."""
+        with self._changing:
+            yield
 
     def note(self, name: str, path: str = "", end: int = 0) -> None:
         with self._lock:
@@ -68,7 +77,8 @@ class RecordedFiles(RealFileCalls):
 
     def open(self, path: Path, *, create: bool = False) -> int:
         self._meet("create" if create else "open", path.name)
-        fd = super().open(path, create=create)
+        with self._changing:
+            fd = super().open(path, create=create)
         self._paths[fd] = path.name
         return fd
 
@@ -77,8 +87,10 @@ class RecordedFiles(RealFileCalls):
         cut = self._meet("pwritev", name)
         if cut:
             whole = b"".join(parts)
-            return super().pwritev(fd, [whole[: max(len(whole) - cut, 1)]], position)
-        written = super().pwritev(fd, parts, position)
+            with self._changing:
+                return super().pwritev(fd, [whole[: max(len(whole) - cut, 1)]], position)
+        with self._changing:
+            written = super().pwritev(fd, parts, position)
         self.note("pwritev", name, position + written)
         return written
 
@@ -93,12 +105,26 @@ class RecordedFiles(RealFileCalls):
 
     def truncate(self, fd: int, size: int) -> None:
         self._meet("truncate", self._paths[fd])
-        super().truncate(fd, size)
+        with self._changing:
+            super().truncate(fd, size)
         self.note("truncate", self._paths[fd], size)
 
+    def rename(self, old: Path, new: Path) -> None:
+        with self._changing:
+            super().rename(old, new)
+
     def unlink(self, path: Path) -> None:
-        super().unlink(path)
+        with self._changing:
+            super().unlink(path)
         self.note("unlink", path.name)
+
+    def make_dir(self, path: Path) -> None:
+        with self._changing:
+            super().make_dir(path)
+
+    def remove_dir(self, path: Path) -> None:
+        with self._changing:
+            super().remove_dir(path)
 
     def _meet(self, call: str, name: str) -> int:
         if self.faults[call] and self.only_on in name:
@@ -265,11 +291,9 @@ class House:
     def after_crash(self, **settings: Any) -> "House":
         """The same node after a kill at this moment, on a copy of its files."""
         copy = self.data_dir.with_name(self.data_dir.name + "-")
-        # The service lives on meanwhile. A checkpoint may be older than the log, never newer.
-        logs = shutil.ignore_patterns("*.segment", "*.index", "*.new")
-        shutil.copytree(self.data_dir, copy, ignore=logs)
-        points = shutil.ignore_patterns("checkpoint*", "*.new")
-        shutil.copytree(self.data_dir, copy, ignore=points, dirs_exist_ok=True)
+        # The service lives on meanwhile: its threads write, delete and rename.
+        with self.files.standing_still():
+            shutil.copytree(self.data_dir, copy)
         return House(copy, before=self, **settings)
 
     @property
