@@ -56,14 +56,14 @@ from bottomless.model.manifest import (
     fragment_entry,
 )
 from bottomless.model.stream import StreamState
-from bottomless_server.ingest.producers.commit_plan import Plan, encode_plan
+from bottomless_server.ingest.producers.commit_plan import CommitPlan, encode_plan
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import Operation, encode_operation, new_operation
 from bottomless_server.tree.rebalance import group_entry
 
 FOLDER = Path(__file__).parent
 FROZEN = "frozen.sha256"
-PLAN = Plan(
+PLAN = CommitPlan(
     "loader-7",
     70,
     TIMESTAMP,

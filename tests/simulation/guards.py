@@ -16,7 +16,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import NodeId, StreamId
 from bottomless_server.coordination.base import Due
 from bottomless_server.ingest.local.core.unopened import Unopened
-from bottomless_server.ingest.local.upkeep import Upkeep
+from bottomless_server.ingest.local.freeing import SegmentFreeing
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
@@ -82,9 +82,9 @@ def _make_dir(files: FileCalls, path: Path) -> None:
     files.make_dir(path)
 
 
-def _mark_everything(upkeep: Upkeep) -> None:
-    for segment in upkeep._log.segments[:-1]:
-        segment.published_at = segment.published_at or upkeep._clocks.elapsed()
+def _mark_everything(freeing: SegmentFreeing) -> None:
+    for segment in freeing._log.segments[:-1]:
+        segment.published_at = segment.published_at or freeing._clocks.elapsed()
 
 
 def _counted_when_read(following: _Following, page: Page) -> None:
@@ -112,8 +112,8 @@ def _take_what_fits(admission: Admission, stream_id: StreamId, size: int, own: i
 def _grant_what_fits(admission: Admission) -> list[Ticket]:
     """Room that is freed goes to everybody who fits in, whoever has waited for more."""
     granted = []
-    for line in admission._lines.values():
-        for _, ticket in sorted(line, key=lambda entry: entry[0]):
+    for waiting in admission._waiting.values():
+        for _, ticket in sorted(waiting, key=lambda entry: entry[0]):
             waits = not (ticket.gone or ticket.granted)
             if waits and _take_what_fits(admission, ticket.stream_id, ticket.size, ticket.own):
                 ticket.granted = True
@@ -182,7 +182,7 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
-        [Replaced(Upkeep, "_mark_published", _mark_everything)], [1, 2, 3], "crashes"
+        [Replaced(SegmentFreeing, "_mark_published", _mark_everything)], [1, 2, 3], "crashes"
     ),
     "the time of the answer, for a lease": Guard(
         [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"

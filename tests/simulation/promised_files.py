@@ -14,7 +14,7 @@ from typing import Any, Final
 from support.power_loss import PowerLossDisk
 
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.producers.commit_plan import Plan, StagedBatch
+from bottomless_server.ingest.producers.commit_plan import CommitPlan, StagedBatch
 from bottomless_server.ingest.staged.files import StagedFiles
 
 _PROMISED: Final[set[Path]] = set()
@@ -32,7 +32,7 @@ def noting_staged_files() -> Iterator[None]:
         write(files, stream_id, batch, data)
         _PROMISED.add(files.batch_path(stream_id, batch))
 
-    def noted_save_plan(files: StagedFiles, stream_id: StreamId, plan: Plan) -> None:
+    def noted_save_plan(files: StagedFiles, stream_id: StreamId, plan: CommitPlan) -> None:
         save_plan(files, stream_id, plan)
         _PROMISED.add(files.plan_path(stream_id, plan.producer_id))
 

@@ -10,21 +10,21 @@ from typing import Final
 
 NO_CONDITION: Final = """
 import dataclasses
-import bottomless_server.ingest.local.line as line
-decide = line.decide
+from bottomless_server.ingest.local import waiting
+decide = waiting.decide
 def decide_without(tracking, append, *when):
-    anywhere = dataclasses.replace(append.promise, expected_offset=None)
-    return decide(tracking, dataclasses.replace(append, promise=anywhere), *when)
-line.decide = decide_without
+    anywhere = dataclasses.replace(append.conditions, expected_offset=None)
+    return decide(tracking, dataclasses.replace(append, conditions=anywhere), *when)
+waiting.decide = decide_without
 """
 NO_MEMORY_OF_PRODUCERS: Final = """
 import dataclasses
-import bottomless_server.ingest.local.line as line
-decide = line.decide
+from bottomless_server.ingest.local import waiting
+decide = waiting.decide
 def decide_without(tracking, append, *when):
-    from_nobody = dataclasses.replace(append.promise, identity=None)
-    return decide(tracking, dataclasses.replace(append, promise=from_nobody), *when)
-line.decide = decide_without
+    from_nobody = dataclasses.replace(append.conditions, identity=None)
+    return decide(tracking, dataclasses.replace(append, conditions=from_nobody), *when)
+waiting.decide = decide_without
 """
 NO_DIRTY_MARK: Final = """
 import dataclasses
@@ -44,7 +44,7 @@ async def answer_first(self, taken, timestamp):
     for one in taken:
         count = one.append.record_count
         answer = Appended(first, first + count, timestamp, count, one.duplicates)
-        self._line.settle(one.waiting, answer)
+        self._waiting.settle(one.waiting, answer)
         first += count
     await asyncio.sleep(0.05)
     await append_chosen(self, taken, timestamp)

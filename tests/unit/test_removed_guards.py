@@ -22,7 +22,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.drives.file_calls import FileCalls
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.ingest.local import opening
-from bottomless_server.ingest.log import recovery, walk
+from bottomless_server.ingest.log import recovery, recovery_damage
 from bottomless_server.manifest.recovery import takeover
 from bottomless_server.manifest.tree.core import takeovers
 from bottomless_server.manifest.tree.core.keeper import Keeper
@@ -51,7 +51,7 @@ def _without_index(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_later_round(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(walk, "_later_round", lambda *_: False)
+    patch.setattr(recovery_damage, "_later_round", lambda *_: False)
 
 
 def _without_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -59,12 +59,12 @@ def _without_checkpoint(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_body_checksum(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(walk, "verify_body", _nothing)
+    patch.setattr(recovery_damage, "verify_body", _nothing)
 
 
 def _without_groups(patch: pytest.MonkeyPatch) -> None:
-    read = walk._read_chunk
-    patch.setattr(walk, "_read_chunk", lambda *where: (read(*where)[0], False))
+    read = recovery_damage._read_chunk
+    patch.setattr(recovery_damage, "_read_chunk", lambda *where: (read(*where)[0], False))
 
 
 def _without_writing_again(patch: pytest.MonkeyPatch) -> None:

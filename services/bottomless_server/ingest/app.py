@@ -19,16 +19,16 @@ from bottomless_server.ingest.front.names import ManifestCalls, StreamNames
 from bottomless_server.ingest.front.producer_routes import add_producer_routes
 from bottomless_server.ingest.front.routes import AppendRoute, Appends
 from bottomless_server.ingest.front.staged_routes import add_staged_route
+from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.local.handover import await_upload
 from bottomless_server.ingest.local.streams import OwnedStreams
-from bottomless_server.ingest.local.surroundings import Surroundings
 from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
-from bottomless_server.ingest.local.upkeep import DiskUse, UpkeepBounds
 from bottomless_server.ingest.log.leftovers import Leftovers
 from bottomless_server.ingest.log.segments import RollBounds
 from bottomless_server.ingest.producers.commit_parts import progress
-from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.settings import IngestSettings
@@ -146,7 +146,7 @@ class IngestService:
             self._files,
             data_dir,
             owner,
-            self._surroundings(),
+            self._appender_context(),
             _roll(settings),
             self._feed.note,
             self._feed.settle,
@@ -226,17 +226,17 @@ class IngestService:
         if isinstance(self._files, TimedFileCalls):
             yield from self._files.syncs.collect()
 
-    def _is_begun(self, stream_id: StreamId, plan: Plan) -> bool | None:
+    def _is_begun(self, stream_id: StreamId, plan: CommitPlan) -> bool | None:
         appender = None if self._tails is None else self._tails.streams.find(stream_id)
         return None if appender is None else progress(plan, appender.tracking).start > 0
 
     def _has_begun(self, stream_id: StreamId, tracking: Tracking) -> bool:
         return self._staged.has_begun(stream_id, lambda plan: progress(plan, tracking).start > 0)
 
-    def _surroundings(self) -> Surroundings:
+    def _appender_context(self) -> AppenderContext:
         settings = self._settings
         assert self._executor is not None
-        return Surroundings(
+        return AppenderContext(
             executor=self._executor,
             clocks=self._clocks,
             commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
@@ -244,7 +244,7 @@ class IngestService:
             has_begun=self._has_begun,
             chunk_size_max=settings.ingest_chunk_size_max,
             open_log_count_max=open_log_count_max(settings.ingest_open_log_count_max),
-            upkeep=UpkeepBounds(
+            freeing=FreeingBounds(
                 local_keep_ms=settings.ingest_local_keep_ms,
                 local_bytes_keep=settings.ingest_local_bytes_keep,
                 checkpoint_bytes=settings.ingest_checkpoint_bytes,

@@ -24,12 +24,12 @@ from bottomless.model.names import StreamId
 from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.pulse import wait_for
 
-PATIENCE_SECONDS: Final = 0.25
+STALL_SECONDS: Final = 0.25
 _PROGRESS_BYTES: Final = 64 * KIB
-"""A body that received fewer bytes than this in `PATIENCE_SECONDS` counts as stalled."""
+"""A body that received fewer bytes than this in `STALL_SECONDS` counts as stalled."""
 
 
-class Room:
+class MemoryRoom:
     """The room for bodies of appends in a process, of all streams together."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Room:
         self.monotonic = monotonic
         self._wait_seconds = wait_seconds
         self._waiting: dict[Ticket, asyncio.Event] = {}
-        self._coming: set[Body] = set()
+        self._receiving: set[BodyReservation] = set()
 
     @asynccontextmanager
     async def hold(
@@ -50,7 +50,7 @@ class Room:
         Raises:
             Overloaded: there was none within the deadline.
         """
-        held = Body(self, stream_id)
+        held = BodyReservation(self, stream_id)
         await held.take(size, wait_seconds)
         try:
             yield
@@ -58,24 +58,24 @@ class Room:
             held.give_back()
 
     @asynccontextmanager
-    async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["Body"]:
+    async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["BodyReservation"]:
         """Room for a body that may have so many bytes; what it keeps at the end is given back.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
-        body = Body(self, stream_id)
+        body = BodyReservation(self, stream_id)
         await body.take(size)
-        self._coming.add(body)
+        self._receiving.add(body)
         try:
             yield body
         finally:
-            self.arrived(body)
+            self.end_receiving(body)
             body.give_back()
 
-    def arrived(self, body: "Body") -> None:
+    def end_receiving(self, body: "BodyReservation") -> None:
         """Note that nothing more of this body will come."""
-        self._coming.discard(body)
+        self._receiving.discard(body)
 
     def give_back(self, stream_id: StreamId, size: int) -> None:
         """Make room free again, for requests that wait."""
@@ -92,7 +92,7 @@ class Room:
         """
         if self.admission.take(stream_id, size, own):
             return
-        ticket = self.admission.stand(stream_id, size, own)
+        ticket = self.admission.issue_ticket(stream_id, size, own)
         turn = self._waiting[ticket] = asyncio.Event()
         self._grant()
         try:
@@ -115,7 +115,7 @@ class Room:
             left = wait_seconds - max(waited, self.monotonic() - begun)
             if left <= 0:
                 raise Overloaded("too many appends are waiting", retry_after_seconds=1)
-            step = min(left, PATIENCE_SECONDS)
+            step = min(left, STALL_SECONDS)
             if not await wait_for(turn, step):
                 waited += step
 
@@ -126,18 +126,18 @@ class Room:
     def _reclaim_from_stalled(self) -> bool:
         """Take the unreceived part from a body that stalls; whether there was one."""
         now = self.monotonic()
-        return any(body.release_unreceived() for body in self._coming if body.is_late(now))
+        return any(body.release_unreceived() for body in self._receiving if body.is_stalled(now))
 
 
-class Body:
+class BodyReservation:
     """The room of one body."""
 
-    def __init__(self, room: Room, stream_id: StreamId) -> None:
+    def __init__(self, room: MemoryRoom, stream_id: StreamId) -> None:
         self._room = room
         self._stream_id = stream_id
-        self._kept = 0
-        self._here = 0
-        self._seen = (0, room.monotonic())
+        self._held = 0
+        self._received = 0
+        self._progress = (0, room.monotonic())
         """How much was here, and when, at the last time that it was seen to come."""
 
     def noting(self, receive: Receive) -> Receive:
@@ -148,24 +148,24 @@ class Body:
 
         async def noted() -> Message:
             message = await receive()
-            self._here += len(message.get("body", b""))
-            if self._here - self._seen[0] >= _PROGRESS_BYTES:
-                self._seen = (self._here, self._room.monotonic())
-            if self._here > self._kept:
-                await self.take(self._here - self._kept)
+            self._received += len(message.get("body", b""))
+            if self._received - self._progress[0] >= _PROGRESS_BYTES:
+                self._progress = (self._received, self._room.monotonic())
+            if self._received > self._held:
+                await self.take(self._received - self._held)
             if not message.get("more_body", False):
-                self._room.arrived(self)
+                self._room.end_receiving(self)
                 self.release_unreceived()
             return message
 
         return noted
 
-    def is_late(self, now: float) -> bool:
-        return self._kept > self._here and now - self._seen[1] >= PATIENCE_SECONDS
+    def is_stalled(self, now: float) -> bool:
+        return self._held > self._received and now - self._progress[1] >= STALL_SECONDS
 
     def release_unreceived(self) -> bool:
         """Give back the room of bytes that did not come yet; whether there was any."""
-        rest = self._kept - self._here
+        rest = self._held - self._received
         if rest <= 0:
             return False
         self._give_back(rest)
@@ -177,14 +177,14 @@ class Body:
         Raises:
             Overloaded: there was none within the deadline.
         """
-        await self._room.take(self._stream_id, size, self._kept, wait_seconds)
-        self._kept += size
-        self._seen = (self._here, self._room.monotonic())
+        await self._room.take(self._stream_id, size, self._held, wait_seconds)
+        self._held += size
+        self._progress = (self._received, self._room.monotonic())
 
     def give_back(self) -> None:
         """Give back all of it: these bytes are not needed any more."""
-        self._give_back(self._kept)
+        self._give_back(self._held)
 
     def _give_back(self, size: int) -> None:
-        self._kept -= size
+        self._held -= size
         self._room.give_back(self._stream_id, size)

@@ -3,10 +3,10 @@ from common import *
 import time
 from bottomless.errors import Overloaded
 from bottomless_server.node.core.admission import Admission
-from bottomless_server.node.room import Room
+from bottomless_server.node.room import MemoryRoom
 MIB = 2**20
 async def main():
-    room = Room(Admission(64*MIB, 256*MIB), time.monotonic, 2.0)
+    room = MemoryRoom(Admission(64*MIB, 256*MIB), time.monotonic, 2.0)
     async def slow_body(n):       # a body of 8 MiB that comes with 256 KiB/s: it "comes", so it keeps its room for 32 s
         stream = StreamId(f"slow-{n//7}")
         async with room.body(stream, 8*MIB) as body:

@@ -3,11 +3,11 @@ from common import *
 import random
 from bottomless.errors import Overloaded
 from bottomless_server.node.core.admission import Admission
-from bottomless_server.node.room import Room
+from bottomless_server.node.room import MemoryRoom
 async def one(seed):
     rng = random.Random(seed)
     loop = asyncio.get_running_loop()
-    room = Room(Admission(64, 160), loop.time, 0.03)
+    room = MemoryRoom(Admission(64, 160), loop.time, 0.03)
     over = 0
     async def holder(n):
         nonlocal over

@@ -108,7 +108,7 @@ class Both:
             self.plain.held[stream_id] += size
             self.holders.append([(stream_id, size)])
         else:
-            self.plain.waiting.append(self.admission.stand(stream_id, size, own))
+            self.plain.waiting.append(self.admission.issue_ticket(stream_id, size, own))
         self.look()
 
     def more(self, which: int, size: int) -> None:
@@ -179,8 +179,8 @@ def play(both: Both, played: Steps) -> None:
 def test_what_is_large_gets_its_turn_beside_small_ones_that_never_end() -> None:
     admission = Admission(STREAM_SIZE, SIZE)
     assert all(admission.take(ONE, 2) for _ in range(5))
-    large = admission.stand(ONE, 8)
-    small = [admission.stand(ONE, 2) for _ in range(5)]
+    large = admission.issue_ticket(ONE, 8)
+    small = [admission.issue_ticket(ONE, 2) for _ in range(5)]
     for _ in range(4):
         admission.give_back(ONE, 2)
         assert not admission.take(ONE, 2), "nobody who comes later is before it"
@@ -194,7 +194,7 @@ def test_what_is_large_gets_its_turn_beside_small_ones_that_never_end() -> None:
 def test_a_stream_that_waits_for_its_own_room_keeps_no_other_out() -> None:
     admission = Admission(STREAM_SIZE, SIZE)
     assert admission.take(ONE, 10)
-    admission.stand(ONE, 10)
+    admission.issue_ticket(ONE, 10)
     assert admission.take(TWO, 5)
 
 
@@ -202,7 +202,7 @@ def test_who_waits_for_the_room_of_the_process_is_not_overtaken_by_other_streams
     admission = Admission(STREAM_SIZE, SIZE)
     assert admission.take(ONE, 5)
     assert admission.take(TWO, 5)
-    waits = admission.stand(THREE, 10)
+    waits = admission.issue_ticket(THREE, 10)
     assert admission.grant() == []
     assert not admission.take(TWO, 1), "else room for ten would never gather"
     admission.give_back(ONE, 5)
@@ -212,10 +212,10 @@ def test_who_waits_for_the_room_of_the_process_is_not_overtaken_by_other_streams
 def test_small_appends_of_other_streams_pass_who_waits_for_the_room_of_the_process() -> None:
     admission = Admission(WIDE_STREAM, WIDE)
     assert admission.take(ONE, 300)
-    waits = admission.stand(TWO, 300)
+    waits = admission.issue_ticket(TWO, 300)
     assert admission.grant() == []
     assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
-    more = admission.stand(SMALL[-1], LITTLE)
+    more = admission.issue_ticket(SMALL[-1], LITTLE)
     assert admission.grant() == [], "they have no more than what is kept for them"
     assert not admission.take(THREE, LITTLE + 1), "it is kept for those who need little"
     admission.give_back(SMALL[0], LITTLE)
@@ -236,7 +236,7 @@ def test_who_passes_without_end_keeps_nobody_out_however_much_he_needs() -> None
     admission = Admission(WIDE_STREAM, WIDE)
     assert admission.take(ONE, 300)
     assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
-    waits = admission.stand(TWO, 2 * WIDE)
+    waits = admission.issue_ticket(TWO, 2 * WIDE)
     for turn in range(3 * len(SMALL)):
         admission.give_back(SMALL[turn % (KEPT // LITTLE)], LITTLE)
         assert admission.take(SMALL[turn % (KEPT // LITTLE)], LITTLE)
@@ -248,9 +248,9 @@ def test_who_has_begun_is_ended_before_who_waits_for_him() -> None:
     admission = Admission(STREAM_SIZE, SIZE)
     assert admission.take(ONE, 4)
     assert admission.take(ONE, 4)
-    waits = admission.stand(ONE, 10)
+    waits = admission.issue_ticket(ONE, 10)
     assert admission.take(ONE, 2, own=4)
-    more = admission.stand(ONE, 2, own=4)
+    more = admission.issue_ticket(ONE, 2, own=4)
     admission.give_back(ONE, 4)
     assert admission.grant() == [more]
     admission.give_back(ONE, 8)
@@ -265,7 +265,7 @@ def test_without_the_line_what_is_large_is_kept_out(monkeypatch: pytest.MonkeyPa
     )
     admission = Admission(STREAM_SIZE, SIZE)
     assert all(admission.take(ONE, 2) for _ in range(5))
-    large = admission.stand(ONE, 8)
+    large = admission.issue_ticket(ONE, 8)
     for _ in range(100):
         admission.give_back(ONE, 2)
         assert admission.take(ONE, 2)

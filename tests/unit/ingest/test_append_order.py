@@ -143,7 +143,7 @@ async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: P
         await house.advance(1_000)
         house.appender.tick()
         await eventually(partial(fewer, house, before))
-        await eventually(lambda: not house.appender._upkeep._removing)
+        await eventually(lambda: not house.appender._freeing._removing)
 
     assert early_frees(house.files.calls) == []
     assert len([c for c in house.files.calls if c.name == "unlink"]) >= 4

@@ -14,7 +14,7 @@ from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.log.core.batcher import Room, Round, seal_round
+from bottomless_server.ingest.log.core.batcher import Round, RoundSpace, seal_round
 from bottomless_server.ingest.log.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.core.admission import Admission
@@ -52,7 +52,7 @@ def values_of(append: Append) -> list[Any]:
 def rounds_of(appends: list[Append]) -> list[tuple[list[Append], Round]]:
     rounds, next_offset = [], 100
     while appends:
-        room, count = Room(CHUNK_SIZE_MAX), 0
+        room, count = RoundSpace(CHUNK_SIZE_MAX), 0
         while count < len(appends) and not room.full and room.take(appends[count]):
             count += 1
         taken, appends = appends[:count], appends[count:]

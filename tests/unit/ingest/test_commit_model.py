@@ -32,8 +32,8 @@ from hypothesis import strategies as st
 
 from bottomless.model.limits import KIB
 from bottomless_server.ingest.producers.commit_parts import identity_of
-from bottomless_server.ingest.producers.commit_plan import Plan
-from bottomless_server.ingest.records.promises import FromProducer
+from bottomless_server.ingest.producers.commit_plan import CommitPlan
+from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import commits as staged_commits
 from bottomless_server.ingest.staged.commits import StagedCommits
@@ -408,7 +408,7 @@ def test_every_record_of_a_commit_is_stored_once_whatever_happens_between_its_pa
         asyncio.run(play(Path(directory), played))
 
 
-def decided_by_itself(plan: Plan, number: int, asked: FromProducer) -> FromProducer:
+def decided_by_itself(plan: CommitPlan, number: int, asked: FromProducer) -> FromProducer:
     return replace(identity_of(plan, number, asked), part_of=None)
 
 

@@ -17,8 +17,8 @@ from bottomless_server.ingest.producers.part_names import name_of_parts
 from bottomless_server.ingest.producers.producers import New, decide
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import FromProducer, Promise
 from unit.ingest.house import House, problem
 from unit.ingest.test_staged import LARGE, SETTINGS, commit, cut_off, stage
 
@@ -38,7 +38,7 @@ class Told:
 
 def store(tracking: Tracking, asked: FromProducer, now: int) -> bool:
     """Decide, and commit what is new; False if it was refused."""
-    append = Append(1, 1, 0, promise=Promise(asked))
+    append = Append(1, 1, 0, conditions=Conditions(asked))
     tracking.begin()
     try:
         new = isinstance(decide(tracking, append, now, now), New)

@@ -73,12 +73,12 @@ async def test_an_answer_says_what_was_stored_and_what_was_there(house: House) -
 
 
 @pytest.mark.parametrize(
-    "promise", [{"producer-id": "p", "producer-seq": "0"}, {"idempotency-key": "i"}]
+    "conditions", [{"producer-id": "p", "producer-seq": "0"}, {"idempotency-key": "i"}]
 )
 async def test_a_raw_record_with_another_key_is_no_repeat(
-    house: House, promise: dict[str, str]
+    house: House, conditions: dict[str, str]
 ) -> None:
-    raw = {"content-type": "application/octet-stream", **promise}
+    raw = {"content-type": "application/octet-stream", **conditions}
     tombstone = {**raw, "stream-key": "a"}
     first, again = [await house.append_raw(b"", **tombstone) for _ in range(2)]
     assert (first.status_code, again.headers["idempotent-replayed"]) == (200, "true")
@@ -166,7 +166,7 @@ async def test_a_repeat_that_waited_is_not_confirmed_after_the_lease_ran_out(
     written = asyncio.create_task(house.append("being written"))
     await eventually(lambda: len(files.calls) > before)
     repeated = asyncio.create_task(strict(house, 0))
-    await eventually(lambda: bool(house.appender._line))
+    await eventually(lambda: bool(house.appender._waiting))
     house.time.advance(60_000)
     files.go_on.set()
 
@@ -409,7 +409,7 @@ async def test_a_segment_is_kept_while_the_next_one_has_not_taken_over_its_state
     await torn.published(next_offset)
     await torn.advance(10_000)
     torn.appender.tick()
-    await torn.appender._upkeep.look()
+    await torn.appender._freeing.look()
     assert len(torn.segments()) == 2
 
     again = await strict(torn, next_offset - 1)
@@ -485,7 +485,7 @@ async def test_a_damaged_trailer_is_damage_even_below_the_checkpoint(
     await house.append("and more")
     after = house.after_crash()
     await house.advance(60_000)
-    await house.appender._upkeep.save_checkpoint()
+    await house.appender._freeing.save_checkpoint()
     after = House(after.data_dir, before=house)
     checkpoint = (house.directory / "checkpoint").read_bytes()
     (after.directory / "checkpoint").write_bytes(checkpoint)

@@ -146,8 +146,8 @@ class World:
         await house.published(house.appender.log.next_offset)
         await house.advance(5_000)
         house.appender.tick()
-        upkeep = house.appender._upkeep
-        await eventually(lambda: upkeep._next_to_free() is None and not upkeep._removing)
+        freeing = house.appender._freeing
+        await eventually(lambda: freeing._next_to_free() is None and not freeing._removing)
 
     async def check(self) -> None:
         assert sorted(self.stored) == list(range(len(self.stored)))

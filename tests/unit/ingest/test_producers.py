@@ -18,22 +18,22 @@ from bottomless_server.ingest.log.core.batcher import seal_round, seal_state
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
 from bottomless_server.ingest.producers.producers import Appended, New, decide
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import (
+from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
+    Conditions,
     FromProducer,
-    Promise,
     WithKey,
     hash_of,
 )
+from bottomless_server.ingest.records.intake import Append
 
 BOUNDS = TrackingBounds(producer_count_max=4, append_count_max=5, key_count_max=4, keep_ms=1_000)
 HIGHWATER, TRANSACTION = AppendMode.HIGHWATER, AppendMode.TRANSACTION
 
 
-def an_append(count: int, promise: Promise, body: bytes = b"body", **members: Any) -> Append:
+def an_append(count: int, conditions: Conditions, body: bytes = b"body", **members: Any) -> Append:
     rows = Rows([b"v"] * count, [Content.BYTES] * count)
-    return Append(count, rows.size, len(body), rows, promise=promise, **members)
+    return Append(count, rows.size, len(body), rows, conditions=conditions, **members)
 
 
 def strict(
@@ -46,20 +46,20 @@ def strict(
     start_any: bool = False,
 ) -> Append:
     identity = FromProducer(who, epoch, AppendMode.STRICT, number, start_any)
-    return an_append(count, Promise(identity), body)
+    return an_append(count, Conditions(identity), body)
 
 
 def highwater(*ids: int, who: str = "p", epoch: int = 0) -> Append:
-    promise = Promise(FromProducer(who, epoch, HIGHWATER))
-    return an_append(len(ids), promise, ids=np.array(ids, np.int64))
+    conditions = Conditions(FromProducer(who, epoch, HIGHWATER))
+    return an_append(len(ids), conditions, ids=np.array(ids, np.int64))
 
 
 def transaction(number: int, count: int = 3, body: bytes = b"body") -> Append:
-    return an_append(count, Promise(FromProducer("p", 0, TRANSACTION, number)), body)
+    return an_append(count, Conditions(FromProducer("p", 0, TRANSACTION, number)), body)
 
 
 def keyed(key: bytes, body: bytes = b"body") -> Append:
-    return an_append(2, Promise(WithKey(hash_of(key))), body, body_hash=hash_of(body))
+    return an_append(2, Conditions(WithKey(hash_of(key))), body, body_hash=hash_of(body))
 
 
 class Stream:
@@ -346,12 +346,12 @@ def test_a_key_is_free_again_after_its_window() -> None:
 
 def test_an_expected_offset_lets_through_what_is_new_at_that_place() -> None:
     stream = Stream()
-    plain = an_append(3, Promise(None, 0))
+    plain = an_append(3, Conditions(None, 0))
     assert stream.send(plain).first_offset == 0
 
     assert stream.refused(plain) == (Code.OFFSET_MISMATCH, {"next_offset": 3})
     both = strict(0)
-    both = replace(both, promise=replace(both.promise, expected_offset=3))
+    both = replace(both, conditions=replace(both.conditions, expected_offset=3))
     assert stream.send(both).first_offset == 3
     assert stream.send(both).replayed, "a repeat is a repeat wherever the stream ends now"
 
@@ -423,8 +423,8 @@ def test_state_is_the_same_after_a_snapshot_and_the_chunks_behind_it(
 def test_the_parts_of_a_large_append_are_one_append() -> None:
     values = [b"x" * 3_000] * 8
     rows = Rows(values, [Content.BYTES] * 8)
-    promise = Promise(FromProducer("p", 0, AppendMode.STRICT, 0))
-    append = Append(8, rows.size, 7, rows, promise=promise)
+    conditions = Conditions(FromProducer("p", 0, AppendMode.STRICT, 0))
+    append = Append(8, rows.size, 7, rows, conditions=conditions)
     sealed = seal_round([append], next_offset=40, timestamp=5, epoch=1, chunk_size_max=4_096)
     assert len(sealed.chunks) > 2
     tracking = Tracking(BOUNDS)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.local.line import Line
+from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.log.core.batcher import seal_round
 from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer, WithKey, hash_of
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import FromProducer, Promise, WithKey, hash_of
-from unit.ingest.test_line import SIZE_MAX, an_append
+from unit.ingest.test_waiting import SIZE_MAX, an_append
 
 KEEP_MS = 1_000
 BOUNDS = TrackingBounds(producer_count_max=3, append_count_max=5, key_count_max=3, keep_ms=KEEP_MS)
@@ -37,7 +37,7 @@ class World:
     """Rounds of one stream, and when each name was stored last."""
 
     def __init__(self) -> None:
-        self.line = Line(SIZE_MAX)
+        self.waiting = WaitingAppends(SIZE_MAX)
         self.tracking = Tracking(BOUNDS)
         self.now = KEEP_MS
         self.stored: dict[str | bytes, int] = {}
@@ -46,23 +46,23 @@ class World:
 
     def append(self, by_key: bool, name: str) -> Append:
         if by_key:
-            return an_append(Promise(WithKey(hash_of(name.encode()))))
+            return an_append(Conditions(WithKey(hash_of(name.encode()))))
         number = next(self._numbers)
-        return an_append(Promise(FromProducer(name, 0, AppendMode.TRANSACTION, number)))
+        return an_append(Conditions(FromProducer(name, 0, AppendMode.TRANSACTION, number)))
 
     def round(self, sent: list[tuple[bool, str]]) -> list[asyncio.Future[Appended]]:
         answers = []
         for by_key, name in sent:
             try:
-                answers.append(self.line.add(self.append(by_key, name)))
+                answers.append(self.waiting.add(self.append(by_key, name)))
             except Overloaded:
                 continue  # The same key is waiting.
-        while self.line:
+        while self.waiting:
             self._write()
         return answers
 
     def _write(self) -> None:
-        chosen = self.line.choose(self.tracking, self.next_offset, self.now)
+        chosen = self.waiting.choose(self.tracking, self.next_offset, self.now)
         appends = [one.append for one in chosen]
         if not appends:
             return
@@ -76,8 +76,8 @@ class World:
         for chunk in sealed.chunks:
             self.tracking.take_chunk(chunk.first_offset, chunk.timestamp, chunk.entries)
         for one, (first, count) in zip(chosen, sealed.placements, strict=True):
-            self.line.settle(one.waiting, Appended(first, first + count, self.now, count))
-            identity = one.append.promise.identity
+            self.waiting.settle(one.waiting, Appended(first, first + count, self.now, count))
+            identity = one.append.conditions.identity
             assert identity is not None
             name = identity.key_hash if isinstance(identity, WithKey) else identity.producer_id
             self.stored[name] = self.now

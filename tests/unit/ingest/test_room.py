@@ -14,7 +14,7 @@ from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.admission import Admission
-from bottomless_server.node.room import Body
+from bottomless_server.node.room import BodyReservation
 from unit.ingest.house import ROUTE, STREAM, House, eventually, problem
 from unit.ingest.test_staged import commit, stage
 
@@ -113,7 +113,7 @@ async def test_while_what_they_said_was_believed_for_ever_they_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the same without the end of patience."""
-    monkeypatch.setattr(Body, "is_late", lambda *_: False)
+    monkeypatch.setattr(BodyReservation, "is_stalled", lambda *_: False)
     house = await a_house(tmp_path)
     silent = await unfinished(house, 2, sent=0)
     house.time.advance(300)

@@ -20,8 +20,8 @@ from bottomless.model.rows import Rows
 from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.local.appender import Appender
 from bottomless_server.ingest.producers import commit_parts
-from bottomless_server.ingest.producers.commit_plan import Plan
-from bottomless_server.ingest.records.promises import FromProducer, Promise
+from bottomless_server.ingest.producers.commit_plan import CommitPlan
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import turns
 from bottomless_server.ingest.staged.batches import StagedBatches
@@ -595,13 +595,13 @@ async def test_without_names_of_their_own_a_part_is_taken_for_the_whole(
 async def begun_by_an_earlier_build(house: House) -> None:
     """A plan of version 1, and its first part under the producer's own number."""
     ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    plan = Plan("job", 7, house.time.wall, tuple((one,) for one in ids), None)
+    plan = CommitPlan("job", 7, house.time.wall, tuple((one,) for one in ids), None)
     await staged_of(house).save_plan(STREAM, plan)
     with staged_of(house).pinned(STREAM, "job", ids) as batches:
         asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
         commits = house.service._appends._commits
         appender = await house.service._appends.find(FULL_NAME)
-        await commits._appends.append(appender, Promise(asked), batches[:1])
+        await commits._appends.append(appender, Conditions(asked), batches[:1])
 
 
 async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(house: House) -> None:

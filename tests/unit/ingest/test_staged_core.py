@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bottomless.errors import Corrupt
 from bottomless.formats.sealed_json import seal
 from bottomless_server.ingest.producers.commit_plan import (
-    Plan,
+    CommitPlan,
     StagedBatch,
     decode_plan,
     encode_plan,
@@ -25,7 +25,9 @@ BATCHES = st.builds(
     st.integers(1, 10**6),
     st.integers(1, 2**15),
 )
-PLAN = Plan("load.large", 7, 1_750_000_000_000, ((ID, "st_" + "1" * 32), ("st_" + "2" * 32,)), 4)
+PLAN = CommitPlan(
+    "load.large", 7, 1_750_000_000_000, ((ID, "st_" + "1" * 32), ("st_" + "2" * 32,)), 4
+)
 
 
 IN_ORDER = {

@@ -16,7 +16,7 @@ from bottomless.formats.batch import split_frames
 from bottomless.formats.rows import Frame
 from bottomless.model.rows import Rows
 from bottomless_server.ingest.log.layout import staged_dir
-from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.staged import files as files_module
 from bottomless_server.ingest.staged.batches import StagedBatches, StagedBounds
 from bottomless_server.node.file_calls import FileCalls
@@ -31,7 +31,7 @@ BOUNDS = StagedBounds(
     plan_keep_ms=600_000,
 )
 IDS = ["st_" + digit * 32 for digit in "ab"]
-PLAN = Plan("job", 7, 1_750_000_000_000, tuple((one,) for one in IDS), 0)
+PLAN = CommitPlan("job", 7, 1_750_000_000_000, tuple((one,) for one in IDS), 0)
 
 
 def some_frames() -> tuple[Frame, ...]:

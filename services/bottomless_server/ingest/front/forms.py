@@ -17,6 +17,12 @@ from bottomless.model.limits import (
     KIB,
 )
 from bottomless.model.record import Content
+from bottomless_server.ingest.records.conditions import (
+    NO_CONDITIONS,
+    Conditions,
+    bad_header,
+    read_conditions,
+)
 from bottomless_server.ingest.records.frames import is_plain
 from bottomless_server.ingest.records.intake import (
     Append,
@@ -31,7 +37,6 @@ from bottomless_server.ingest.records.intake import (
 )
 from bottomless_server.ingest.records.json_pointer import parse_pointer
 from bottomless_server.ingest.records.json_values import Within, split_lines
-from bottomless_server.ingest.records.promises import NOTHING, Promise, bad_header, read_promise
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import (
     any_content_type,
@@ -80,7 +85,7 @@ _INLINE_SIZE: Final = 128 * KIB
 millisecond each. Below, to go there and back would cost more."""
 
 _OF_RAW: Final = frozenset({b"stream-key", b"stream-filter-value"})
-_PROMISES: Final = frozenset(
+_CONDITION_HEADERS: Final = frozenset(
     {
         b"producer-id",
         b"producer-epoch",
@@ -98,7 +103,7 @@ class Form(NamedTuple):
 
     media_type: str
     encoding: str | None
-    promise: Promise
+    conditions: Conditions
     declared_size: int | None
     as_value: bool = False
     """Whether the whole body is one record's value, whatever its media type."""
@@ -139,19 +144,19 @@ def read_form(scope: Scope) -> Form:
     negotiate(header(scope, b"accept"), [JSON])
     as_value = "as" in asked
     media_type = _type_of_value(scope) if as_value else content_type(scope, ACCEPTED)
-    promise = NOTHING
+    conditions = NO_CONDITIONS
     named = {name for name, _ in scope["headers"]}
     if media_type != RAW and not as_value:
         _refuse(_OF_RAW & named, f"it goes with {RAW}; other records bring their own")
-    if not _PROMISES.isdisjoint(named):
+    if not _CONDITION_HEADERS.isdisjoint(named):
         principal = principal_of(scope)
         sender = principal.actor if principal.authenticated else ""
-        promise = read_promise(lambda name: header(scope, name.encode()), sender)
+        conditions = read_conditions(lambda name: header(scope, name.encode()), sender)
     declared = header(scope, b"content-length")
     form = Form(
         media_type=media_type,
         encoding=content_encoding(scope, ENCODINGS),
-        promise=promise,
+        conditions=conditions,
         declared_size=int(declared) if declared is not None and declared.isdigit() else None,
         as_value=as_value,
     )
@@ -188,14 +193,14 @@ def _within(form: Form, asked: dict[str, Any], named: set[bytes]) -> Within:
     )
 
 
-def refuse_promises(scope: Scope) -> None:
+def refuse_conditions(scope: Scope) -> None:
     """Refuse what only an append can be asked for, where nothing is appended.
 
     Raises:
         InvalidRequest: 400.
     """
     named = {name for name, _ in scope["headers"]}
-    _refuse((_PROMISES | _OF_RAW) & named, "it says nothing here: it is for an append")
+    _refuse((_CONDITION_HEADERS | _OF_RAW) & named, "it says nothing here: it is for an append")
 
 
 def _refuse(names: set[bytes] | frozenset[bytes], sentence: str) -> None:
@@ -215,13 +220,13 @@ async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int
             return await _run(_is_small_json(body), _take_value, body, form, key, filter_value)
         text = form.media_type.startswith(_TEXTS)
         content = Content.TEXT if text else Content.BYTES
-        return take_raw(body, key, filter_value, form.promise, content)
+        return take_raw(body, key, filter_value, form.conditions, content)
     if form.media_type == ARROW:
         inline = len(body) <= _INLINE_SIZE
-        return await _run(inline, take_arrow, body, frame_size_max, form.promise)
+        return await _run(inline, take_arrow, body, frame_size_max, form.conditions)
     if form.media_type == FRAMES:
         inline = len(body) <= _INLINE_SIZE and is_plain(body)
-        return await _run(inline, take_frames, body, frame_size_max, form.promise)
+        return await _run(inline, take_frames, body, frame_size_max, form.conditions)
     take = _take_lines if form.media_type == LINES else _take_json
     return await _run(_is_small_json(body), take, body, form)
 
@@ -234,26 +239,26 @@ def _take_json(body: bytes, form: Form) -> Append:
     """`{"records": …}`, or an array, whose items are values: the two that a first byte tells apart."""
     value = parse_json(body)
     if isinstance(value, list):
-        return take_items(body, value, encode_json, form.within or Within(), form.promise)
+        return take_items(body, value, encode_json, form.within or Within(), form.conditions)
     if form.within is not None:
         raise bad_parameter(
             "key" if form.within.key else "event_time",
             "it goes with values as they are: NDJSON, an array, or as=value",
         )
-    return take_json(body, value, encode_json, form.promise)
+    return take_json(body, value, encode_json, form.conditions)
 
 
 def _take_lines(body: bytes, form: Form) -> Append:
     lines = split_lines(body)
     within = form.within or Within()
-    return take_lines(lines, parse_json_lines(lines), body, encode_json, within, form.promise)
+    return take_lines(lines, parse_json_lines(lines), body, encode_json, within, form.conditions)
 
 
 def _take_value(body: bytes, form: Form, key: str | None, filter_value: str | None) -> Append:
     check_headers(key, filter_value)
     assert form.within is not None
     within = replace(form.within, fixed_key=key, filter_value=filter_value)
-    return take_value(body, parse_json(body), encode_json, within, form.promise)
+    return take_value(body, parse_json(body), encode_json, within, form.conditions)
 
 
 async def _run(inline: bool, call: Callable[..., _T], *arguments: object) -> _T:

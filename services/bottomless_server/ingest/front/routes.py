@@ -23,8 +23,8 @@ from bottomless_server.ingest.front.forms import STAGED, Form, read_append, read
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.freeing import DiskUse
 from bottomless_server.ingest.local.streams import OwnedStreams
-from bottomless_server.ingest.local.upkeep import DiskUse
 from bottomless_server.ingest.producers.commit_plan import read_staged_ids
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.settings import IngestSettings
@@ -34,7 +34,7 @@ from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.node.forwarding import Answer, Forwarding, is_forwarded, send_forwarded
 from bottomless_server.node.lease import Clocks
-from bottomless_server.node.room import Body, Room
+from bottomless_server.node.room import BodyReservation, MemoryRoom
 from bottomless_server.runtime.http.app import (
     ClientGone,
     parse_json,
@@ -123,7 +123,7 @@ class Appends:
         self._disk = disk
         self._clocks = clocks
         self._streams: OwnedStreams | None = None
-        self.room = Room(
+        self.room = MemoryRoom(
             Admission(settings.ingest_stream_queue_bytes_max, settings.ingest_queue_bytes_max),
             clocks.monotonic,
             settings.ingest_queue_wait_ms / 1000,
@@ -259,7 +259,7 @@ class Appends:
         async with self.room.body(appender.stream_id, form.size_to_hold) as room:
             body = await self._body(form, scope, receive, room)
         appended = await self._commits.commit(
-            appender, form.promise, read_staged_ids(parse_json(body))
+            appender, form.conditions, read_staged_ids(parse_json(body))
         )
         self.counts.note(appended, 0)
         return appended
@@ -276,7 +276,9 @@ class Appends:
             self.counts.note(appended, len(body))
             return appended
 
-    async def _body(self, form: Form, scope: Scope, receive: Receive, room: Body) -> bytes:
+    async def _body(
+        self, form: Form, scope: Scope, receive: Receive, room: BodyReservation
+    ) -> bytes:
         """The body with its encoding undone, and room held for that."""
         body = await read_body(scope, room.noting(receive), form.body_size_max)
         if form.encoding is None:

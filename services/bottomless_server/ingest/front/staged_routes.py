@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.ingest.front.forms import FRAMES, JSON, refuse_promises
+from bottomless_server.ingest.front.forms import FRAMES, JSON, refuse_conditions
 from bottomless_server.ingest.front.routes import Appends
 from bottomless_server.ingest.records.frames import read_frames
 from bottomless_server.ingest.staged.batches import StagedBatches
@@ -44,7 +44,7 @@ class StagedRoute:
         negotiate(header(scope, b"accept"), [JSON])
         content_type(scope, [FRAMES])
         content_encoding(scope)
-        refuse_promises(scope)
+        refuse_conditions(scope)
         name = full_name_of(scope, s)
         declared = header(scope, b"content-length")
         size = BINARY_BODY_SIZE_MAX

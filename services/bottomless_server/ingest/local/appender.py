@@ -23,9 +23,9 @@ import structlog
 from bottomless.errors import Fenced, Outcome, StoreError
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
-from bottomless_server.ingest.local.line import Chosen, Line
-from bottomless_server.ingest.local.surroundings import Surroundings, log_broken, restated
-from bottomless_server.ingest.local.upkeep import Upkeep
+from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken, restated
+from bottomless_server.ingest.local.freeing import SegmentFreeing
+from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk, seal_round, seal_state
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog
 from bottomless_server.ingest.producers.producers import Appended
@@ -55,7 +55,7 @@ class Appender:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: AppenderContext,
         claim: Claim,
         local: SegmentLog,
         record: StreamRecord,
@@ -71,16 +71,16 @@ class Appender:
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
-        self.used_at = around.clocks.elapsed()
+        self.used_at = context.clocks.elapsed()
         """When something was written last."""
-        self._around = around
+        self._context = context
         self._changed = changed
-        self._line = Line(around.chunk_size_max)
+        self._waiting = WaitingAppends(context.chunk_size_max)
         self._changing: deque[_Changing] = deque()
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
-        self._upkeep = Upkeep(
-            around.executor, around.clocks, around.disk, around.upkeep, claim, local, published
+        self._freeing = SegmentFreeing(
+            context.executor, context.clocks, context.disk, context.freeing, claim, local, published
         )
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -91,8 +91,8 @@ class Appender:
         Raises:
             OSError: the disk does not take the checkpoint.
         """
-        await self._upkeep.save_checkpoint()
-        self._upkeep.count_disk()
+        await self._freeing.save_checkpoint()
+        self._freeing.count_disk()
         self._task = asyncio.create_task(self._run(), name=f"appender-{self.stream_id}")
 
     async def append(self, append: Append) -> Appended:
@@ -105,7 +105,7 @@ class Appender:
         """
         if self.stopped is not None:
             raise restated(self.stopped)
-        answer = self._line.add(append)
+        answer = self._waiting.add(append)
         self._wake.set()
         return await answer
 
@@ -126,21 +126,21 @@ class Appender:
 
     @property
     def published_next(self) -> int:
-        return self._upkeep.published_next
+        return self._freeing.published_next
 
     @property
     def version(self) -> int:
         """The version of the manifest that this node last heard of."""
-        return self._upkeep.version
+        return self._freeing.version
 
     def note_published(self, next_offset: int, version: int) -> None:
         """What object storage holds, as of the last successful EXEC."""
-        if self._upkeep.note_published(next_offset, version):
+        if self._freeing.note_published(next_offset, version):
             self._wake.set()
 
     def tick(self) -> None:
         """Look after files, if there is something to look after; called now and then."""
-        if self._upkeep.is_due():
+        if self._freeing.is_due():
             self._wake.set()
 
     def rest(self) -> None:
@@ -162,7 +162,7 @@ class Appender:
         if self._task is not None:
             await self._task
             self._task = None
-            self._upkeep.count_disk(closed=True)
+            self._freeing.count_disk(closed=True)
             if leave and not isinstance(self.stopped, LogBroken) and not self._is_bound():
                 with suppress(StoreError):
                     await self.claim.leave(self.log.next_offset, self._known_producers())
@@ -170,7 +170,7 @@ class Appender:
 
     def _is_bound(self) -> bool:
         """Whether the rest of a commit lies on this disk: another owner could never finish it."""
-        return self._around.has_begun(self.stream_id, self.tracking)
+        return self._context.has_begun(self.stream_id, self.tracking)
 
     def _known_producers(self) -> bytes | None:
         """What the next owner has to know, as a chunk says it; None if nothing is known."""
@@ -186,16 +186,16 @@ class Appender:
 
     async def _run(self) -> None:
         try:
-            while self.stopped is None or self._line or self._changing:
+            while self.stopped is None or self._waiting or self._changing:
                 await self._wake.wait()
                 self._wake.clear()
-                while self._line or self._changing:
+                while self._waiting or self._changing:
                     await (self._change_round() if self._changing else self._round())
-                    if self._upkeep.is_due():
-                        await self._upkeep.look()
-                await self._upkeep.look(last=self.stopped is not None)
-                if self._resting and not self._line and not self._changing:
-                    await in_thread(self._around.executor, self.log.close)
+                    if self._freeing.is_due():
+                        await self._freeing.look()
+                await self._freeing.look(last=self.stopped is not None)
+                if self._resting and not self._waiting and not self._changing:
+                    await in_thread(self._context.executor, self.log.close)
                 self._resting = False
         except StoreError as error:
             self._stop(error)
@@ -204,7 +204,7 @@ class Appender:
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
         # Not after a cancel, when a stop is cut: a thread may still be writing, and
         # once the file is closed its number may be another file's.
-        await in_thread(self._around.executor, self.log.close)
+        await in_thread(self._context.executor, self.log.close)
         self.advanced.fire()
 
     async def _round(self) -> None:
@@ -213,17 +213,17 @@ class Appender:
             self.claim.require()
             timestamp = self._timestamp()
         except StoreError as error:
-            self._line.refuse_all(error)
+            self._waiting.refuse_all(error)
             return
         self.tracking.begin()
-        taken = self._line.choose(self.tracking, self.log.next_offset, timestamp)
+        taken = self._waiting.choose(self.tracking, self.log.next_offset, timestamp)
         if not taken:
             self.tracking.end()
             return
 
         def refuse(error: StoreError) -> None:
             for one in taken:
-                self._line.settle(one.waiting, error)
+                self._waiting.settle(one.waiting, error)
 
         try:
             await self._attempt(self._append_chosen(taken, timestamp), refuse)
@@ -267,7 +267,7 @@ class Appender:
             next_offset=self.log.next_offset,
             timestamp=timestamp,
             epoch=self.claim.epoch,
-            chunk_size_max=self._around.chunk_size_max,
+            chunk_size_max=self._context.chunk_size_max,
         )
         await self._write(sealed)
         self._changed(self)
@@ -276,7 +276,7 @@ class Appender:
         self.claim.require(Outcome.UNKNOWN)
         for one, (first, count) in zip(taken, sealed.placements, strict=True):
             answer = Appended(first, first + count, timestamp, count, one.duplicates)
-            self._line.settle(one.waiting, answer)
+            self._waiting.settle(one.waiting, answer)
 
     async def _write_change(self, changing: _Changing) -> None:
         self.claim.require()
@@ -298,18 +298,18 @@ class Appender:
 
     async def _write(self, sealed: Round) -> None:
         """Write, sync, and only then let it count: for readers, and for who asks twice."""
-        elapsed = self._around.clocks.elapsed()
+        elapsed = self._context.clocks.elapsed()
 
         def state() -> SealedChunk | None:
             # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
             return _state_before(self.tracking, sealed)
 
         written = await in_thread(
-            self._around.executor, self.log.write, sealed, self.claim.epoch, elapsed, state
+            self._context.executor, self.log.write, sealed, self.claim.epoch, elapsed, state
         )
         self.log.commit(written)
         self.used_at = elapsed
-        self._upkeep.count_disk()
+        self._freeing.count_disk()
         for chunk in sealed.chunks:
             self.tracking.take_tracked(chunk.tracked)
             self.tracking.take_chunk(
@@ -320,7 +320,7 @@ class Appender:
             )
 
     def _timestamp(self) -> int:
-        wall = self._around.read_clock()
+        wall = self._context.read_clock()
         return commit_timestamp(self.log.last_timestamp, wall)
 
     def _stop(self, error: StoreError) -> None:
@@ -328,7 +328,7 @@ class Appender:
         if self.stopped is None:
             self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
         refused = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
-        self._line.refuse_all(refused)
+        self._waiting.refuse_all(refused)
         while self._changing:
             answer = self._changing.popleft().answer
             if not answer.done():

@@ -22,9 +22,9 @@ from typing import Final
 
 import structlog
 
+from bottomless_server.ingest.local.appender_context import HasBegun
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.streams import OwnedStreams
-from bottomless_server.ingest.local.surroundings import HasBegun
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from bottomless.errors import Corrupt, Outcome, Unavailable
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import Appender
-from bottomless_server.ingest.local.surroundings import Surroundings
+from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.log.leftovers import give_up
 from bottomless_server.ingest.log.producer_log import read_tracking, take_left
@@ -56,14 +56,14 @@ class Opener:
         files: FileCalls,
         data_dir: Path,
         owner: Owner,
-        around: Surroundings,
+        context: AppenderContext,
         roll: RollBounds,
         changed: Callable[[Appender], None],
     ) -> None:
         self._files = files
         self._data_dir = data_dir
         self._owner = owner
-        self._around = around
+        self._context = context
         self._roll = roll
         self._changed = changed
 
@@ -75,18 +75,18 @@ class Opener:
             LogBroken: `storage-failed`, outcome none.
         """
         directory = stream_dir(self._data_dir, stream_id)
-        elapsed = self._around.clocks.elapsed()
+        elapsed = self._context.clocks.elapsed()
         try:
             found = await in_thread(
-                self._around.executor, recover, self._files, directory, stream_id, elapsed, cut_at
+                self._context.executor, recover, self._files, directory, stream_id, elapsed, cut_at
             )
             tracking = await in_thread(
-                self._around.executor,
+                self._context.executor,
                 read_tracking,
                 self._files,
                 directory,
                 found.segments,
-                self._around.tracking,
+                self._context.tracking,
             )
         except OSError as error:
             raise _storage_failed() from error
@@ -109,12 +109,16 @@ class Opener:
             return found
         try:
             await in_thread(
-                self._around.executor, self._give_up, stream_id, record.epoch, found.local.published
+                self._context.executor,
+                self._give_up,
+                stream_id,
+                record.epoch,
+                found.local.published,
             )
         except OSError as error:
             raise _storage_failed() from error
         local = replace(found.local, next_offset=0, empty=True)
-        nothing = Tracking(self._around.tracking)
+        nothing = Tracking(self._context.tracking)
         return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True)
 
     async def claim(self, stream_id: StreamId, found: FoundHere) -> Appender:
@@ -136,9 +140,9 @@ class Opener:
         self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
     ) -> Appender:
         directory = stream_dir(self._data_dir, stream_id)
-        await in_thread(self._around.executor, self._make_dir, directory)
+        await in_thread(self._context.executor, self._make_dir, directory)
         appender = Appender(
-            self._around,
+            self._context,
             claim,
             SegmentLog(
                 self._files,

@@ -18,9 +18,9 @@ from cachetools import TTLCache
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender_context import AppenderContext, restated
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
-from bottomless_server.ingest.local.surroundings import Surroundings, restated
 from bottomless_server.ingest.log.layout import aside_dir, streams_dir
 from bottomless_server.ingest.log.leftovers import local_ids
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds
@@ -51,7 +51,7 @@ class OwnedStreams:
         files: FileCalls,
         data_dir: Path,
         owner: Owner,
-        around: Surroundings,
+        context: AppenderContext,
         roll: RollBounds,
         changed: Callable[[Appender], None],
         closed: Callable[[Appender], None],
@@ -59,8 +59,8 @@ class OwnedStreams:
         self._files = files
         self._data_dir = data_dir
         self._owner = owner
-        self._around = around
-        self._opener = Opener(files, data_dir, owner, around, roll, changed)
+        self._context = context
+        self._opener = Opener(files, data_dir, owner, context, roll, changed)
         self._changed = changed
         self._closed = closed
         self._open: dict[StreamId, Appender] = {}
@@ -70,7 +70,7 @@ class OwnedStreams:
         self._opening_room = asyncio.Semaphore(1)
         """So many are opened at once, but for those that somebody touches."""
         self._elsewhere: TTLCache[StreamId, str] = TTLCache(
-            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, around.clocks.monotonic
+            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
         )
         """Internal addresses of other nodes, by the streams that they own."""
         self._stopping = False
@@ -82,9 +82,9 @@ class OwnedStreams:
 
     async def start(self, open_count: int) -> None:
         """Open every stream that has a directory here, some at once; others are tried again."""
-        await in_thread(self._around.executor, self._make_dirs)
+        await in_thread(self._context.executor, self._make_dirs)
         self._opening_room = asyncio.Semaphore(open_count)
-        await self._open_all(await in_thread(self._around.executor, self._local_ids))
+        await self._open_all(await in_thread(self._context.executor, self._local_ids))
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
         self._ticking = [
@@ -179,14 +179,14 @@ class OwnedStreams:
                 # Not to be opened here; what becomes of files without a stream says log/leftovers.py.
                 self._unopened.drop(stream_id)
             else:
-                self._unopened.add(stream_id, self._around.clocks.elapsed())
+                self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
         self._open[stream_id] = appender
         self._unopened.drop(stream_id)
         with suppress(Unavailable):
             # Where the clock is not believed, what lies here is as old as it was when it was.
-            self._around.read_clock()
-        self._around.tracking_room.join(appender.tracking)
+            self._context.read_clock()
+        self._context.tracking_room.join(appender.tracking)
         if appender.log.next_offset > appender.published_next:
             self._changed(appender)
         return appender
@@ -207,7 +207,7 @@ class OwnedStreams:
             self._unopened.drop(stream_id)
             raise restated(self._damaged[stream_id]) from error
         except StoreError:
-            self._unopened.add(stream_id, self._around.clocks.elapsed())
+            self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
 
     def _make_dirs(self) -> None:
@@ -241,7 +241,7 @@ class OwnedStreams:
         if self._open.get(appender.stream_id) is not appender:
             return
         if isinstance(appender.stopped, LogBroken):
-            self._unopened.add(appender.stream_id, self._around.clocks.elapsed())
+            self._unopened.add(appender.stream_id, self._context.clocks.elapsed())
             return
         await appender.close(not_owner(), leave=False)
         if self._open.get(appender.stream_id) is appender:
@@ -250,7 +250,7 @@ class OwnedStreams:
 
     def _forget_state(self, appender: Appender) -> None:
         self._closed(appender)
-        self._around.tracking_room.leave(appender.tracking)
+        self._context.tracking_room.leave(appender.tracking)
 
     async def _tick(self) -> float:
         await asyncio.sleep(TICK_SECONDS)
@@ -273,7 +273,7 @@ class OwnedStreams:
         await self._note_rebuild()
         lease = self._owner.lease
         if lease.is_live() and not lease.regressed:
-            await self._open_all(self._unopened.due(self._around.clocks.elapsed()))
+            await self._open_all(self._unopened.due(self._context.clocks.elapsed()))
         return 0
 
     async def _open_all(self, stream_ids: Iterable[StreamId]) -> None:
@@ -296,7 +296,7 @@ class OwnedStreams:
         Raises:
             StoreError: it is tried again, or is damaged.
         """
-        self._unopened.begin_try(stream_id, self._around.clocks.elapsed())
+        self._unopened.begin_try(stream_id, self._context.clocks.elapsed())
         async with self._opening_room:
             with suppress(NotFound, OwnedElsewhere):
                 await self.get(stream_id)
@@ -305,7 +305,7 @@ class OwnedStreams:
     def _rest_oldest(self) -> None:
         """Keep the number of open files bounded: of ten thousand streams few are written at once."""
         holding = [appender for appender in self.opened() if appender.log.is_open]
-        over = len(holding) - self._around.open_log_count_max
+        over = len(holding) - self._context.open_log_count_max
         for appender in nsmallest(max(over, 0), holding, key=lambda one: one.used_at):
             appender.rest()
 
@@ -316,8 +316,8 @@ class OwnedStreams:
             return
         generation = lease.generation
         if self._generation is not None:
-            for stream_id in await in_thread(self._around.executor, self._local_ids):
-                self._unopened.add(stream_id, self._around.clocks.elapsed())
+            for stream_id in await in_thread(self._context.executor, self._local_ids):
+                self._unopened.add(stream_id, self._context.clocks.elapsed())
         self._generation = generation
 
     async def _confirm_again(self) -> None:

@@ -7,7 +7,7 @@ was answered, since an answer follows the sync of the whole round.
 
 A bad chunk that a good one of a later round follows is damage too, wherever it lies:
 a round is written only after the one before it was synced. So is a bad chunk that has a
-record in the index, which is written after the sync (walk.py).
+record in the index, which is written after the sync (recovery_damage.py).
 
 A log may begin anywhere: its oldest segments are removed when they are published. Where they
 were lost before that, and the place of the checkpoint with them, the rest is a log all the same:
@@ -55,8 +55,8 @@ from bottomless_server.ingest.log.layout import (
     parse_segment_name,
     segment_path,
 )
+from bottomless_server.ingest.log.recovery_damage import Place, walk
 from bottomless_server.ingest.log.segments import Segment
-from bottomless_server.ingest.log.walk import Place, walk
 from bottomless_server.node.file_calls import FileCalls, read_exactly, read_file, write_all
 
 log = structlog.get_logger(__name__)

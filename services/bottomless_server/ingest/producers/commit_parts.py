@@ -22,10 +22,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.producers.commit_plan import Plan
+from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.producers.part_names import name_of_parts
 from bottomless_server.ingest.producers.tracking import Producer, Remembered, Tracking
-from bottomless_server.ingest.records.promises import FromProducer
+from bottomless_server.ingest.records.conditions import FromProducer
 
 
 class OpenCommit(NamedTuple):
@@ -77,7 +77,7 @@ def parts_before(
     return () if parts.appends[0].first_offset < last.first_offset else None
 
 
-def progress(plan: Plan, tracking: Tracking) -> Progress:
+def progress(plan: CommitPlan, tracking: Tracking) -> Progress:
     """How far a plan was followed, by what the log says."""
     if plan.epoch is None:
         return _progress_by_numbers(plan, tracking)
@@ -88,12 +88,12 @@ def progress(plan: Plan, tracking: Tracking) -> Progress:
     return Progress(begun.part_count, stored)
 
 
-def place_in(plan: Plan, stored: Remembered) -> int:
+def place_in(plan: CommitPlan, stored: Remembered) -> int:
     """Which part of a plan an append is, by its number."""
     return stored.sequence - (plan.number if plan.epoch is None else 0)
 
 
-def identity_of(plan: Plan, number: int, asked: FromProducer) -> FromProducer:
+def identity_of(plan: CommitPlan, number: int, asked: FromProducer) -> FromProducer:
     """As what a part of a plan is appended."""
     if plan.epoch is None:
         return replace(asked, number=plan.number + number)
@@ -103,7 +103,7 @@ def identity_of(plan: Plan, number: int, asked: FromProducer) -> FromProducer:
     return FromProducer(name, plan.number, AppendMode.TRANSACTION, number, part_of=asked)
 
 
-def _progress_by_numbers(plan: Plan, tracking: Tracking) -> Progress:
+def _progress_by_numbers(plan: CommitPlan, tracking: Tracking) -> Progress:
     known = tracking.producers.get(plan.producer_id)
     last = _last_number(known)
     end = plan.number + len(plan.parts)

@@ -16,7 +16,7 @@ from bottomless.formats.checks import check
 from bottomless.formats.sealed_json import seal, unseal, version_of
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless.model.unknown_member import unknown_member
-from bottomless_server.ingest.records.promises import hash_of
+from bottomless_server.ingest.records.conditions import hash_of
 
 COMMIT_COUNT_MAX: Final = 10_000
 """Batches that one commit names."""
@@ -48,7 +48,7 @@ class StagedBatch(NamedTuple):
         return f"{self.staged_id}.{numbers}.staged"
 
 
-class Plan(NamedTuple):
+class CommitPlan(NamedTuple):
     """Which batches are in which part of a commit."""
 
     producer_id: str
@@ -80,14 +80,14 @@ def plan_name(producer_id: str) -> str:
     return hash_of(producer_id.encode("ascii")).hex() + PLAN_SUFFIX
 
 
-def encode_plan(plan: Plan) -> bytes:
+def encode_plan(plan: CommitPlan) -> bytes:
     members = plan._asdict()
     if plan.epoch is None:
         return seal({name: members[name] for name in _MEMBERS})
     return seal({name: members[name] for name in _MEMBERS_2}, _VERSION)
 
 
-def decode_plan(data: bytes) -> Plan:
+def decode_plan(data: bytes) -> CommitPlan:
     """Read a plan of either version.
 
     Raises:
@@ -106,7 +106,7 @@ def decode_plan(data: bytes) -> Plan:
         number = members[name]
         check(what, type(number) is int and 0 <= number <= _NUMBER_MAX, f"its {name} is not one")
     check(what, isinstance(parts, list) and all(map(_is_part, parts)), "its parts are not ids")
-    return Plan(**{**members, "parts": tuple(map(tuple, parts))})
+    return CommitPlan(**{**members, "parts": tuple(map(tuple, parts))})
 
 
 def _is_part(value: Any) -> bool:

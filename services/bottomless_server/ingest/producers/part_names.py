@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bottomless_server.ingest.records.promises import hash_of
+from bottomless_server.ingest.records.conditions import hash_of
 
 _MARK: Final = "~"
 """No name that a request may give begins with it."""

@@ -6,7 +6,7 @@ are decided before any is stored. So the places that its earlier appends took ar
 each new name takes a free place, or that of one more silent name, and a silent name that
 writes in the same round keeps its own if it comes before the place is given away.
 
-On the record's path: asked by producers.py, told by local/line.py what was chosen.
+On the record's path: asked by producers.py, told by local/waiting.py what was chosen.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from bottomless.errors import Code, Overloaded
 from bottomless_server.ingest.producers.tracking import KEY_SIZE, KeyUse, Producer, Tracking
-from bottomless_server.ingest.records.promises import FromProducer, WithKey
+from bottomless_server.ingest.records.conditions import FromProducer, WithKey
 
 
 class _Timed(Protocol):

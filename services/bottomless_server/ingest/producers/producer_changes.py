@@ -12,7 +12,7 @@ from bottomless.model.chunk import AppendMode, TrackedEntry
 from bottomless_server.ingest.producers.part_names import name_of_parts
 from bottomless_server.ingest.producers.places import Places, check_place
 from bottomless_server.ingest.producers.tracking import Producer, Tracking, forgotten, tracked
-from bottomless_server.ingest.records.promises import SEQUENCE_MAX, FromProducer
+from bottomless_server.ingest.records.conditions import SEQUENCE_MAX, FromProducer
 
 
 def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]:

@@ -25,13 +25,13 @@ from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
 from bottomless_server.ingest.producers.places import Places, check_place
 from bottomless_server.ingest.producers.tracking import Producer, Remembered, Tracking
-from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import (
+from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
     FromProducer,
     WithKey,
     bad_header,
 )
+from bottomless_server.ingest.records.intake import Append
 
 MODES: Final = {
     AppendMode.STRICT: "strict",
@@ -75,7 +75,7 @@ def decide(
         StoreError: it is refused, by the codes of api.md; nothing is stored of it.
     """
     verdict = known_of(tracking, append, next_offset, now)
-    identity = append.promise.identity
+    identity = append.conditions.identity
     if isinstance(verdict, New) and identity is not None:
         check_place(tracking, identity, places or Places(tracking, now))
     return verdict
@@ -87,13 +87,13 @@ def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> 
     Raises:
         StoreError: as `decide`, but for `quota-exceeded`.
     """
-    promise = append.promise
+    conditions = append.conditions
     verdict: New | Appended = New()
-    if isinstance(promise.identity, WithKey):
-        verdict = _decide_key(tracking, append, promise.identity, now)
-    elif promise.identity is not None:
-        verdict = _decide_producer(tracking, append, promise.identity, next_offset)
-    expected = promise.expected_offset
+    if isinstance(conditions.identity, WithKey):
+        verdict = _decide_key(tracking, append, conditions.identity, now)
+    elif conditions.identity is not None:
+        verdict = _decide_producer(tracking, append, conditions.identity, next_offset)
+    expected = conditions.expected_offset
     if isinstance(verdict, New) and expected is not None and expected != next_offset:
         raise WrongOffset(
             "the stream does not end at the expected offset", facts={"next_offset": next_offset}

@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bottomless_server.ingest.records.conditions import SEQUENCE_MAX
 from bottomless_server.ingest.records.faults import column_fault
-from bottomless_server.ingest.records.promises import SEQUENCE_MAX
 
 ID_NAME: Final = "publishing_id"
 

@@ -25,11 +25,16 @@ from bottomless.model.limits import (
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.ingest.records.arrow_records import read_arrow
+from bottomless_server.ingest.records.conditions import (
+    NO_CONDITIONS,
+    Conditions,
+    bad_header,
+    hash_of,
+)
 from bottomless_server.ingest.records.faults import invalid, record_too_large
 from bottomless_server.ingest.records.frames import read_frames
 from bottomless_server.ingest.records.json_records import EncodeJson, read_records
 from bottomless_server.ingest.records.json_values import Shape, Within, check_count, read_values
-from bottomless_server.ingest.records.promises import NOTHING, Promise, bad_header, hash_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,9 +46,9 @@ class Append:
     body_crc: int
     rows: Rows | None = None
     frames: tuple[Frame, ...] = ()
-    promise: Promise = NOTHING
+    conditions: Conditions = NO_CONDITIONS
     ids: NDArray[np.int64] | None = None
-    """The publishing_id of each record, increasing, where the promise asks for them."""
+    """The publishing_id of each record, increasing, where the conditions ask for them."""
     body_hash: bytes | None = None
     """Where a key is bound to the body."""
 
@@ -70,15 +75,15 @@ class Append:
 
 
 def take_json(
-    body: bytes, value: Any, encode_json: EncodeJson, promise: Promise = NOTHING
+    body: bytes, value: Any, encode_json: EncodeJson, conditions: Conditions = NO_CONDITIONS
 ) -> Append:
     """The records of a JSON request; `value` is what strict parsing made of `body`.
 
     Raises:
         InvalidRequest: 422 with a pointer to each fault, or 413.
     """
-    rows, ids = read_records(value, encode_json, numbered=promise.numbered)
-    return _of_rows(rows, body, promise, ids)
+    rows, ids = read_records(value, encode_json, numbered=conditions.numbered)
+    return _of_rows(rows, body, conditions, ids)
 
 
 def take_lines(
@@ -87,18 +92,22 @@ def take_lines(
     body: bytes,
     encode_json: EncodeJson,
     within: Within,
-    promise: Promise,
+    conditions: Conditions,
 ) -> Append:
     """A record for each line; `values` is what strict parsing makes of one after the other.
 
     Raises:
         InvalidRequest: 400 or 422 with the line, or 413.
     """
-    return _take_values(values, len(lines), body, encode_json, Shape.LINES, within, promise)
+    return _take_values(values, len(lines), body, encode_json, Shape.LINES, within, conditions)
 
 
 def take_items(
-    body: bytes, items: Sequence[Any], encode_json: EncodeJson, within: Within, promise: Promise
+    body: bytes,
+    items: Sequence[Any],
+    encode_json: EncodeJson,
+    within: Within,
+    conditions: Conditions,
 ) -> Append:
     """A record for each item of an array, which is what `body` is.
 
@@ -106,18 +115,18 @@ def take_items(
         InvalidRequest: 422 with a pointer to each fault, or 413.
     """
     check_count(len(items))
-    return _take_values(items, len(items), body, encode_json, Shape.ITEMS, within, promise)
+    return _take_values(items, len(items), body, encode_json, Shape.ITEMS, within, conditions)
 
 
 def take_value(
-    body: bytes, value: Any, encode_json: EncodeJson, within: Within, promise: Promise
+    body: bytes, value: Any, encode_json: EncodeJson, within: Within, conditions: Conditions
 ) -> Append:
     """One record, whose JSON is all that `body` is.
 
     Raises:
         InvalidRequest: 422 or 413.
     """
-    return _take_values([value], 1, body, encode_json, Shape.WHOLE, within, promise)
+    return _take_values([value], 1, body, encode_json, Shape.WHOLE, within, conditions)
 
 
 def _take_values(
@@ -127,18 +136,18 @@ def _take_values(
     encode_json: EncodeJson,
     shape: Shape,
     within: Within,
-    promise: Promise,
+    conditions: Conditions,
 ) -> Append:
-    _refuse_numbered(promise)
+    _refuse_numbered(conditions)
     rows = read_values(values, count, encode_json, shape, within)
-    return _of_rows(rows, body + within.told_apart(shape), promise, None)
+    return _of_rows(rows, body + within.told_apart(shape), conditions, None)
 
 
 def take_raw(
     body: bytes,
     key: str | None,
     filter_value: str | None,
-    promise: Promise = NOTHING,
+    conditions: Conditions = NO_CONDITIONS,
     content: Content = Content.BYTES,
 ) -> Append:
     """One record whose value is the body; key and filter value come from headers.
@@ -146,7 +155,7 @@ def take_raw(
     Raises:
         InvalidRequest: 413, 400 for a header, or 422 for text that is none.
     """
-    _refuse_numbered(promise)
+    _refuse_numbered(conditions)
     if len(body) > RECORD_VALUE_SIZE_MAX:
         raise record_too_large()
     check_headers(key, filter_value)
@@ -159,7 +168,7 @@ def take_raw(
         filter_values=None if filter_value is None else [filter_value],
     )
     apart = _told_apart(key, filter_value) + (b"\0text" if content is Content.TEXT else b"")
-    return _of_rows(rows, body + apart, promise, None)
+    return _of_rows(rows, body + apart, conditions, None)
 
 
 def check_headers(key: str | None, filter_value: str | None) -> None:
@@ -193,55 +202,57 @@ def _told_apart(key: str | None, filter_value: str | None) -> bytes:
     return b"".join(b"\0" + part for part in parts)
 
 
-def take_arrow(body: bytes, frame_size_max: int, promise: Promise = NOTHING) -> Append:
+def take_arrow(body: bytes, frame_size_max: int, conditions: Conditions = NO_CONDITIONS) -> Append:
     """The records of an Arrow IPC stream; its batches stay batches.
 
     Raises:
         InvalidRequest: 422 or 413.
     """
-    frames, ids = read_arrow(body, frame_size_max, numbered=promise.numbered)
-    return _of_frames(frames, body, promise, ids)
+    frames, ids = read_arrow(body, frame_size_max, numbered=conditions.numbered)
+    return _of_frames(frames, body, conditions, ids)
 
 
-def take_frames(body: bytes, frame_size_max: int, promise: Promise = NOTHING) -> Append:
+def take_frames(body: bytes, frame_size_max: int, conditions: Conditions = NO_CONDITIONS) -> Append:
     """The records of frames as storage keeps them, and as they will be stored.
 
     Raises:
         InvalidRequest: 422 or 413.
     """
-    _refuse_numbered(promise)
-    return _of_frames(read_frames(body, frame_size_max), body, promise, None)
+    _refuse_numbered(conditions)
+    return _of_frames(read_frames(body, frame_size_max), body, conditions, None)
 
 
-def _refuse_numbered(promise: Promise) -> None:
-    if promise.numbered:
+def _refuse_numbered(conditions: Conditions) -> None:
+    if conditions.numbered:
         sentence = "records of this form have no publishing_id: use Producer-Seq"
         raise bad_header("producer-id", sentence)
 
 
-def _of_rows(rows: Rows, body: bytes, promise: Promise, ids: NDArray[np.int64] | None) -> Append:
+def _of_rows(
+    rows: Rows, body: bytes, conditions: Conditions, ids: NDArray[np.int64] | None
+) -> Append:
     return Append(
         record_count=len(rows.values),
         size=rows.size,
         body_crc=crc32c(body),
         rows=rows,
-        promise=promise,
+        conditions=conditions,
         ids=ids,
-        body_hash=hash_of(body) if promise.keyed else None,
+        body_hash=hash_of(body) if conditions.keyed else None,
     )
 
 
 def _of_frames(
-    frames: tuple[Frame, ...], body: bytes, promise: Promise, ids: NDArray[np.int64] | None
+    frames: tuple[Frame, ...], body: bytes, conditions: Conditions, ids: NDArray[np.int64] | None
 ) -> Append:
     return Append(
         record_count=sum(frame.record_count for frame in frames),
         size=sum(len(frame.data) for frame in frames),
         body_crc=crc32c(body),
         frames=frames,
-        promise=promise,
+        conditions=conditions,
         ids=ids,
-        body_hash=hash_of(body) if promise.keyed else None,
+        body_hash=hash_of(body) if conditions.keyed else None,
     )
 
 

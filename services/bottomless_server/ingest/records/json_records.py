@@ -23,13 +23,13 @@ from bottomless.model.offset_spec import parse_timestamp
 from bottomless.model.record import Content
 from bottomless.model.rows import Headers, Rows
 from bottomless.model.unknown_member import unknown_member
+from bottomless_server.ingest.records.conditions import SEQUENCE_MAX
 from bottomless_server.ingest.records.faults import (
     FAULT_COUNT_MAX,
     batch_too_large,
     invalid,
     record_too_large,
 )
-from bottomless_server.ingest.records.promises import SEQUENCE_MAX
 
 EncodeJson = Callable[[Any, str], bytes]
 """Writes a JSON value compactly; raises InvalidRequest with the pointer it is given."""

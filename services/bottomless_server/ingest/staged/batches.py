@@ -33,7 +33,7 @@ from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.log.layout import staged_dir
 from bottomless_server.ingest.producers.commit_plan import (
-    Plan,
+    CommitPlan,
     StagedBatch,
     plan_name,
     staged_not_found,
@@ -59,7 +59,7 @@ class StagedBounds(NamedTuple):
     plan_keep_ms: int
 
 
-IsBegun = Callable[[StreamId, Plan], bool | None]
+IsBegun = Callable[[StreamId, CommitPlan], bool | None]
 """Whether some parts of a plan are in the log and others are not; None where that is not known."""
 
 
@@ -68,7 +68,7 @@ class _OfStream:
 
     def __init__(self) -> None:
         self.batches: dict[str, StagedBatch] = {}
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[str, CommitPlan] = {}
         """By producer."""
         self.damaged_plans: set[str] = set()
         """Names of their files."""
@@ -112,7 +112,7 @@ class StagedBatches:
             held = self._streams.setdefault(stream_id, _OfStream())
             if isinstance(found, DamagedPlan):
                 held.damaged_plans.add(found.file_name)
-            elif isinstance(found, Plan):
+            elif isinstance(found, CommitPlan):
                 held.plans[found.producer_id] = found
                 held.since[plan_name(found.producer_id)] = self._clocks.elapsed()
             else:
@@ -194,7 +194,7 @@ class StagedBatches:
         """
         return await self._in_thread(self._files.read, stream_id, batches)
 
-    def plan(self, stream_id: StreamId, producer_id: str) -> Plan | None:
+    def plan(self, stream_id: StreamId, producer_id: str) -> CommitPlan | None:
         """The plan of a producer's commit that needs several parts, None if there is none.
 
         Raises:
@@ -207,12 +207,12 @@ class StagedBatches:
             raise Corrupt("the plan of an earlier commit of this producer is damaged")
         return held.plans.get(producer_id)
 
-    def plans(self, stream_id: StreamId) -> list[Plan]:
+    def plans(self, stream_id: StreamId) -> list[CommitPlan]:
         """All of a stream that can be read."""
         held = self._streams.get(stream_id)
         return [] if held is None else list(held.plans.values())
 
-    def has_begun(self, stream_id: StreamId, is_begun: Callable[[Plan], bool]) -> bool:
+    def has_begun(self, stream_id: StreamId, is_begun: Callable[[CommitPlan], bool]) -> bool:
         """Whether this disk has what finishes a commit of a stream, or had it: a plan that cannot
         be read may be one that is begun."""
         held = self._streams.get(stream_id)
@@ -226,7 +226,7 @@ class StagedBatches:
         found = (held.batches.get(staged_id) for staged_id in staged_ids)
         return sum(batch.record_count for batch in found if batch is not None)
 
-    async def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
+    async def save_plan(self, stream_id: StreamId, plan: CommitPlan) -> None:
         """Write a plan in place of the producer's earlier one; its batches are pinned and stay.
 
         Raises:
@@ -242,7 +242,7 @@ class StagedBatches:
         held.since[plan_name(plan.producer_id)] = self._clocks.elapsed()
 
     async def drop(
-        self, stream_id: StreamId, staged_ids: Sequence[str], plan: Plan | None = None
+        self, stream_id: StreamId, staged_ids: Sequence[str], plan: CommitPlan | None = None
     ) -> None:
         """Remove batches that nobody needs any more, and before them the plan that names them.
 
@@ -257,7 +257,11 @@ class StagedBatches:
             await self._remove(stream_id, held, ids, plan)
 
     async def _remove(
-        self, stream_id: StreamId, held: _OfStream, staged_ids: Sequence[str], plan: Plan | None
+        self,
+        stream_id: StreamId,
+        held: _OfStream,
+        staged_ids: Sequence[str],
+        plan: CommitPlan | None,
     ) -> None:
         if plan is not None and held.plans.get(plan.producer_id) == plan:
             del held.plans[plan.producer_id]

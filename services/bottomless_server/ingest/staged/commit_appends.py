@@ -13,13 +13,13 @@ from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import Appender
 from bottomless_server.ingest.producers.commit_parts import place_in, progress
-from bottomless_server.ingest.producers.commit_plan import Plan, StagedBatch
+from bottomless_server.ingest.producers.commit_plan import CommitPlan, StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import Promise
 from bottomless_server.ingest.staged.batches import StagedBatches
 
-Room = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
+HoldRoom = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
 """Holds room for so many bytes of a stream while an append of them is under way, and waits for it
 for so many seconds."""
 _ROOM_SECONDS: Final = 30.0
@@ -30,18 +30,18 @@ that stands before it in the line is being written."""
 class CommitAppends:
     """A part is in memory as a whole only while it is under way."""
 
-    def __init__(self, batches: StagedBatches, room: Room) -> None:
+    def __init__(self, batches: StagedBatches, room: HoldRoom) -> None:
         self._batches = batches
         self._room = room
 
     async def append(
-        self, appender: Appender, promise: Promise, part: Sequence[StagedBatch]
+        self, appender: Appender, conditions: Conditions, part: Sequence[StagedBatch]
     ) -> Appended:
         async with self._room_of(appender, part):
             frames = await self._batches.read(appender.stream_id, part)
-            return await appender.append(_append_of(frames, promise))
+            return await appender.append(_append_of(frames, conditions))
 
-    async def is_followed(self, appender: Appender, plan: Plan) -> bool:
+    async def is_followed(self, appender: Appender, plan: CommitPlan) -> bool:
         """Whether no part that is stored, as far as that is remembered, differs from what the plan
         has in its place.
 
@@ -81,11 +81,11 @@ def _crc_of(frames: Sequence[Frame]) -> int:
     return crc
 
 
-def _append_of(frames: tuple[Frame, ...], promise: Promise) -> Append:
+def _append_of(frames: tuple[Frame, ...], conditions: Conditions) -> Append:
     return Append(
         record_count=sum(frame.record_count for frame in frames),
         size=sum(len(frame.data) for frame in frames),
         body_crc=_crc_of(frames),
         frames=frames,
-        promise=promise,
+        conditions=conditions,
     )

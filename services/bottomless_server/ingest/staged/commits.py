@@ -51,17 +51,17 @@ from bottomless_server.ingest.producers.commit_parts import (
     progress,
 )
 from bottomless_server.ingest.producers.commit_plan import (
-    Plan,
+    CommitPlan,
     StagedBatch,
     parts_of,
     rest_not_found,
 )
 from bottomless_server.ingest.producers.producer_changes import note
 from bottomless_server.ingest.producers.producers import Appended, known_of, unfinished
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer, bad_header
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import FromProducer, Promise, bad_header
 from bottomless_server.ingest.staged.batches import StagedBatches
-from bottomless_server.ingest.staged.commit_appends import CommitAppends, Room
+from bottomless_server.ingest.staged.commit_appends import CommitAppends, HoldRoom
 from bottomless_server.ingest.staged.turns import Turn, Turns
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.fault_points import reach
@@ -74,7 +74,7 @@ class StagedCommits:
     """Commits of staged batches, of each producer one at a time: the next is decided after the first."""
 
     def __init__(
-        self, batches: StagedBatches, clocks: Clocks, group_size_max: int, room: Room
+        self, batches: StagedBatches, clocks: Clocks, group_size_max: int, room: HoldRoom
     ) -> None:
         self._batches = batches
         self._clocks = clocks
@@ -84,19 +84,19 @@ class StagedCommits:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def commit(
-        self, appender: Appender, promise: Promise, staged_ids: Sequence[str]
+        self, appender: Appender, conditions: Conditions, staged_ids: Sequence[str]
     ) -> Appended:
         """Append staged batches, or answer what an earlier request with this number got.
 
         Raises:
             StoreError: with the outcome that is known; the same request again is right.
         """
-        asked = promise.identity
+        asked = conditions.identity
         if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
             raise bad_header("txn-number", "it goes with staged batches, and is missing")
         turn = self._turns.join(appender.stream_id, asked.producer_id)
         return await self._in_turn(
-            turn, lambda: self._decided(appender, asked, promise, staged_ids)
+            turn, lambda: self._decided(appender, asked, conditions, staged_ids)
         )
 
     async def settle(self, appender: Appender, producer_id: str) -> None:
@@ -162,7 +162,7 @@ class StagedCommits:
             known = appender.tracking.producers.get(producer_id)
             epoch = max(plan.epoch or 0, 0 if known is None else known.epoch)
             asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
-            await self._finish_plan(appender, asked, Promise(asked), plan)
+            await self._finish_plan(appender, asked, Conditions(asked), plan)
 
     async def _in_turn(self, turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
         """Goes on when the client leaves: parts of a commit must not mix with those of a repeat."""
@@ -191,19 +191,23 @@ class StagedCommits:
             ) from error
 
     async def _decided(
-        self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
+        self,
+        appender: Appender,
+        asked: FromProducer,
+        conditions: Conditions,
+        staged_ids: Sequence[str],
     ) -> Appended:
         stream_id = appender.stream_id
         plan = await self._plan(appender, asked.producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             if plan.number == asked.number:
-                answer = await self._finish_plan(appender, asked, promise, plan)
+                answer = await self._finish_plan(appender, asked, conditions, plan)
                 await self._batches.drop(stream_id, staged_ids)
                 return answer
             if plan.epoch is None:
                 # Its parts have numbers of the producer, which say nothing of what is whole.
                 raise unfinished(plan.number, asked.number)
-        repeated = self._repeated(appender, asked, promise, staged_ids)
+        repeated = self._repeated(appender, asked, conditions, staged_ids)
         if repeated is not None:
             over = plan if plan is not None and plan.number == asked.number else None
             ids = staged_ids if over is None else [*over.staged_ids, *staged_ids]
@@ -212,7 +216,7 @@ class StagedCommits:
         with self._batches.pinned(stream_id, asked.producer_id, staged_ids) as batches:
             parts = parts_of(batches, self._group_size_max)
             if len(parts) == 1:
-                answer = await self._appends.append(appender, promise, parts[0])
+                answer = await self._appends.append(appender, conditions, parts[0])
                 # An earlier plan of this producer goes too, if it was never begun.
                 if plan is not None and progress(plan, appender.tracking).start:
                     plan = None
@@ -221,13 +225,17 @@ class StagedCommits:
                 await self._batches.save_plan(stream_id, plan)
                 await reach("ingest.commit.after-plan")
                 await _note_producer(appender, asked)
-                answer = await self._append_plan(appender, asked, promise, plan, batches)
+                answer = await self._append_plan(appender, asked, conditions, plan, batches)
             await reach("ingest.commit.after-append")
         await self._batches.drop(stream_id, staged_ids, plan)
         return answer
 
     def _repeated(
-        self, appender: Appender, asked: FromProducer, promise: Promise, staged_ids: Sequence[str]
+        self,
+        appender: Appender,
+        asked: FromProducer,
+        conditions: Conditions,
+        staged_ids: Sequence[str],
     ) -> Appended | None:
         """What the original of a repeat was answered, None if this is none. Where not all of its
         parts are remembered its first offset is not, and the duplicates are what this one names.
@@ -246,7 +254,7 @@ class StagedCommits:
         last = next((one for one in appends if one.sequence == asked.number), None)
         verdict = known_of(
             tracking,
-            Append(0, 0, 0, promise=promise),
+            Append(0, 0, 0, conditions=conditions),
             appender.log.next_offset,
             self._clocks.wall(),
         )
@@ -262,7 +270,7 @@ class StagedCommits:
             first_offset=stored[0].first_offset, duplicates=sum(one.record_count for one in stored)
         )
 
-    async def _plan(self, appender: Appender, producer_id: str) -> Plan | None:
+    async def _plan(self, appender: Appender, producer_id: str) -> CommitPlan | None:
         """The plan of a producer, if what is stored under its numbers is what it says.
 
         Raises:
@@ -286,7 +294,7 @@ class StagedCommits:
         return None
 
     async def _finish_plan(
-        self, appender: Appender, asked: FromProducer, promise: Promise, plan: Plan
+        self, appender: Appender, asked: FromProducer, conditions: Conditions, plan: CommitPlan
     ) -> Appended:
         """Store what is left of a commit that was cut off, as its plan says.
 
@@ -300,7 +308,7 @@ class StagedCommits:
                 batches = held.enter_context(pinned)
             except NotFound:
                 raise rest_not_found(progress(plan, appender.tracking).start) from None
-            answer = await self._append_plan(appender, asked, promise, plan, batches)
+            answer = await self._append_plan(appender, asked, conditions, plan, batches)
         await self._batches.drop(stream_id, plan.staged_ids, plan)
         return answer
 
@@ -308,8 +316,8 @@ class StagedCommits:
         self,
         appender: Appender,
         asked: FromProducer,
-        promise: Promise,
-        plan: Plan,
+        conditions: Conditions,
+        plan: CommitPlan,
         batches: Sequence[StagedBatch],
     ) -> Appended:
         """Append the parts of a plan that are not in the log yet."""
@@ -318,7 +326,7 @@ class StagedCommits:
         answers: list[Appended] = []
         for number in range(start, len(plan.parts)):
             identity = identity_of(plan, number, asked)
-            numbered = Promise(identity, None if number else promise.expected_offset)
+            numbered = Conditions(identity, None if number else conditions.expected_offset)
             part = [by_id[staged_id] for staged_id in plan.parts[number]]
             try:
                 answer = await self._appends.append(appender, numbered, part)
@@ -360,6 +368,6 @@ async def _note_producer(appender: Appender, asked: FromProducer) -> None:
     await appender.change(lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now))
 
 
-def _plan_of(asked: FromProducer, parts: Sequence[Sequence[StagedBatch]], now: int) -> Plan:
+def _plan_of(asked: FromProducer, parts: Sequence[Sequence[StagedBatch]], now: int) -> CommitPlan:
     ids = tuple(tuple(batch.staged_id for batch in part) for part in parts)
-    return Plan(asked.producer_id, asked.number, now, ids, asked.epoch)
+    return CommitPlan(asked.producer_id, asked.number, now, ids, asked.epoch)

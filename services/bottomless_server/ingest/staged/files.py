@@ -18,7 +18,7 @@ from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless_server.ingest.producers.commit_plan import (
     PLAN_SUFFIX,
-    Plan,
+    CommitPlan,
     StagedBatch,
     decode_plan,
     encode_plan,
@@ -45,7 +45,7 @@ class DamagedPlan(NamedTuple):
     file_name: str
 
 
-Found = StagedBatch | Plan | DamagedPlan
+StagedFile = StagedBatch | CommitPlan | DamagedPlan
 
 
 class StagedFiles:
@@ -99,7 +99,7 @@ class StagedFiles:
         """
         return tuple(frame for batch in batches for frame in self._load(stream_id, batch))
 
-    def save_plan(self, stream_id: StreamId, plan: Plan) -> None:
+    def save_plan(self, stream_id: StreamId, plan: CommitPlan) -> None:
         path = self.plan_path(stream_id, plan.producer_id)
         replace_file(self._files, path, encode_plan(plan))
 
@@ -115,7 +115,7 @@ class StagedFiles:
                 left.append((path, size))
         return left
 
-    def scan(self) -> Iterator[tuple[StreamId, Found]]:
+    def scan(self) -> Iterator[tuple[StreamId, StagedFile]]:
         """What an earlier process has left; what that one had not finished is removed.
 
         The directory has a durable name afterwards: the sync of a file in it says nothing of that.
@@ -134,7 +134,7 @@ class StagedFiles:
                 # Refused where it still holds something.
                 self._files.remove_dir(self._top / name)
 
-    def _scan_stream(self, directory: Path) -> Iterator[Found]:
+    def _scan_stream(self, directory: Path) -> Iterator[StagedFile]:
         for name in self._files.names(directory):
             batch = parse_file_name(name)
             if batch is not None:

@@ -50,7 +50,7 @@ class Ticket:
         self.gone = False
 
 
-_Line = list[tuple[_Place, Ticket]]
+_Waiting = list[tuple[_Place, Ticket]]
 
 
 class _Firsts:
@@ -93,7 +93,7 @@ class Admission:
         self._of_little = 0
         """Bytes of all streams that hold little."""
         self._number = 0
-        self._lines: dict[StreamId, _Line] = {}
+        self._waiting: dict[StreamId, _Waiting] = {}
         """Heaps of those who wait, by stream; none is empty."""
         self._fitting = _Firsts()
         """The first ticket of each line whose stream has room; the process may have none."""
@@ -106,7 +106,7 @@ class Admission:
 
     @property
     def waiting_count(self) -> int:
-        return sum(len(line) for line in self._lines.values())
+        return sum(len(waiting) for waiting in self._waiting.values())
 
     def take(self, stream_id: StreamId, size: int, own: int = 0) -> bool:
         """Take room for `size` bytes; False if there is none now, or others are before."""
@@ -117,11 +117,11 @@ class Admission:
         self._hold(stream_id, size)
         return True
 
-    def stand(self, stream_id: StreamId, size: int, own: int = 0) -> Ticket:
-        """Wait in line: `grant` says when it is one's turn."""
+    def issue_ticket(self, stream_id: StreamId, size: int, own: int = 0) -> Ticket:
+        """Wait in waiting: `grant` says when it is one's turn."""
         self._number += 1
         ticket = Ticket(stream_id, size, own, self._number)
-        heappush(self._lines.setdefault(stream_id, []), (ticket.place, ticket))
+        heappush(self._waiting.setdefault(stream_id, []), (ticket.place, ticket))
         self._note_first(stream_id)
         return ticket
 
@@ -157,7 +157,7 @@ class Admission:
 
     def _is_free(self, stream_id: StreamId, size: int) -> bool:
         """Whether nobody is before who comes now."""
-        if stream_id in self._lines:
+        if stream_id in self._waiting:
             return False
         if self._fitting.oldest(self._if_fitting) is None:
             return True
@@ -183,12 +183,12 @@ class Admission:
             self._passing.note(first)
 
     def _first(self, stream_id: StreamId) -> Ticket | None:
-        line = self._lines.get(stream_id)
-        while line:
-            if not (line[0][1].gone or line[0][1].granted):
-                return line[0][1]
-            heappop(line)
-        self._lines.pop(stream_id, None)
+        waiting = self._waiting.get(stream_id)
+        while waiting:
+            if not (waiting[0][1].gone or waiting[0][1].granted):
+                return waiting[0][1]
+            heappop(waiting)
+        self._waiting.pop(stream_id, None)
         return None
 
     def _fits(self, stream_id: StreamId, size: int, own: int) -> bool:

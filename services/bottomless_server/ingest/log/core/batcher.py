@@ -17,8 +17,8 @@ from bottomless.formats.rows import Frame, build_batch, encode_frames
 from bottomless.formats.tracking import seal_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, TrackedEntry
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
+from bottomless_server.ingest.records.conditions import WithKey
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import WithKey
 
 
 class SealedChunk(NamedTuple):
@@ -58,7 +58,7 @@ class Round(NamedTuple):
         return sum(chunk.size for chunk in self.chunks)
 
 
-class Room:
+class RoundSpace:
     """What one round still takes."""
 
     def __init__(self, chunk_size_max: int) -> None:
@@ -146,7 +146,7 @@ def _shares(frames: Sequence[Frame], size_max: int) -> list[list[Frame]]:
 
 def _entry(append: Append, first_record: int, record_count: int, before: int = 0) -> AppendEntry:
     """The trailer entry of an append, or of its part that comes after `before` of its records."""
-    identity = append.promise.identity
+    identity = append.conditions.identity
     if identity is None:
         return AppendEntry(AppendMode.PLAIN, first_record, record_count, append.body_crc)
     if isinstance(identity, WithKey):

@@ -5,27 +5,27 @@ import pytest
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.front.forms import read_form
-from bottomless_server.ingest.records.promises import (
-    NOTHING,
+from bottomless_server.ingest.records.conditions import (
+    NO_CONDITIONS,
     SEQUENCE_MAX,
+    Conditions,
     FromProducer,
-    Promise,
     WithKey,
     hash_of,
-    read_promise,
+    read_conditions,
 )
 from bottomless_server.runtime.base.principal import Principal, note_principal
 
 
-def promise(**headers: str) -> Promise:
+def conditions(**headers: str) -> Conditions:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    return read_promise(given.get)
+    return read_conditions(given.get)
 
 
 def test_who_asks_for_nothing_gets_the_one_promise_of_nothing() -> None:
-    assert promise() is NOTHING
-    assert not NOTHING.numbered
-    assert not NOTHING.keyed
+    assert conditions() is NO_CONDITIONS
+    assert not NO_CONDITIONS.numbered
+    assert not NO_CONDITIONS.keyed
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_who_asks_for_nothing_gets_the_one_promise_of_nothing() -> None:
     ],
 )
 def test_headers_are_read_as_what_they_ask_for(headers: dict[str, str], identity: object) -> None:
-    assert promise(**headers) == Promise(identity)  # type: ignore[arg-type]
-    expected = promise(**headers, stream_expected_offset="9007199254740992")
+    assert conditions(**headers) == Conditions(identity)  # type: ignore[arg-type]
+    expected = conditions(**headers, stream_expected_offset="9007199254740992")
     assert (expected.identity, expected.expected_offset) == (identity, SEQUENCE_MAX + 1)
 
 
@@ -84,7 +84,7 @@ def test_headers_are_read_as_what_they_ask_for(headers: dict[str, str], identity
 )
 def test_headers_that_do_not_go_together_are_refused(headers: dict[str, str], named: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        promise(**headers)
+        conditions(**headers)
     assert refused.value.code is Code.BAD_HEADER
     assert [fault.header for fault in refused.value.faults] == [named]
 
@@ -95,7 +95,7 @@ def test_headers_that_do_not_go_together_are_refused(headers: dict[str, str], na
 @pytest.mark.parametrize("name", ["producer_seq", "txn_number", "producer_epoch"])
 def test_numbers_are_plain_decimal_integers(name: str, text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        promise(producer_id="p", **{name: text})
+        conditions(producer_id="p", **{name: text})
     assert refused.value.code is Code.BAD_HEADER
     assert text not in refused.value.message or len(text) < 3
 
@@ -103,7 +103,7 @@ def test_numbers_are_plain_decimal_integers(name: str, text: str) -> None:
 @pytest.mark.parametrize("text", ["", "-0", "00", "9007199254740993"])
 def test_an_expected_offset_is_one_that_a_stream_can_have(text: str) -> None:
     with pytest.raises(InvalidRequest):
-        promise(stream_expected_offset=text)
+        conditions(stream_expected_offset=text)
 
 
 def test_a_key_is_that_of_its_sender() -> None:
@@ -113,8 +113,8 @@ def test_a_key_is_that_of_its_sender() -> None:
         headers = [(b"content-type", b"application/json"), (b"idempotency-key", b"k")]
         scope = {"type": "http", "headers": headers, "query_string": b""}
         note_principal(scope, Principal(tenant="acme", actor=actor))
-        return read_form(scope).promise.identity
+        return read_form(scope).conditions.identity
 
     assert sent_by("a") == sent_by("a")
     assert sent_by("a") != sent_by("b")
-    assert sent_by("a") != promise(idempotency_key="k").identity
+    assert sent_by("a") != conditions(idempotency_key="k").identity

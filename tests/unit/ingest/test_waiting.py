@@ -9,54 +9,54 @@ from bottomless.errors import Code, Overloaded, StoreError
 from bottomless.model.chunk import AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.local.line import Line
+from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
-from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import (
-    NOTHING,
+from bottomless_server.ingest.records.conditions import (
+    NO_CONDITIONS,
+    Conditions,
     FromProducer,
-    Promise,
     WithKey,
     hash_of,
 )
+from bottomless_server.ingest.records.intake import Append
 
 BOUNDS = TrackingBounds(producer_count_max=10, append_count_max=5, key_count_max=10, keep_ms=1_000)
 SIZE_MAX = 10_000
 
 
-def an_append(promise: Promise = NOTHING, size: int = 1) -> Append:
+def an_append(conditions: Conditions = NO_CONDITIONS, size: int = 1) -> Append:
     rows = Rows([b"v" * size], [Content.BYTES])
-    return Append(1, rows.size, 7, rows, promise=promise)
+    return Append(1, rows.size, 7, rows, conditions=conditions)
 
 
 def strict(number: int, who: str = "p") -> Append:
-    return an_append(Promise(FromProducer(who, 0, AppendMode.STRICT, number)))
+    return an_append(Conditions(FromProducer(who, 0, AppendMode.STRICT, number)))
 
 
 def expecting(offset: int) -> Append:
-    return an_append(Promise(None, offset))
+    return an_append(Conditions(None, offset))
 
 
 def keyed(key: bytes) -> Append:
-    return an_append(Promise(WithKey(hash_of(key))))
+    return an_append(Conditions(WithKey(hash_of(key))))
 
 
 class Standing:
     """A line, and what is known of producers."""
 
     def __init__(self) -> None:
-        self.line = Line(SIZE_MAX)
+        self.waiting = WaitingAppends(SIZE_MAX)
         self.tracking = Tracking(BOUNDS)
 
     def add(self, *appends: Append) -> list[asyncio.Future[Appended]]:
-        return [self.line.add(append) for append in appends]
+        return [self.waiting.add(append) for append in appends]
 
     def choose(self, next_offset: int = 0) -> list[Append]:
         """What a round takes; all of it is answered at once, with its place in the round."""
-        chosen = self.line.choose(self.tracking, next_offset, 0)
+        chosen = self.waiting.choose(self.tracking, next_offset, 0)
         for number, one in enumerate(chosen):
-            self.line.settle(one.waiting, Appended(next_offset + number, 0, 0, 1))
+            self.waiting.settle(one.waiting, Appended(next_offset + number, 0, 0, 1))
         return [one.append for one in chosen]
 
 
@@ -67,7 +67,7 @@ async def test_what_asks_for_nothing_goes_together_as_far_as_there_is_room() -> 
 
     assert standing.choose() == appends[:3]
     assert standing.choose() == appends[3:]
-    assert not standing.line
+    assert not standing.waiting
 
 
 async def test_of_one_producer_one_append_goes_at_a_time_and_others_do_not_wait_for_it() -> None:
@@ -77,7 +77,7 @@ async def test_of_one_producer_one_append_goes_at_a_time_and_others_do_not_wait_
     standing.add(first, second, plain, third, other)
 
     assert standing.choose() == [first, plain, other]
-    assert standing.line
+    assert standing.waiting
 
 
 async def test_an_append_that_expects_an_offset_is_first_and_alone() -> None:
@@ -93,7 +93,7 @@ async def test_an_append_that_expects_an_offset_is_first_and_alone() -> None:
     assert refused.value.code is Code.OFFSET_MISMATCH
 
     standing.add(expecting(2), an_append())
-    assert [append.promise.expected_offset for append in standing.choose(2)] == [2]
+    assert [append.conditions.expected_offset for append in standing.choose(2)] == [2]
     assert len(standing.choose(3)) == 1
 
 
@@ -114,12 +114,12 @@ async def test_a_key_is_in_flight_until_its_append_is_answered() -> None:
     with pytest.raises(Overloaded) as busy:
         standing.add(keyed(b"k"))
     assert busy.value.code is Code.IDEMPOTENCY_IN_FLIGHT
-    chosen = standing.line.choose(standing.tracking, 0, 0)
+    chosen = standing.waiting.choose(standing.tracking, 0, 0)
     with pytest.raises(Overloaded):
         standing.add(keyed(b"k"))
 
     for one in chosen:
-        standing.line.settle(one.waiting, Overloaded("for a test"))
+        standing.waiting.settle(one.waiting, Overloaded("for a test"))
         with pytest.raises(Overloaded):
             one.waiting.answer.result()
     standing.add(keyed(b"k"))
@@ -130,17 +130,17 @@ async def test_a_round_does_not_look_through_a_line_without_end() -> None:
     standing.add(*(strict(number) for number in range(200)), an_append())
 
     assert len(standing.choose()) == 1, "the plain one at the end waits too"
-    assert len(standing.line._waiting) == 200
+    assert len(standing.waiting._waiting) == 200
 
 
 async def test_a_bug_leaves_everybody_in_line_to_be_refused() -> None:
     standing = Standing()
-    broken: Any = an_append(Promise("nonsense", None))  # type: ignore[arg-type]
+    broken: Any = an_append(Conditions("nonsense", None))  # type: ignore[arg-type]
     answers = standing.add(an_append(), broken, an_append())
 
     with pytest.raises(AttributeError):
         standing.choose()
-    standing.line.refuse_all(StoreError("a bug"))
+    standing.waiting.refuse_all(StoreError("a bug"))
     for answer in answers:
         assert isinstance(answer.exception(), StoreError)
 

@@ -42,7 +42,7 @@ class FromProducer:
     """What this is a part of, as it was asked: the part is decided as all of it would be."""
 
     @property
-    def line_id(self) -> str:
+    def turn_name(self) -> str:
         """Whose appends wait for each other: those of a producer, and parts of its commits."""
         return self.producer_id if self.part_of is None else self.part_of.producer_id
 
@@ -55,7 +55,7 @@ class WithKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Conditions:
     """What one request asks for."""
 
     identity: FromProducer | WithKey | None = None
@@ -73,7 +73,7 @@ class Promise:
         return isinstance(self.identity, WithKey)
 
 
-NOTHING: Final = Promise()
+NO_CONDITIONS: Final = Conditions()
 
 
 def hash_of(data: bytes) -> bytes:
@@ -81,7 +81,7 @@ def hash_of(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def read_promise(header: Callable[[str], str | None], sender: str = "") -> Promise:
+def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Conditions:
     """What the headers of a request ask for; `header` gives the value of one.
 
     `sender` is who is known to send it, empty for nobody: what one sender stored under an
@@ -105,13 +105,13 @@ def read_promise(header: Callable[[str], str | None], sender: str = "") -> Promi
         elif transaction is not None:
             mode, number = AppendMode.TRANSACTION, transaction
         identity = FromProducer(producer, epoch or 0, mode, number, start is not None)
-        return Promise(identity, expected)
+        return Conditions(identity, expected)
     if key is not None:
         if len(key) > KEY_SIZE_MAX or not _KEY.fullmatch(key):
             raise bad_header("idempotency-key", "it is 1 to 255 printable ASCII characters")
         own = f"{sender}\0{key}" if sender else key
-        return Promise(WithKey(hash_of(own.encode())), expected)
-    return NOTHING if expected is None else Promise(None, expected)
+        return Conditions(WithKey(hash_of(own.encode())), expected)
+    return NO_CONDITIONS if expected is None else Conditions(None, expected)
 
 
 def bad_header(name: str, sentence: str) -> InvalidRequest:

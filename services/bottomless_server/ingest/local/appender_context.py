@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.local.upkeep import DiskUse, UpkeepBounds
+from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
@@ -18,7 +18,7 @@ HasBegun = Callable[[StreamId, Tracking], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class AppenderContext:
     """What all appenders of a process share."""
 
     executor: Executor
@@ -29,7 +29,7 @@ class Surroundings:
     chunk_size_max: int
     open_log_count_max: int
     """Streams that keep their file handles while nothing is written."""
-    upkeep: UpkeepBounds
+    freeing: FreeingBounds
     tracking: TrackingBounds
     tracking_room: TrackingRoom
 

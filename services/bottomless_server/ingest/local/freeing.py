@@ -26,7 +26,7 @@ from bottomless_server.runtime.base.on_loop import in_thread
 log = structlog.get_logger(__name__)
 
 
-class UpkeepBounds(NamedTuple):
+class FreeingBounds(NamedTuple):
     local_keep_ms: int
     local_bytes_keep: int
     checkpoint_bytes: int
@@ -55,7 +55,7 @@ class DiskUse:
             )
 
 
-class Upkeep:
+class SegmentFreeing:
     """What is published of the stream, as far as this node heard, and what follows from it."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Upkeep:
         executor: Executor,
         clocks: Clocks,
         disk: DiskUse,
-        bounds: UpkeepBounds,
+        bounds: FreeingBounds,
         claim: Claim,
         local: SegmentLog,
         published: tuple[int, int],

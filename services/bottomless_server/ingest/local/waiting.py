@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from bottomless.errors import StoreError
-from bottomless_server.ingest.log.core.batcher import Room
+from bottomless_server.ingest.log.core.batcher import RoundSpace
 from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended, decide, in_flight
 from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions, WithKey
 from bottomless_server.ingest.records.intake import Append
-from bottomless_server.ingest.records.promises import NOTHING, Promise, WithKey
 
 _LEFT_COUNT_MAX: Final = 64
 """Appends that one round steps over; beyond, the rest waits too, so that rounds stay cheap."""
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingAppend:
     append: Append
     answer: asyncio.Future[Appended]
 
@@ -35,18 +35,18 @@ class Waiting:
 class Chosen:
     """An append that is to be written."""
 
-    waiting: Waiting
+    waiting: WaitingAppend
     append: Append
     """Without the records that are stored already."""
     duplicates: int
 
 
-class Line:
+class WaitingAppends:
     """Owned by one appender. Whatever is taken out of it is answered through `settle`."""
 
     def __init__(self, chunk_size_max: int) -> None:
         self._chunk_size_max = chunk_size_max
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingAppend] = deque()
         self._keys: set[bytes] = set()
 
     def __bool__(self) -> bool:
@@ -58,19 +58,19 @@ class Line:
         Raises:
             Overloaded: `idempotency-in-flight`.
         """
-        key = _key_of(append.promise)
+        key = _key_of(append.conditions)
         if key is not None:
             if key in self._keys:
                 raise in_flight()
             self._keys.add(key)
         answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(append, answer))
+        self._waiting.append(WaitingAppend(append, answer))
         return answer
 
     def choose(self, tracking: Tracking, next_offset: int, now: int) -> list[Chosen]:
         """Take out what the next round holds, and answer what needs none."""
         chosen: list[Chosen] = []
-        left: list[Waiting] = []
+        left: list[WaitingAppend] = []
         try:
             self._choose(chosen, left, tracking, next_offset, now)
         except BaseException:
@@ -81,9 +81,9 @@ class Line:
             self._waiting.extendleft(reversed(left))
         return chosen
 
-    def settle(self, waiting: Waiting, outcome: Appended | StoreError) -> None:
+    def settle(self, waiting: WaitingAppend, outcome: Appended | StoreError) -> None:
         """Answer one that was taken out."""
-        key = _key_of(waiting.append.promise)
+        key = _key_of(waiting.append.conditions)
         if key is not None:
             self._keys.discard(key)
         if waiting.answer.done():
@@ -101,20 +101,20 @@ class Line:
     def _choose(
         self,
         chosen: list[Chosen],
-        left: list[Waiting],
+        left: list[WaitingAppend],
         tracking: Tracking,
         next_offset: int,
         now: int,
     ) -> None:
-        room, busy = Room(self._chunk_size_max), set[str | bytes | None]()
+        room, busy = RoundSpace(self._chunk_size_max), set[str | bytes | None]()
         places = Places(tracking, now)
         while self._waiting and not room.full and len(left) < _LEFT_COUNT_MAX:
             waiting = self._waiting.popleft()
             left.append(waiting)
-            promise, append, duplicates = waiting.append.promise, waiting.append, 0
-            if promise is not NOTHING:
-                if _must_wait(promise, busy, first=not chosen):
-                    busy.add(_name_of(promise))
+            conditions, append, duplicates = waiting.append.conditions, waiting.append, 0
+            if conditions is not NO_CONDITIONS:
+                if _must_wait(conditions, busy, first=not chosen):
+                    busy.add(_name_of(conditions))
                     continue
                 try:
                     verdict = decide(tracking, append, next_offset, now, places)
@@ -126,29 +126,29 @@ class Line:
                     continue
                 duplicates = verdict.duplicates
                 append = append.without_first(duplicates)
-                busy.add(_name_of(promise))
+                busy.add(_name_of(conditions))
             if not room.take(append):
                 return
-            if promise.identity is not None:
-                places.take(promise.identity)
+            if conditions.identity is not None:
+                places.take(conditions.identity)
             chosen.append(Chosen(left.pop(), append, duplicates))
-            if promise.expected_offset is not None:
+            if conditions.expected_offset is not None:
                 return
 
 
-def _must_wait(promise: Promise, busy: set[str | bytes | None], *, first: bool) -> bool:
-    if promise.expected_offset is not None and not first:
+def _must_wait(conditions: Conditions, busy: set[str | bytes | None], *, first: bool) -> bool:
+    if conditions.expected_offset is not None and not first:
         return True
-    name = _name_of(promise)
+    name = _name_of(conditions)
     return name is not None and name in busy
 
 
-def _name_of(promise: Promise) -> str | bytes | None:
-    identity = promise.identity
+def _name_of(conditions: Conditions) -> str | bytes | None:
+    identity = conditions.identity
     if identity is None:
         return None
-    return identity.key_hash if isinstance(identity, WithKey) else identity.line_id
+    return identity.key_hash if isinstance(identity, WithKey) else identity.turn_name
 
 
-def _key_of(promise: Promise) -> bytes | None:
-    return promise.identity.key_hash if isinstance(promise.identity, WithKey) else None
+def _key_of(conditions: Conditions) -> bytes | None:
+    return conditions.identity.key_hash if isinstance(conditions.identity, WithKey) else None
