@@ -1,7 +1,7 @@
 """Client: how a program talks to Bottomless over HTTP.
 
-What is here is loaded when it is first named: Spark's executors need the words of an answer
-and the token, and have no library for more.
+The names of this package are loaded when they are first used: Spark's executors need its parts
+about answers and the token, and have no library for more.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""Accumulator: records that were handed over and are not settled yet, in bundles, within a bound.
+"""Accumulator: records that were handed over and not settled yet, in bundles, within a bound.
 
-Any thread puts in, one task on the client's loop takes out. Everything here happens under one
-lock and is short: no I/O, no waiting but for room.
+Any thread puts records in; one task on the client's loop takes bundles out. Everything here happens
+under one lock and is short: no I/O, and no waiting except for room.
 """
 
 import threading
@@ -19,13 +19,13 @@ from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, MIB
 
 RECORD_OVERHEAD: Final = 64
-"""Bytes that Python needs for a record beside its value, about."""
+"""Bytes that Python needs for a record beside its value, roughly."""
 RECORD_SIZE_MIN: Final = 16
-"""Bytes of a record with an empty value, about, as it is sent."""
+"""Bytes of a record with an empty value as it is sent, roughly."""
 
 BATCH_BYTES_DEFAULT: Final = MIB
 BATCH_BYTES_MAX: Final = 8 * MIB
-"""Half of what a server takes in one request: what Arrow adds has room."""
+"""Half of what a server accepts in one request: it leaves room for what Arrow adds."""
 assert BATCH_BYTES_MAX // RECORD_SIZE_MIN < ARROW_RECORD_COUNT_MAX
 BUFFER_BYTES_DEFAULT: Final = 32 * MIB
 LINGER_SECONDS_DEFAULT: Final = 0.005
@@ -33,7 +33,7 @@ LINGER_SECONDS_DEFAULT: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How records are put together, and how much of them is held."""
+    """How large batches are, how long one may wait to fill up, and how many bytes are held."""
 
     batch_bytes: int = BATCH_BYTES_DEFAULT
     linger_seconds: float = LINGER_SECONDS_DEFAULT
@@ -47,7 +47,7 @@ class Bounds:
 
 
 class Extra(NamedTuple):
-    """What few records have beside their value."""
+    """The parts of a record that few records have; `event_time` is in ms since 1970."""
 
     key: bytes | None = None
     headers: list[tuple[str, bytes]] | None = None
@@ -59,7 +59,11 @@ _NOTHING: Final = Extra()
 
 
 class Accumulator:
-    """`wake` is called when the task that takes out may have something to do."""
+    """Collects records in bundles until they are sent, and counts what is held.
+
+    `wake` is called when the task that takes bundles out may have something to do. Once stopped,
+    putting in raises the reason.
+    """
 
     def __init__(
         self, bounds: Bounds, clock: Callable[[], float], wake: Callable[[], None]
@@ -84,7 +88,12 @@ class Accumulator:
     def add(
         self, value: bytes, content: int, size: int, extra: Extra | None = None
     ) -> tuple[Bundle, int] | None:
-        """Put a record in; where it is, or None if there is no room."""
+        """Put in one record.
+
+        Returns its bundle and its place in it, or None if there is no room.
+
+        `size` is its size in bytes as it is sent.
+        """
         # The hot loop of every program that sends records one by one.
         held = size + RECORD_OVERHEAD
         with self._lock:
@@ -110,10 +119,10 @@ class Accumulator:
     def add_values(
         self, values: Sequence[bytes], content: int, ends: Sequence[int]
     ) -> tuple[Bundle, int, int] | None:
-        """Put the first of some values in, as many as fit where the next record goes.
+        """Put in the first of some values, as many as fit where the next record goes.
 
-        `ends`: bytes of the values up to the end of each. Returns the bundle, the first one's
-        place in it and how many; None if there is no room for one.
+        `ends` has, for each value, the bytes of all values up to its end. Returns the bundle, the
+        place of the first value in it and how many were put in; None if there is no room for one.
         """
         with self._lock:
             first = ends[0] + RECORD_SIZE_MIN
@@ -151,7 +160,7 @@ class Accumulator:
             return bundle, index, count
 
     def add_encoded(self, body: EncodedBody) -> Bundle | None:
-        """Put a bundle in whose body is encoded; None if there is no room."""
+        """Put in a bundle whose body is encoded already; None if there is no room."""
         with self._lock:
             if not self._has_room(len(body.body)):
                 return None
@@ -164,14 +173,17 @@ class Accumulator:
         return bundle
 
     def wait_for_room(self, size: int, timeout_seconds: float) -> bool:
-        """Block until there is room for so many bytes, or the reason why there never will be."""
+        """Block until there is room for `size` bytes; returns False if there was none in time.
+
+        It also returns True once the accumulator is stopped: adding then raises the reason.
+        """
         with self._room:
             return self._room.wait_for(
                 lambda: self._stopped is not None or self._has_room(size), timeout_seconds
             )
 
     def seal(self) -> list[Bundle]:
-        """Let nothing linger; returns all that is not settled, in order."""
+        """Let nothing wait to fill up; returns all bundles that are not settled, in order."""
         with self._lock:
             self._seal()
             unsettled = list(self._unsettled)
@@ -179,19 +191,22 @@ class Accumulator:
         return unsettled
 
     def take(self) -> Bundle | None:
-        """The next bundle to send: one that is full, or whose time is over."""
+        """Take out the next bundle to send: one that is full, or has waited long enough.
+
+        None if none is.
+        """
         with self._lock:
             if not self._sealed and self._open is not None and self._left() <= 0:
                 self._seal()
             return self._sealed.popleft() if self._sealed else None
 
     def due_seconds(self) -> float | None:
-        """How long until the open bundle is to be sent; None if there is none."""
+        """Tell in how many seconds the open bundle is due to be sent; None if no bundle is open."""
         with self._lock:
             return None if self._open is None else max(0.0, self._left())
 
     def settle(self, bundle: Bundle, outcome: Appended | StoreError) -> None:
-        """Tell what became of a bundle, and give its room back."""
+        """Record the outcome of a bundle, and free its room."""
         with self._lock:
             if bundle not in self._unsettled:
                 return
@@ -207,7 +222,10 @@ class Accumulator:
             bundle.settled.set_result(outcome)
 
     def stop(self, why: Callable[[], Exception]) -> list[Bundle]:
-        """Take nothing more in, for this reason; returns all that nobody has taken out."""
+        """Accept nothing more, for the reason `why`.
+
+        Returns the bundles that were not taken out.
+        """
         with self._lock:
             if self._stopped is None:
                 self._stopped = why
@@ -219,7 +237,7 @@ class Accumulator:
         return unsent
 
     def cut_off(self) -> None:
-        """In the child of a fork: refuse everything, and wait for no thread of the parent's."""
+        """In the child of a fork: refuse everything, and wait for no thread of the parent."""
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
         self._stopped = another_process

@@ -1,8 +1,8 @@
-"""Address: where a call goes: the url of a server, and every path below it. Pure.
+"""Addresses: the url of a server, and every path below it. Pure.
 
-All paths with a name or an id in them are made here, and each such part is checked against its
-grammar first. Percent-encoding would not be enough: servers and proxies take `%2F` for a slash,
-so `orders/offsets`, taken for a stream's name, would be another operation of the stream `orders`.
+All paths that contain a name or an id are made here, and each such part is checked against its
+grammar first. Percent-encoding would not be enough: servers and proxies take `%2F` for a slash, so
+`orders/offsets`, taken for a stream's name, would be another operation of the stream `orders`.
 """
 
 import re
@@ -18,11 +18,11 @@ _ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{_ID_SIZE_MAX}}}", re.ASCII)
 
 
 def parse_url(text: str) -> str:
-    """The url without a slash at its end.
+    """Check the url of a server, and remove a slash at its end.
 
     Raises:
-        InvalidRequest: it is not one of HTTP, or says more than scheme, host, port and path.
-            What it says is not repeated: it may be a password.
+        InvalidRequest: it is no HTTP url, or has more than scheme, host, port and path. Its text
+            is not repeated: it may contain a password.
     """
     try:
         parts = urlsplit(text)
@@ -43,10 +43,10 @@ def _is_more(parts: SplitResult) -> bool:
 
 
 def require_text(value: object, what: str) -> str:
-    """The value itself, which must be text.
+    """Return the value itself, which must be text; `what` names it in the error.
 
     Raises:
-        TypeError: that is no text; None, say, of something that was looked up and is not there.
+        TypeError: it is not text; for example None, from a look-up that found nothing.
     """
     if not isinstance(value, str):
         raise TypeError(f"{what} is a str, not {type(value).__name__}")
@@ -54,24 +54,33 @@ def require_text(value: object, what: str) -> str:
 
 
 def check_stream(name: str) -> str:
-    """A stream's name, as it may stand in a path.
+    """Check a stream's name, so that it can stand in a path.
 
     Raises:
         InvalidRequest: `bad-name`.
+        TypeError: it is not text.
     """
     return parse_stream_name(require_text(name, "the name of a stream"))
 
 
 def check_reference(name: str) -> str:
-    """The name of a consumer or a producer, as it may stand in a path. Raises as `check_stream`."""
+    """Check the name of a consumer or a producer, so that it can stand in a path.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+        TypeError: it is not text.
+    """
     return parse_reference(require_text(name, "the name of a consumer or a producer"))
 
 
 def check_id(text: str) -> str:
-    """An id that a server gave, as it may stand in a path; whether there is one the server says.
+    """Check the form of an id that a server gave, so that it can stand in a path.
+
+    Only the server knows whether the id exists.
 
     Raises:
         InvalidRequest: `bad-name`.
+        TypeError: it is not text.
     """
     if not _ID.fullmatch(require_text(text, "an id")):
         raise InvalidRequest(
@@ -82,37 +91,45 @@ def check_id(text: str) -> str:
 
 
 def stream_path(name: str) -> str:
-    """The path of a stream, with which all paths below it begin."""
+    """Make the path of a stream, with which all paths below it begin."""
     return f"/v1/streams/{check_stream(name)}"
 
 
 def consumer_path(name: str, consumer: str) -> str:
+    """Make the path of a consumer of a stream."""
     return f"{stream_path(name)}/consumers/{check_reference(consumer)}"
 
 
 def producer_path(name: str, producer: str) -> str:
+    """Make the path of a producer of a stream."""
     return f"{stream_path(name)}/producers/{check_reference(producer)}"
 
 
 def fragment_path(name: str, fragment_id: str) -> str:
+    """Make the path of a fragment of a stream."""
     return f"{stream_path(name)}/fragments/{check_id(fragment_id)}"
 
 
 def lease_path(name: str, lease_id: str) -> str:
+    """Make the path of a lease on a stream."""
     return f"{stream_path(name)}/leases/{check_id(lease_id)}"
 
 
 def takeover_path(name: str) -> str:
+    """Make the path by which an operator has a stream taken over."""
     return f"/v1/admin/streams/{check_stream(name)}/takeover"
 
 
 def gap_path(name: str) -> str:
+    """Make the path by which an operator accepts a gap in a stream."""
     return f"/v1/admin/streams/{check_stream(name)}/gap"
 
 
 def operation_path(operation_id: str) -> str:
+    """Make the path of an operation."""
     return f"/v1/operations/{check_id(operation_id)}"
 
 
 def key_path(key_id: str) -> str:
+    """Make the path of an API key."""
     return f"/v1/keys/{check_id(key_id)}"

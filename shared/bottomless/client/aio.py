@@ -60,11 +60,11 @@ class AsyncClient(
 ):
     """Talks to one server, or to the proxy in front of several.
 
-    Of one event loop, and of one process: after a fork the child makes its own. Any number of
-    tasks may use it at once.
+    A client belongs to one event loop and to one process: after a fork the child makes its own. Any
+    number of tasks may use it at once.
 
-    `token` is sent as `Authorization: Bearer` with each request; without one it is that of the
-    environment (`BOTTOMLESS_TOKEN`). It travels as the url says: use https where others listen.
+    `token` is sent as `Authorization: Bearer` with each request; without it the environment's
+    `BOTTOMLESS_TOKEN` is sent. It travels as the url says: use https where others may listen.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class AsyncClient(
         delivery_seconds: float = DELIVERY_SECONDS_DEFAULT,
         block_seconds: float = BLOCK_SECONDS_DEFAULT,
     ) -> AsyncProducer:
-        """A producer of one stream, for `async with`.
+        """Make a producer for one stream, for use with `async with`.
 
-        With a `producer_id` its epoch is raised at the start, which fences older instances;
-        `epoch` and `next_sequence` say instead what somebody else has found out. What is sent
-        waits for `batch_bytes` or `linger_seconds`; `buffer_bytes` is all that may be on its
-        way, and `block_seconds` how long `send` waits for room in it. A batch is tried for
-        `delivery_seconds`.
+        With a `producer_id` its epoch is raised at the start, which fences older instances; `epoch`
+        and `next_sequence` pass in what another program has found out instead. Records wait until
+        there are `batch_bytes` of them, or for `linger_seconds`. At most `buffer_bytes` are held in
+        all, and `send` waits up to `block_seconds` for room. A batch is tried for
+        `delivery_seconds`, and `in_flight` batches are on their way at once.
 
         Raises:
             InvalidRequest: a number is out of its range, or `bad-name`.
@@ -136,11 +136,12 @@ class AsyncClient(
         expect_stream_id: str | None = None,
         on_outage: Callable[[StoreError], None] = ignored,
     ) -> AsyncConsumer:
-        """A consumer of one stream, for `async with` and `async for`.
+        """Make a consumer of one stream, for `async with` and `async for`.
 
-        With a `name` it goes on at the offset that is stored under it, and stores it; `start`
-        is for the first time, or for a consumer without a name. `on_outage` hears why reading
-        is interrupted, each time; it goes on by itself.
+        With a `name` it continues at the offset that is stored under it, and stores its progress
+        there every `commit_seconds`; `start` is for the first time, or for a consumer without a
+        name. `on_outage` is called with the reason each time reading is interrupted; it resumes by
+        itself. A batch has about `max_bytes` bytes of values.
 
         Raises:
             InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.

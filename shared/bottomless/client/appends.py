@@ -1,4 +1,4 @@
-"""Calls that append: one request, all of it or none, and where it was stored."""
+"""Calls that append: one request is stored whole or not at all, and the answer says where."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -13,22 +13,23 @@ class Appended(NamedTuple):
     """Where an append was stored."""
 
     first_offset: int | None
-    """None of a repeat whose original is too old for the server to remember where it went."""
+    """Offset of its first record. None for a repeat whose original the server has forgotten."""
     next_offset: int
+    """The offset after its last record (exclusive end)."""
     timestamp: int | None
     """Milliseconds since 1970."""
     record_count: int = 0
     """Records that this request stored."""
     duplicates: int = 0
-    """Records of it that were stored before."""
+    """Records of the request that had been stored before."""
 
 
 class AppendCalls(Wire):
-    """What `openapi/ingest.yaml` says.
+    """The calls of `openapi/ingest.yaml`.
 
-    Without a key an append is sent again only where nothing of it was stored for certain;
-    otherwise the error's `outcome` is `unknown`. With an `idempotency_key` it is sent again
-    after that too, and stored once.
+    Without a key an append is sent again only where nothing of it was stored for certain; otherwise
+    the error's `outcome` is `unknown`. With an `idempotency_key` it is sent again in that case too,
+    and is stored once.
     """
 
     async def append(
@@ -39,7 +40,15 @@ class AppendCalls(Wire):
         idempotency_key: str | None = None,
         expected_offset: int | None = None,
     ) -> Appended:
-        """Append records in their JSON form."""
+        """Append records in their JSON form, in one request.
+
+        With `expected_offset` they are stored only if the stream's next offset is this one.
+
+        Raises:
+            WrongOffset: the stream's next offset is another than `expected_offset`.
+            InvalidRequest: a record has no JSON form, or is not accepted.
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
+        """
         return await self.append_body(
             name,
             json_body(records),
@@ -58,7 +67,16 @@ class AppendCalls(Wire):
         idempotency_key: str | None = None,
         expected_offset: int | None = None,
     ) -> Appended:
-        """Append one record with these bytes; key and filter value are ASCII here."""
+        """Append one record whose value is these bytes.
+
+        `key` and `filter_value` must be ASCII here.
+
+        With `expected_offset` it is stored only if the stream's next offset is this one.
+
+        Raises:
+            WrongOffset: the stream's next offset is another than `expected_offset`.
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
+        """
         given = {"Stream-Key": key, "Stream-Filter-Value": filter_value}
         return await self.append_body(
             name,
@@ -77,10 +95,16 @@ class AppendCalls(Wire):
         idempotency_key: str | None = None,
         expected_offset: int | None = None,
     ) -> Appended:
-        """Append the rows of a table: Arrow's, or what can show itself as one.
+        """Append the rows of a table: Arrow's, or one that Arrow can read, such as a DataFrame.
 
-        One request, so that its size is bounded (`/v1/limits`); a producer's `send_table`
-        takes any size.
+        It is one request, so that its size is bounded (`/v1/limits`); a producer's `send_table`
+        accepts any size. With `expected_offset` the rows are stored only if the stream's next
+        offset is this one.
+
+        Raises:
+            WrongOffset: the stream's next offset is another than `expected_offset`.
+            InvalidRequest: it is no table, or its columns are not those of a record.
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
         """
         from bottomless.client.tables import arrow_body, as_table  # noqa: PLC0415
 
@@ -103,7 +127,15 @@ class AppendCalls(Wire):
         headers: Mapping[str, str] | None = None,
         retry_seconds: float | None = None,
     ) -> Appended:
-        """Append a body that is encoded already."""
+        """Append a body that is encoded already, in the form that `media_type` names.
+
+        `retry_seconds` is how long it is tried; without it, as long as the client says. With
+        `expected_offset` it is stored only if the stream's next offset is this one.
+
+        Raises:
+            WrongOffset: the stream's next offset is another than `expected_offset`.
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
+        """
         named = dict(headers or {})
         if idempotency_key is not None:
             named["Idempotency-Key"] = idempotency_key
@@ -130,9 +162,13 @@ class AppendCalls(Wire):
         encoding: str | None = None,
         retry_seconds: float | None = None,
     ) -> Appended:
-        """Append as a strict producer whose first record has this number.
+        """Append as a strict producer; `sequence` is the number of the first record.
 
-        The same again stores nothing twice, so it is sent again whatever became of the first.
+        A repeat with the same number stores nothing twice, so the request is sent again whatever
+        became of the first attempt.
+
+        Raises:
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
         """
         numbers = {
             "Producer-Id": check_reference(producer),
@@ -146,20 +182,23 @@ class AppendCalls(Wire):
         )
 
     async def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
-        """Fence older instances of a producer; answers `epoch`, and `last_seq` to go on after."""
+        """Fence older instances of a producer.
+
+        Returns its new `epoch`, and `last_seq` to continue after.
+        """
         path = f"{producer_path(name, producer)}/epoch"
         return await self._send_json("POST", path, repeatable=True)
 
     def list_producers(self, name: str) -> AsyncIterator[dict[str, Any]]:
-        """The producers that a stream knows, in the order of their names."""
+        """List the producers that a stream knows, in the order of their names."""
         return self._list(f"{stream_path(name)}/producers")
 
     async def describe_producer(self, name: str, producer: str) -> dict[str, Any]:
-        """What a stream knows of a producer: how it writes, its epoch and its last number."""
+        """Show what a stream knows about a producer: its mode, its epoch and its last number."""
         return members(await self._send("GET", producer_path(name, producer)))
 
     async def forget_producer(self, name: str, producer: str) -> None:
-        """Forget a producer for good; a repeat of what it sent would be stored again."""
+        """Forget a producer for good: a repeat of what it sent would then be stored again."""
         await self._send("DELETE", producer_path(name, producer), type_wanted=JSON)
 
     async def _append(

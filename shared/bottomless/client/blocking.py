@@ -1,7 +1,7 @@
-"""`Client`: the same calls for programs without an event loop.
+"""`Client`: every call, for programs without an event loop.
 
-A facade and nothing else: each method waits for the method of the same name of
-`AsyncClient`, which runs on a thread of the client's own.
+It is a facade and nothing else: each method waits for the method of the same name of `AsyncClient`,
+which runs on a thread of the client's own.
 """
 
 import weakref
@@ -112,7 +112,7 @@ def _consumes(
 class Client:
     """Talks to one server, or to the proxy in front of several.
 
-    Any number of threads may use it at once. It is of one process: after a fork the child
+    Any number of threads may use it at once. It belongs to one process: after a fork the child
     makes its own. Options and errors are those of `AsyncClient`.
     """
 
@@ -151,7 +151,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection, and end the thread; what is in flight fails."""
+        """Close every connection, and end the thread; calls that are in flight fail."""
         self._end()
 
     create_stream = _waits(AsyncClient.create_stream)
@@ -218,7 +218,7 @@ class Client:
 
     @contextmanager
     def fragment_bytes(self, name: str, fragment_id: str) -> Iterator[Iterator[bytes]]:
-        """The object of one fragment, piece by piece."""
+        """Open the object of one fragment; gives its bytes piece by piece."""
         opening: AbstractAsyncContextManager[AsyncIterator[bytes]]
         opening = self._inner.fragment_bytes(name, fragment_id)
         pieces = self._thread.run(_entered(opening))

@@ -14,7 +14,8 @@ from bottomless.model.limits import PAGE_SIZE_MAX
 class Consumer:
     """Reads one stream for ever; made by `Client.consumer`, used with `with`.
 
-    Of one thread at a time. Options, guarantees and errors are those of `AsyncConsumer`.
+    Only one thread may use it at a time. Options, guarantees and errors are those of
+    `AsyncConsumer`.
     """
 
     def __init__(self, inner: AsyncConsumer, thread: LoopThread, client: object) -> None:
@@ -35,15 +36,18 @@ class Consumer:
         return batch
 
     def poll(self, timeout_seconds: float | None) -> Batch | None:
-        """The next batch, or None if there is none within the time; raises as the iteration."""
+        """Wait for the next batch; None if there is none in `timeout_seconds`.
+
+        It raises what the iteration would raise.
+        """
         self._inner.check_gives(tables=False)
         return batch_of(self._fetch(timeout_seconds))
 
     def tables(self, *, max_bytes: int = PAGE_SIZE_MAX) -> "Tables":
-        """The batches as Arrow tables, many times as fast; instead of batches of records.
+        """Give Arrow tables instead of batches of records: many times as fast.
 
-        `commit`, `position` and everything else of this consumer are as they are; `max_bytes`
-        is about what the values of a table take, and two tables are held at most.
+        `commit`, `position` and everything else of this consumer stay as they are. The values of a
+        table take about `max_bytes`, and two tables are held at most.
 
         Raises:
             InvalidRequest: it has given batches already, or `max_bytes` is out of its range.
@@ -52,11 +56,16 @@ class Consumer:
         return Tables(self._fetch)
 
     def commit(self) -> None:
-        """Store that everything that was given is processed."""
+        """Store that everything that was given is processed.
+
+        Raises:
+            WrongOffset: `offset-regression`, another program with the same name is ahead;
+                `stream-replaced`, another stream has taken the stream's name.
+        """
         self._thread.run(self._inner.store(self.position))
 
     def close(self, *, commit: bool = True) -> None:
-        """Stop reading, and commit what is processed."""
+        """Stop reading; commit what is processed unless `commit` is false."""
         self._thread.run(self._inner.close(commit=commit))
 
     def __enter__(self) -> Self:
@@ -79,7 +88,7 @@ class Consumer:
 
 
 class Tables:
-    """The tables of a `Consumer`, for `for`: see its `tables`."""
+    """The tables of a `Consumer`, for `for`: its method `tables` makes them."""
 
     def __init__(self, fetch: Callable[[float | None], Batch | ArrowPage | None]) -> None:
         self._fetch = fetch
@@ -94,5 +103,8 @@ class Tables:
         return page
 
     def poll(self, timeout_seconds: float | None) -> ArrowPage | None:
-        """The next table, or None if there is none within the time; raises as the iteration."""
+        """Wait for the next table; None if there is none in `timeout_seconds`.
+
+        It raises what the iteration would raise.
+        """
         return table_of(self._fetch(timeout_seconds))

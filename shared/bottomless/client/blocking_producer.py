@@ -1,7 +1,7 @@
 """`Producer`: what `AsyncProducer` does, for threads.
 
-Handing a record over touches nothing but the buffer, so a loop over `send` runs at the speed
-of the thread that it is in; the client's own thread sends.
+Handing over a record touches nothing but the buffer, so a loop over `send` runs at the speed of its
+own thread; the client's thread does the sending.
 """
 
 import os
@@ -34,9 +34,9 @@ _OPEN: Final = WeakSet["Producer"]()
 class Producer:
     """Appends to one stream; made by `Client.producer`, used with `with`.
 
-    Any number of threads may send; records are stored in the order of the calls. Leaving the
-    block in good order flushes. Leaving it by an error sends nothing more: what was in flight
-    is then stored or not, the rest is not.
+    Any number of threads may send; records are stored in the order of the calls. Leaving the block
+    normally flushes. Leaving it by an exception sends nothing more: what was in flight may be
+    stored or not, the rest is not.
     """
 
     def __init__(self, inner: AsyncProducer, thread: LoopThread, client: object) -> None:
@@ -51,7 +51,13 @@ class Producer:
 
     @property
     def identity(self) -> Identity:
-        """The identity of this producer. Its `next_sequence` says how many records the stream had of it before."""
+        """The identity of this producer.
+
+        Its `next_sequence` counts the records that the stream had of it before.
+
+        Raises:
+            RuntimeError: the producer has not been started.
+        """
         return self._inner.identity
 
     def send(
@@ -63,10 +69,12 @@ class Producer:
         event_time: int | datetime | None = None,
         filter_value: str | None = None,
     ) -> Delivery:
-        """Hand a record over, which blocks while there is no room.
+        """Hand over a record; blocks while there is no room. Returns its delivery.
+
+        `event_time` is a datetime, or ms since 1970.
 
         Raises:
-            InvalidRequest: no server would take it.
+            InvalidRequest: no server would accept it.
             Overloaded: there was no room in time; it was not handed over.
             StoreError: the producer has ended, for this reason.
         """
@@ -87,11 +95,11 @@ class Producer:
         event_time: int | datetime | None = None,
         filter_value: str | None = None,
     ) -> Delivery:
-        """As `send`, with anything that can be said in JSON."""
+        """Hand over a record whose value is the JSON text of `value`; otherwise like `send`."""
         return Delivery(*self._put(json_row_of(value, key, headers, event_time, filter_value)))
 
     def send_many(self, values: Iterable[Text]) -> Deliveries:
-        """Hand many values over, in their order."""
+        """Hand over many values, in their order."""
         spans = Spans()
         for some in rows_of(values):
             if isinstance(some, Row):
@@ -101,10 +109,10 @@ class Producer:
         return Deliveries(spans.all())
 
     def send_table(self, table: Any) -> Deliveries:
-        """Hand the rows of a table over: Arrow's, or what can show itself as one, of any size.
+        """Hand over the rows of a table of any size: Arrow's, or one that Arrow can read.
 
-        Its columns are those of a record: `value`, and optionally `key`, `headers`,
-        `event_time`, `filter_value` and `content`.
+        Its columns are those of a record: `value`, and optionally `key`, `headers`, `event_time`,
+        `filter_value` and `content`.
         """
         spans = []
         for body in self._outbox.bodies_of(table):
@@ -119,10 +127,10 @@ class Producer:
     send_arrow = send_table
 
     def flush(self, timeout_seconds: float | None = None) -> None:
-        """Send what lingers, and wait until everything that was handed over is stored.
+        """Send everything now, and wait until all that was handed over is stored.
 
         Raises:
-            StoreError: something is not, or that is not known; the producer has ended.
+            StoreError: something is not stored, or that is not known; the producer has ended.
             TimeoutError: some of it is still on its way.
         """
         self._thread.run(self._inner.flush(), timeout_seconds)

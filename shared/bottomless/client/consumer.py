@@ -29,30 +29,30 @@ _AGAIN_SECONDS: Final = 0.5
 
 
 class ConsumerCalls(StreamCalls, FollowCalls, FollowTableCalls):
-    """What a consumer needs of a client."""
+    """The calls that a consumer needs of a client."""
 
 
 def ignored(_error: StoreError) -> None:
-    """An outage that nobody wants to hear of."""
+    """Ignore an outage: the default of `on_outage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consuming:
-    """What is consumed, by whom, and from where."""
+    """Which stream is consumed, under which name, from where, and how progress is stored."""
 
     stream: str
     name: str | None = None
-    """Whose offset is stored; without one none is."""
+    """The name under which the offset is stored; without a name none is stored."""
     start: Place = "first"
-    """An offset, an offset spec or a time; with a name for the first time only."""
+    """An offset, an offset spec or a time; with a name it counts for the first time only."""
     auto_commit: bool = True
     commit_seconds: float = COMMIT_SECONDS_DEFAULT
-    """How long what is processed may stay uncommitted; 0 commits before each batch."""
+    """How long progress may stay uncommitted; 0 commits before each batch."""
     max_bytes: int = PAGE_SIZE_DEFAULT
-    """Bytes of the values of a batch, about; two batches are held at most."""
+    """Bytes of the values of a batch, roughly; two batches are held at most."""
     expect_stream_id: str | None = None
     on_outage: Callable[[StoreError], None] = field(default=ignored)
-    """Hears why reading is interrupted; it goes on by itself."""
+    """Called with the reason each time reading is interrupted; it resumes by itself."""
 
     def __post_init__(self) -> None:
         check_stream(self.stream)
@@ -65,7 +65,7 @@ class Consuming:
             )
 
     def query(self) -> dict[str, int | str]:
-        """The parameters of the read."""
+        """Make the query parameters of the read."""
         query: dict[str, int | str] = {"max_bytes": self.max_bytes}
         if self.expect_stream_id is not None:
             query["expect_stream_id"] = self.expect_stream_id
@@ -77,11 +77,12 @@ class Consuming:
 class AsyncConsumer:
     """Reads one stream for ever; made by `AsyncClient.consumer`, used with `async with`.
 
-    Of one task at a time. A task that is cancelled while it waits for a batch loses nothing:
-    the batch is there when the next is asked for. Outages of the server are waited out.
+    Only one task may use it at a time. A task that is cancelled while it waits for a batch loses
+    nothing: the batch is there for the next call. When the server cannot be reached, it waits and
+    reconnects.
 
-    Leaving the block in good order commits what is processed, which the last batch is only
-    if the next was asked for or `commit` was called. Leaving it by an error commits nothing.
+    Leaving the block normally commits what is processed; the last batch counts as processed only if
+    the next one was asked for or `commit` was called. Leaving it by an exception commits nothing.
     """
 
     def __init__(self, client: ConsumerCalls, consuming: Consuming) -> None:
@@ -101,7 +102,7 @@ class AsyncConsumer:
 
     @property
     def position(self) -> int | None:
-        """Offset after the last record that was given; None before the first batch."""
+        """The offset after the last record that was given; None before the first batch."""
         return None if self._last is None else self._last.next_offset
 
     def __aiter__(self) -> Self:
@@ -121,7 +122,10 @@ class AsyncConsumer:
         return batch
 
     async def poll(self, timeout_seconds: float) -> Batch | None:
-        """The next batch, or None if there is none within the time; raises as the iteration."""
+        """Wait for the next batch; None if there is none in `timeout_seconds`.
+
+        It raises what the iteration would raise.
+        """
         return await self._fetch_records(timeout_seconds)
 
     async def _fetch_records(self, timeout_seconds: float | None) -> Batch | None:
@@ -129,16 +133,20 @@ class AsyncConsumer:
         return batch_of(await self.fetch(self.position, timeout_seconds))
 
     def check_gives(self, *, tables: bool) -> None:
-        """Raise InvalidRequest where this consumer gives the other kind of batches."""
+        """Check that this consumer gives the wanted kind of batches: tables, or records.
+
+        Raises:
+            InvalidRequest: it gives the other kind.
+        """
         if tables is not self._gives_tables:
             kind = "tables" if self._gives_tables else "records"
             raise InvalidRequest(f"this consumer gives {kind}: make another for the other kind")
 
     def tables(self, *, max_bytes: int = PAGE_SIZE_MAX) -> "AsyncTables":
-        """The batches as Arrow tables, many times as fast; instead of batches of records.
+        """Give Arrow tables instead of batches of records: many times as fast.
 
-        `commit`, `position` and everything else of this consumer are as they are; `max_bytes`
-        is about what the values of a table take, and two tables are held at most.
+        `commit`, `position` and everything else of this consumer stay as they are. The values of a
+        table take about `max_bytes`, and two tables are held at most.
 
         Raises:
             InvalidRequest: it has given batches already, or `max_bytes` is out of its range.
@@ -158,10 +166,10 @@ class AsyncConsumer:
     async def fetch(
         self, received: int | None, timeout_seconds: float | None = None
     ) -> Batch | ArrowPage | None:
-        """The batch after `received`, the position that the caller knows of.
+        """Wait for the batch after `received`, the position that the caller knows of.
 
-        If that is not where the last batch ended, its answer did not arrive, and it is given
-        again.
+        If that is not where the last batch ended, the caller has never received that batch, and it
+        is given again. None if there is no batch in `timeout_seconds`.
         """
         if self._last is not None and self._last.next_offset != received:
             return self._last
@@ -187,18 +195,25 @@ class AsyncConsumer:
         """Store that everything that was given is processed.
 
         Raises:
-            WrongOffset: `offset-regression`, another program is ahead with the same name;
-                `stream-replaced`, another stream has the stream's.
+            WrongOffset: `offset-regression`, another program with the same name is ahead;
+                `stream-replaced`, another stream has taken the stream's name.
         """
         await self.store(self.position)
 
     async def store(self, received: int | None) -> None:
-        """Commit for a caller whose position is `received`; see `fetch`."""
+        """Commit for a caller whose position is `received`.
+
+        That may be one batch less than was fetched.
+
+        Raises:
+            WrongOffset: `offset-regression`, another program with the same name is ahead;
+                `stream-replaced`, another stream has taken the stream's name.
+        """
         self._processed = received
         await self._commit()
 
     async def close(self, *, commit: bool = True) -> None:
-        """Stop reading, and commit what is processed."""
+        """Stop reading; commit what is processed unless `commit` is false."""
         if self._pull is not None:
             self._pull.cancel()
             # Gathered, so that who cancels this is not taken for the end of the task.
@@ -260,7 +275,7 @@ class AsyncConsumer:
 
 
 class AsyncTables:
-    """The tables of an `AsyncConsumer`, for `async for`: see its `tables`."""
+    """The tables of an `AsyncConsumer`, for `async for`: its method `tables` makes them."""
 
     def __init__(self, consumer: AsyncConsumer) -> None:
         self._consumer = consumer
@@ -275,7 +290,10 @@ class AsyncTables:
         return page
 
     async def poll(self, timeout_seconds: float | None) -> ArrowPage | None:
-        """The next table, or None if there is none within the time; raises as the iteration."""
+        """Wait for the next table; None if there is none in `timeout_seconds`.
+
+        It raises what the iteration would raise.
+        """
         return table_of(await self._consumer.fetch(self._consumer.position, timeout_seconds))
 
 
@@ -284,13 +302,13 @@ def _left(deadline: float | None) -> float | None:
 
 
 def batch_of(given: Batch | ArrowPage | None) -> Batch | None:
-    """What was given, where it is no table."""
+    """Check that what a consumer gave is no table; a table here is a bug."""
     assert not isinstance(given, ArrowPage)
     return given
 
 
 def table_of(given: Batch | ArrowPage | None) -> ArrowPage | None:
-    """What was given, where it is a table."""
+    """Check that what a consumer gave is a table or nothing; records here are a bug."""
     assert not isinstance(given, Batch)
     return given
 

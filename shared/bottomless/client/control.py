@@ -1,6 +1,6 @@
 """Control calls, carried by httpx: short questions about streams, consumers, operations, keys.
 
-The only module that knows this library; a test hands in a transport of it.
+This is the only module that knows httpx; a test passes in a transport of its own.
 """
 
 import asyncio
@@ -67,6 +67,7 @@ class Control:
         return Answer(answer.status_code, answer.headers, body)
 
     async def close(self) -> None:
+        """Close every connection."""
         await self._http.aclose()
 
 

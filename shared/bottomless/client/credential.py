@@ -1,4 +1,4 @@
-"""Credential: the bearer token of a caller, shown to the server that it was given for and to nobody else."""
+"""Credential: the bearer token of a caller, shown only to the server that it was given for."""
 
 import os
 import re
@@ -12,7 +12,7 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}")
 
 
 class Credential:
-    """A token, or none. Its repr, and so a log line or a traceback with it, does not say it."""
+    """A token, or none. Its repr does not show it, so neither does a log line or a traceback."""
 
     __slots__ = ("_token",)
 
@@ -31,5 +31,5 @@ class Credential:
         return f"Credential({'hidden' if self._token else 'none'})"
 
     def headers(self) -> dict[str, str]:
-        """What a request to the server carries."""
+        """Make the headers that carry the token; empty without a token."""
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -1,7 +1,7 @@
-"""Delivery: what became of a record that was handed to a producer.
+"""Delivery: the outcome of a record that was handed to a producer.
 
-Records are stored by the bundle, so a record's promise is its bundle and its place in it:
-one future a bundle, however many records wait for it.
+Records are stored by the bundle, so a record's delivery is its bundle and its place in it: there is
+one future per bundle, however many records wait for it.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from bottomless.model.rows import Rows
 
 
 class Ack(NamedTuple):
-    """A record is stored: durable, and visible to every reader."""
+    """The acknowledgement of a stored record: it is durable, and visible to every reader."""
 
     offset: int | None
-    """None of a repeat whose original is too old for the server to remember where it went."""
+    """Offset of the record. None for a repeat whose original the server has forgotten."""
     timestamp: int | None
-    """Milliseconds since 1970, as the server stored it."""
+    """When the server stored it, in ms since 1970; None where the offset is."""
     duplicate: bool
-    """It was stored by an earlier attempt, whose answer was lost."""
+    """Whether an earlier attempt stored it, whose answer was lost."""
 
 
 class Acks(NamedTuple):
-    """Records that were stored together, at offsets without a gap."""
+    """The acknowledgement of records that were stored together, at offsets without a gap."""
 
     first_offset: int | None
     record_count: int
@@ -35,7 +35,7 @@ class Acks(NamedTuple):
 
 
 class Bundle:
-    """Records of one append: rows that grow, or a body that is encoded already."""
+    """The records of one append: rows that grow, or a body that is encoded already."""
 
     __slots__ = (
         "body",
@@ -63,7 +63,10 @@ class Bundle:
         self.settled.set_running_or_notify_cancel()
 
     def encoded(self, compression: Compression | None) -> bytes:
-        """The body, the same each time it is asked for; the rows go with the first."""
+        """Encode the body on the first call, which frees the rows.
+
+        Later calls return the same bytes.
+        """
         if self.body is None:
             from bottomless.client.tables import frames_body  # noqa: PLC0415
 
@@ -72,7 +75,7 @@ class Bundle:
         return self.body
 
     def let_go(self) -> None:
-        """Hold no records any more: who keeps a delivery does not keep what was delivered."""
+        """Free the records: a program that keeps a delivery does not keep what was delivered."""
         self.body, self.rows = None, Rows([], [])
 
 
@@ -105,23 +108,33 @@ class Delivery(_Place):
         """Wait until the record is stored.
 
         Raises:
-            StoreError: it is not, or that is not known: the error's `outcome` says it.
+            StoreError: it is not stored, or that is not known: the error's `outcome` says which.
             TimeoutError: it is still on its way.
         """
         self._bundle.settled.result(timeout_seconds)
         return self._ack()
 
     def exception(self, timeout_seconds: float | None = None) -> BaseException | None:
-        """Wait, and return why it is not stored; None if it is."""
+        """Wait, and return the reason why the record is not stored; None if it is stored.
+
+        Raises:
+            TimeoutError: it is still on its way.
+        """
         return self._bundle.settled.exception(timeout_seconds)
 
     def add_done_callback(self, call: Callable[["Delivery"], None]) -> None:
-        """Call this once it is known; on the client's thread, so it must be quick."""
+        """Have `call` called once the outcome is known.
+
+        On the client's thread, so it must be quick.
+        """
         self._bundle.settled.add_done_callback(lambda _: call(self))
 
 
 class AsyncDelivery(_Place):
-    """The delivery of one record; `await` it for the `Ack`. A cancelled wait does not stop the record."""
+    """The delivery of one record; `await` it for the `Ack`.
+
+    Cancelling the wait does not stop the record.
+    """
 
     __slots__ = ()
 
@@ -131,11 +144,11 @@ class AsyncDelivery(_Place):
         return self._ack()
 
     def result(self) -> Ack:
-        """What is known of it already.
+        """Return the outcome without waiting.
 
         Raises:
-            InvalidStateError: nothing is.
-            StoreError: it is not stored, or that is not known.
+            asyncio.InvalidStateError: it is not known yet.
+            StoreError: the record is not stored, or that is not known.
         """
         if not self.done():
             raise asyncio.InvalidStateError("the record is on its way")
@@ -143,15 +156,16 @@ class AsyncDelivery(_Place):
 
 
 class Span(NamedTuple):
-    """Neighbours in one bundle."""
+    """Records that are neighbours in one bundle."""
 
     bundle: Bundle
     first: int
+    """Place of the first of them in the bundle, from 0."""
     record_count: int
 
 
 class Spans:
-    """Puts records together that are neighbours."""
+    """Joins records that are neighbours into spans."""
 
     def __init__(self) -> None:
         self._done: list[Span] = []
@@ -160,14 +174,14 @@ class Spans:
         self._next = 0
 
     def add(self, bundle: Bundle, index: int, record_count: int = 1) -> None:
-        """Note more records, which directly follow each other, after those that were noted."""
+        """Note `record_count` adjacent records from `index` on, in the order of the calls."""
         if bundle is not self._bundle or index != self._next:
             self._end()
             self._bundle, self._first = bundle, index
         self._next = index + record_count
 
     def all(self) -> list[Span]:
-        """What was noted, in its order."""
+        """End, and return what was noted as spans, in order."""
         self._end()
         return self._done
 
@@ -199,10 +213,10 @@ class Deliveries(_Places):
     __slots__ = ()
 
     def result(self, timeout_seconds: float | None = None) -> list[Acks]:
-        """Wait until all are stored; where, in their order.
+        """Wait until all are stored; returns where, in their order.
 
         Raises:
-            StoreError: one is not, or that is not known. Those before it may be.
+            StoreError: one is not stored, or that is not known. Those before it may be stored.
             TimeoutError: some are still on their way.
         """
         wait({span.bundle.settled for span in self._spans}, timeout_seconds)

@@ -1,8 +1,8 @@
-"""What the body of an append is: its media type, its compression, and records as JSON. Pure.
+"""The body of an append: its media type, its compression, and records as JSON. Pure.
 
-Three forms: JSON as people write it, an Arrow IPC stream for what is a table already, and
-frames, which the server stores as they are sent. The other two are tables.py, which is
-loaded when one of them is first made: Arrow takes longer to load than a question to ask.
+There are three forms: JSON as people write it, an Arrow IPC stream for tables, and frames, which
+the server stores as they are sent. The last two are in tables.py, which is loaded when one of them
+is first made: loading Arrow takes longer than asking a question.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ Compression: TypeAlias = Literal["zstd", "lz4"]
 
 
 class EncodedBody(NamedTuple):
-    """The body of an append, and what its headers say of it."""
+    """The body of an append, and what its headers say about it."""
 
     body: bytes
     media_type: str
@@ -30,10 +30,10 @@ class EncodedBody(NamedTuple):
 
 
 def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """Records in their JSON form as a request.
+    """Encode records in their JSON form as the body of an append.
 
     Raises:
-        InvalidRequest: one holds what JSON cannot say.
+        InvalidRequest: `validation-failed`: one holds a value that has no JSON form.
     """
     try:
         return orjson.dumps({"records": list(records)})
@@ -44,5 +44,5 @@ def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def joined_json_body(encoded: Iterable[bytes]) -> bytes:
-    """The body of an append of records that are JSON texts already."""
+    """Encode records that are JSON texts already as the body of an append."""
     return b'{"records":[' + b",".join(encoded) + b"]}"

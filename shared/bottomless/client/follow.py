@@ -1,8 +1,8 @@
 """Follow a stream: batches as they are appended, over any number of connections.
 
-The position is that of the last whole batch, whatever the end of an answer says, and whether
-there is an end at all. A batch that a broken connection cut is dropped and asked for again, so
-nothing comes twice and nothing is left out.
+The position is that of the last whole batch, however an answer ends, and whether it has an end at
+all. A batch that a broken connection cut is dropped and asked for again, so nothing comes twice and
+nothing is left out.
 """
 
 import asyncio
@@ -30,18 +30,19 @@ _AGAIN: Final = frozenset({"rotate", "draining", "slow-consumer"})
 
 
 class Batch(NamedTuple):
-    """Records that came together, and where to go on after them."""
+    """Records that came together, and the offset at which to continue after them."""
 
     records: list[Record]
     next_offset: int
+    """The offset after the batch (exclusive end)."""
     gaps: list[dict[str, int]]
-    """Offsets between them that were given up for good."""
+    """Offsets between the records that were given up for good."""
     stream_id: str = ""
-    """The id of the stream that has them; its name may be another's by now."""
+    """The id of the stream that holds them; its name may be that of another stream by now."""
 
 
 class FollowCalls(Wire):
-    """The one call that does not end by itself."""
+    """The call that follows a stream, and so does not end by itself."""
 
     async def follow(
         self,
@@ -52,13 +53,14 @@ class FollowCalls(Wire):
         on_outage: Callable[[StoreError], None],
         **parameters: int | str,
     ) -> AsyncIterator[Batch]:
-        """Records from an offset or an offset spec on, and then those that are appended.
+        """Give the records from a place on, and then those that are appended later.
 
-        What cannot be reached at first is an error, as of any call. After that an outage is
-        waited out, as long as it lasts; `on_outage` hears of each. Empty batches come too.
+        If the server cannot be reached at first, that is an error, as with any call. After that an
+        outage is waited out, however long it lasts; `on_outage` is called with each. Batches may be
+        empty.
 
         Raises:
-            OffsetGone: retention or trim passed the position, also one that it begins with.
+            OffsetGone: retention or trim has passed the position, or the place where it begins.
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
@@ -119,10 +121,11 @@ def _stay_with(query: dict[str, int | str], answer: OpenAnswer, *, begun: bool) 
 
 
 async def read_batches(pieces: AsyncIterator[bytes]) -> AsyncIterator[Batch]:
-    """The batches of one connection.
+    """Read the batches of one connection.
 
     Raises:
-        Unavailable: another connection would go on, or what answers is something else.
+        Unavailable: another connection may continue, or the answer is not that of a server of
+            ours.
     """
     records: list[Record] = []
     async for line in _lines(pieces):

@@ -1,8 +1,8 @@
-"""Follow a stream as Arrow tables: page after page, the next one on its way while one is used.
+"""Follow a stream as Arrow tables: while one page is used, the next one is on its way.
 
-The position is that of the last whole page. A page that breaks off is asked for again, so
-nothing comes twice and nothing is left out; at the end of the stream the server holds the
-question until there is more.
+The position is that of the last whole page. A page that breaks off is asked for again, so nothing
+comes twice and nothing is left out; at the end of the stream the server holds the request until
+there is more.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _WAIT_MS: Final = 20_000
 
 
 class FollowTableCalls(ReadCalls):
-    """The call that gives tables without end."""
+    """The call that follows a stream as tables, and so does not end by itself."""
 
     async def follow_tables(
         self,
@@ -30,13 +30,14 @@ class FollowTableCalls(ReadCalls):
         on_outage: Callable[[StoreError], None],
         **parameters: int | str,
     ) -> AsyncIterator[ArrowPage]:
-        """Tables of records from a place on, and then of those that are appended.
+        """Give tables of the records from a place on, and then of those that are appended later.
 
-        What cannot be reached at first is an error, as of any call. After that an outage is
-        waited out, as long as it lasts; `on_outage` hears of each. Empty tables come too.
+        If the server cannot be reached at first, that is an error, as with any call. After that an
+        outage is waited out, however long it lasts; `on_outage` is called with each. Tables may be
+        empty.
 
         Raises:
-            OffsetGone: retention or trim passed the position, also one that it begins with.
+            OffsetGone: retention or trim has passed the position, or the place where it begins.
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """

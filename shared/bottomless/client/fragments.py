@@ -13,7 +13,10 @@ from bottomless.model.offset_spec import parse_timestamp
 
 
 class Fragment(NamedTuple):
-    """One fragment of the list, and where its object lies if that was asked for."""
+    """One fragment of the list, and where its object lies if that was asked for.
+
+    `next_offset` is exclusive; timestamps are in ms since 1970.
+    """
 
     fragment_id: str
     first_offset: int
@@ -30,7 +33,7 @@ class Fragment(NamedTuple):
 
 
 class FragmentCalls(Wire):
-    """What `openapi/reader.yaml` says of fragments."""
+    """The calls of `openapi/reader.yaml` about fragments."""
 
     async def fragments(
         self,
@@ -41,10 +44,10 @@ class FragmentCalls(Wire):
         locations: bool = False,
         stream_id: StreamId | None = None,
     ) -> AsyncIterator[Fragment]:
-        """Every fragment that holds a record of the range, in order, page by page.
+        """List every fragment that holds a record of the range, in order, page by page.
 
-        The first and the last may stick out of the range; what object storage does not
-        hold yet is not in the list.
+        The range ends before `next_offset`. The first and the last fragment may extend beyond it;
+        records that object storage does not hold yet are in no fragment.
 
         Raises:
             WrongOffset: `stream-replaced`, the name is that of another stream than `stream_id`.
@@ -64,7 +67,11 @@ class FragmentCalls(Wire):
         *,
         stream_id: StreamId | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Entries of the fragment list as the server answers them, gaps included."""
+        """List the entries of the fragment list as the server answers them, gaps included.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the name is that of another stream than `stream_id`.
+        """
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
             value = members(await self._send("GET", f"{stream_path(name)}/fragments", asked))
@@ -81,7 +88,7 @@ class FragmentCalls(Wire):
     async def fragment_bytes(
         self, name: str, fragment_id: str
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The object of one fragment, piece by piece."""
+        """Open the object of one fragment; gives its bytes piece by piece."""
         path = fragment_path(name, fragment_id)
         async with self._open(path, {}, OCTETS) as answer:
             yield answer.pieces

@@ -1,7 +1,7 @@
 """Calls about API keys: create, list, show, rotate, revoke.
 
-Only the answers of `create_key` and `rotate_key` hold a secret, each once; whoever calls them
-keeps it, since nobody can ask for it again.
+Only the answers of `create_key` and `rotate_key` hold a secret, each once; the caller must keep it,
+since nobody can ask for it again.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -14,7 +14,7 @@ _PATH: Final = "/v1/keys"
 
 
 class KeyCalls(Wire):
-    """What `openapi/manifest.yaml` says of keys."""
+    """The calls of `openapi/manifest.yaml` about API keys."""
 
     async def create_key(
         self,
@@ -25,9 +25,10 @@ class KeyCalls(Wire):
         expires_at: str | None = None,
         ttl_seconds: int | None = None,
     ) -> dict[str, Any]:
-        """Create a key; `secret` of the answer is the whole credential.
+        """Create a key; `secret` in the answer is the whole credential.
 
-        `expires_at` is RFC 3339; it or `ttl_seconds`, or neither for a key that never ends.
+        Give either `expires_at` (RFC 3339) or `ttl_seconds`, or neither for a key that never
+        expires.
         """
         asked: dict[str, Any] = {"scopes": list(scopes), "label": label}
         given = {"tenant": tenant, "expires_at": expires_at, "ttl_seconds": ttl_seconds}
@@ -40,24 +41,27 @@ class KeyCalls(Wire):
         tenant: str | None = None,
         unreadable: Callable[[dict[str, Any]], object] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every key of a tenant, the oldest first; without secrets.
+        """List every key of a tenant, the oldest first, without secrets.
 
-        `unreadable` is called with the `key_id` and `code` of each that the server cannot read.
+        `unreadable` is called with the `key_id` and `code` of each key that the server cannot read.
         """
         query = {} if tenant is None else {"tenant": tenant}
         return self._list(_PATH, query, unreadable=unreadable)
 
     async def show_key(self, key_id: str) -> dict[str, Any]:
-        """A key, without its secret."""
+        """Show a key, without its secret."""
         return members(await self._send("GET", key_path(key_id)))
 
     async def rotate_key(
         self, key_id: str, *, overlap_seconds: int | None = None
     ) -> dict[str, Any]:
-        """Give a key a new secret; the one before stays good for the overlap (default an hour)."""
+        """Give a key a new secret.
+
+        The previous one stays valid for the overlap (an hour by default).
+        """
         asked = {} if overlap_seconds is None else {"overlap_seconds": overlap_seconds}
         return await self._send_json("POST", f"{key_path(key_id)}/rotate", asked)
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:
-        """Refuse a key from now on; the same again changes nothing."""
+        """Refuse a key from now on; repeating it changes nothing."""
         return await self._send_json("DELETE", key_path(key_id), repeatable=True)

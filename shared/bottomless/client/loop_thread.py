@@ -1,4 +1,4 @@
-"""A loop of its own on a thread of its own: how programs without one use what is written for one."""
+"""An event loop on a thread of its own, by which blocking programs use asynchronous code."""
 
 import asyncio
 import os
@@ -17,8 +17,8 @@ _STOP_SECONDS: Final = 10.0
 class LoopThread:
     """Runs coroutines for any thread of the process that made it.
 
-    After a fork the child has the object but not the thread, so there it refuses; nothing of
-    the parent's is touched.
+    After a fork the child has the object but not the thread, so there it refuses every call;
+    nothing of the parent's is touched.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
-        """What the coroutine returns; whoever is interrupted here cancels it.
+        """Run a coroutine on the loop and return its result; an interrupt here cancels it.
 
         Raises:
-            TimeoutError: it was cancelled after so long.
-            RuntimeError: there is no thread to run it: closed, perhaps while it ran, forked,
-                or asked from itself.
+            TimeoutError: it was cancelled after `timeout_seconds`.
+            RuntimeError: there is no thread to run it: it was closed, perhaps meanwhile, the
+                process was forked, or the call comes from that thread itself.
         """
         try:
             self.require()
@@ -61,7 +61,10 @@ class LoopThread:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Items of an asynchronous iterator one by one, each asked for when it is wanted."""
+        """Give the items of an asynchronous iterator one by one.
+
+        Each is asked for when it is wanted.
+        """
         one_at_a_time = asyncio.Lock()
         asking: asyncio.Task[Any] | None = None
 
@@ -97,13 +100,15 @@ class LoopThread:
 
     @property
     def alive(self) -> bool:
+        """Whether the thread runs, in this process."""
         return self._process == os.getpid() and self._thread.is_alive() and not self._ended
 
     def require(self) -> None:
         """Refuse a call that the thread of the loop cannot serve.
 
         Raises:
-            RuntimeError: nothing can be run here.
+            RuntimeError: nothing can be run here: closed, forked, or called from that thread
+                itself.
         """
         if self._process != os.getpid():
             raise another_process()
@@ -112,7 +117,10 @@ class LoopThread:
             raise RuntimeError("a callback of the client's own thread may not wait for it")
 
     def end_with(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this as the last, and end the thread; from that thread itself without waiting."""
+        """Run `work` as the last coroutine, and end the thread.
+
+        From that thread itself without waiting.
+        """
         if threading.current_thread() is self._thread:
             last = self.loop.create_task(work)
             last.add_done_callback(lambda _: self.stop())
@@ -123,7 +131,7 @@ class LoopThread:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel what runs, and end the thread; the same again does nothing."""
+        """Cancel what runs, and end the thread; repeating it does nothing."""
         if self._process != os.getpid():
             return
         with self._handing_over:
@@ -149,6 +157,7 @@ class LoopThread:
 
 
 def another_process() -> RuntimeError:
+    """Make the error for a call in the child of a fork. It is not raised here."""
     return RuntimeError("a client is of one process: make another after a fork")
 
 

@@ -1,12 +1,12 @@
 """Outbox: sends what a producer was given, in order and once, with several requests in flight.
 
-Each append has the number of its first record, and the server takes only the next one of a
-producer. So the order of records is theirs however requests overtake each other: what comes
-too early is refused as a gap, waits here for the one before it, and is sent again; what may
-have been stored without an answer is sent again as it was, and is stored once.
+Each append has the number of its first record, and the server accepts only the next number of a
+producer. So records keep their order even when requests overtake each other: an append that arrives
+too early is refused as a gap, waits here for the one before it, and is sent again; one that may
+have been stored without an answer is sent again unchanged, and is stored once.
 
-What is stored is always a prefix of what was handed over: the first append that cannot
-be stored ends the producer, and nothing after it is sent any more.
+What is stored is always a prefix of what was handed over: the first append that cannot be stored
+ends the producer, and nothing after it is sent any more.
 """
 
 import asyncio
@@ -24,21 +24,22 @@ from bottomless.client.retry import Backoff, may_repeat
 from bottomless.errors import Code, InvalidRequest, Outcome, StoreError, Unavailable
 
 IN_FLIGHT_MAX: Final = 5
-"""The server remembers as many appends of a producer: a repeat of any of them is answered with
+"""The server remembers this many appends of a producer: a repeat of any of them is answered with
 the offsets of its original."""
 
 _TOO_EARLY: Final = frozenset({Code.PRODUCER_SEQUENCE_GAP, Code.PRODUCER_UNKNOWN})
 """How an append is refused that overtook the one before it; the second, where that is the
 first of its producer."""
 IN_FLIGHT_DEFAULT: Final = 2
-"""One is stored while the next is sent. More overtake each other more often than they help."""
+"""One is stored while the next is sent. With more, requests overtake each other more often than
+it helps."""
 DELIVERY_SECONDS_DEFAULT: Final = 120.0
 BLOCK_SECONDS_DEFAULT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The producer that writes, and the number of its next record."""
+    """The stream and id of a producer, its epoch, and the number of its next record."""
 
     stream: str
     producer_id: str
@@ -48,15 +49,16 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How a producer sends."""
+    """How a producer sends: its bounds, and how long it tries."""
 
     bounds: Bounds = field(default_factory=Bounds)
     in_flight: int = IN_FLIGHT_DEFAULT
+    """Requests that are on their way at once."""
     compression: Compression | None = None
     delivery_seconds: float = DELIVERY_SECONDS_DEFAULT
-    """How long a batch is tried."""
+    """How long sending a batch is tried."""
     block_seconds: float = BLOCK_SECONDS_DEFAULT
-    """How long handing a record over may wait for room."""
+    """How long handing over a record may wait for room."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.in_flight <= IN_FLIGHT_MAX:
@@ -79,7 +81,7 @@ class _Turn:
 
 
 class Outbox:
-    """The outbox of one producer, on the client's loop."""
+    """The sending side of one producer, on the client's loop."""
 
     def __init__(self, client: AppendCalls, identity: Identity, sending: Sending) -> None:
         self._client = client
@@ -98,10 +100,10 @@ class Outbox:
         self._task.add_done_callback(lambda _: self._give_up())
 
     def bodies_of(self, table: Any) -> Iterator[EncodedBody]:
-        """What a table is sent as.
+        """Encode a table as the bodies of the appends that send it.
 
         Raises:
-            InvalidRequest: it is none, or has a column that no record has.
+            InvalidRequest: it is no table, or has a column that no record has.
         """
         from bottomless.client.tables import arrow_bodies, as_table  # noqa: PLC0415
 
@@ -110,7 +112,7 @@ class Outbox:
         return arrow_bodies(as_table(table), size=size, compression=self._sending.compression)
 
     async def wait_for_room(self, timeout_seconds: float) -> bool:
-        """Wait until something was settled; whether it was within the time."""
+        """Wait until something was settled; returns False if nothing was in time."""
         self._settled.clear()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -120,10 +122,10 @@ class Outbox:
         return True
 
     async def flush(self) -> None:
-        """Send what lingers, and wait until all that was handed over is settled.
+        """Send everything now, and wait until all that was handed over is settled.
 
         Raises:
-            StoreError: something of it is not stored, or that is not known.
+            StoreError: some of it is not stored, or that is not known.
         """
         for bundle in self.buffer.seal():
             if not bundle.settled.done():
@@ -135,7 +137,10 @@ class Outbox:
             raise told_again(self.failure, self.failure.outcome)
 
     async def stop(self) -> None:
-        """Send nothing more. What is in flight is cut off: whether it is stored is not known."""
+        """Send nothing more.
+
+        Requests in flight are cut off: whether they are stored is not known.
+        """
         for task in (self._task, *self._requests):
             task.cancel()
         await asyncio.gather(self._task, *self._requests, return_exceptions=True)
@@ -271,7 +276,10 @@ class Outbox:
 
 
 def told_again(failure: StoreError, outcome: Outcome | None = Outcome.NONE) -> StoreError:
-    """The failure that ended a producer, by default for what comes after it: that is not stored."""
+    """Make the error that later calls raise after a failure has ended the producer.
+
+    By default it says that nothing was stored, which is so for records that come later.
+    """
     error = type(failure)(
         f"the producer ended: {failure.message}",
         code=failure.code,

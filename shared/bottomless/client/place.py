@@ -1,4 +1,4 @@
-"""Places in a stream as programs say them: an offset, an offset spec, or a time. Pure."""
+"""Places in a stream as programs name them: an offset, an offset spec, or a time. Pure."""
 
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -13,15 +13,16 @@ START_CHOICES: Final = (
 )
 
 Place: TypeAlias = int | str | datetime
-"""An offset; an offset spec as `tail:10` (docs/reading.md), or a date or time of RFC 3339 as text;
-or a time that knows its zone. A time means the first record that was committed at it or after."""
+"""An offset; an offset spec such as `tail:10` (docs/reading.md), or a date or time of RFC 3339,
+as text; or a datetime with a time zone. A time means the first record that was committed at
+it or later."""
 
 
 def spec_of(place: Place) -> int | str:
-    """What the server is asked for.
+    """Turn a place into the offset spec or offset that the server is asked for.
 
     Raises:
-        InvalidRequest: `bad-offset-spec`, a time without a zone.
+        InvalidRequest: `bad-offset-spec`: a datetime without a time zone.
         TypeError: it is no place at all.
     """
     if isinstance(place, datetime):
@@ -41,7 +42,7 @@ def spec_of(place: Place) -> int | str:
 
 
 def check_start(start: Place) -> None:
-    """Whether a consumer can begin there, found out before anybody is asked.
+    """Check that a consumer can start at a place, before any server is asked.
 
     Raises:
         InvalidRequest: `bad-offset-spec`; it names the choices.

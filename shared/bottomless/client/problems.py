@@ -1,8 +1,8 @@
-"""Problems to errors: an `application/problem+json` answer becomes the class its code belongs to.
+"""Problems to errors: an `application/problem+json` answer becomes the class of its code.
 
-The other direction, errors to problems, is `bottomless_server/runtime/http/problems.py`.
-Client and services share this file, so that a caller handles an error in the
-same way whether it was raised here or three processes away.
+The other direction, errors to problems, is `bottomless_server/runtime/http/problems.py`. Client and
+services share this file, so that a caller handles an error in the same way whether it was raised
+here or three processes away.
 """
 
 from collections.abc import Mapping, Sequence
@@ -123,11 +123,11 @@ _NOT_FACTS: Final = frozenset(
 def error_from_problem(
     status: int, problem: object, *, retry_after: str | None = None
 ) -> StoreError:
-    """The error that an answer with this status and body stands for.
+    """Make the error that an answer with this status and body stands for. It is not raised here.
 
-    `problem` is the decoded JSON body, or anything else where there was none: then the
-    status alone decides, since proxies on the way answer with pages of their own.
-    `retry_after` is the header of that name.
+    `problem` is the decoded JSON body, or anything else if there was none: then the status alone
+    decides, since proxies on the way answer with pages of their own. `retry_after` is the header of
+    that name.
     """
     members: Mapping[str, Any] = problem if isinstance(problem, dict) else {}
     code = _code(members.get("code"))

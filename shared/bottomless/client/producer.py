@@ -29,7 +29,8 @@ class Wanted:
 
     stream: str
     producer_id: str | None = None
-    """A producer with the id that it had before a restart continues; without an id it is a new one."""
+    """A producer with the id that it had before a restart continues; without an id it is a new
+    one."""
     epoch: int | None = None
     next_sequence: int | None = None
 
@@ -43,10 +44,12 @@ class Wanted:
 
 
 async def identify(client: AppendCalls, wanted: Wanted) -> Identity:
-    """Find out the identity of a producer. Without an epoch it is raised, so that older instances are fenced.
+    """Find out the identity of a producer; unless it is given whole, its epoch is raised.
+
+    Raising the epoch fences older instances of the producer.
 
     Raises:
-        StoreError: as the server answers; the stream is looked for here.
+        StoreError: the server refuses; the stream does not exist, for example.
     """
     given = wanted.producer_id
     name = f"py-{token_hex(8)}" if given is None else given
@@ -61,11 +64,11 @@ class AsyncProducer:
     """Appends to one stream; made by `AsyncClient.producer`, used with `async with`.
 
     Any number of tasks may send; records are stored in the order of the calls. A task that is
-    cancelled while it waits has handed nothing over; cancelling who waits for a delivery does
-    not call the record back.
+    cancelled while it waits for room has handed over nothing; cancelling a task that waits for a
+    delivery does not recall the record.
 
-    Leaving the block in good order flushes. Leaving it by an error sends nothing more: what
-    was in flight is then stored or not, the rest is not.
+    Leaving the block normally flushes. Leaving it by an exception sends nothing more: what was in
+    flight may be stored or not, the rest is not.
     """
 
     def __init__(self, client: AppendCalls, wanted: Wanted, sending: Sending) -> None:
@@ -77,10 +80,10 @@ class AsyncProducer:
         self._let_others_run = False
 
     async def start(self) -> None:
-        """Learn who it is; `async with` does it.
+        """Find out the producer's identity; `async with` does it.
 
         Raises:
-            StoreError: as the server answers; there is no such stream, for example.
+            StoreError: the server refuses; there is no such stream, for example.
         """
         assert self._outbox is None, "a producer starts once"
         self._identity = await identify(self._client, self._wanted)
@@ -88,18 +91,29 @@ class AsyncProducer:
 
     @property
     def block_seconds(self) -> float:
-        """How long handing a record over may wait for room."""
+        """How long handing over a record may wait for room."""
         return self._sending.block_seconds
 
     @property
     def outbox(self) -> Outbox:
+        """The sending side of this producer.
+
+        Raises:
+            RuntimeError: the producer has not been started.
+        """
         if self._outbox is None:
             raise RuntimeError("a producer is used inside of `async with`, or after `start`")
         return self._outbox
 
     @property
     def identity(self) -> Identity:
-        """The identity of this producer. Its `next_sequence` says how many records the stream had of it before."""
+        """The identity of this producer.
+
+        Its `next_sequence` counts the records that the stream had of it before.
+
+        Raises:
+            RuntimeError: the producer has not been started.
+        """
         if self._identity is None:
             raise RuntimeError("a producer is used inside of `async with`, or after `start`")
         return self._identity
@@ -113,10 +127,12 @@ class AsyncProducer:
         event_time: int | datetime | None = None,
         filter_value: str | None = None,
     ) -> AsyncDelivery:
-        """Hand a record over, which waits for room; await what is returned for its `Ack`.
+        """Hand over a record; waits for room. Await the delivery that is returned for its `Ack`.
+
+        `event_time` is a datetime, or ms since 1970.
 
         Raises:
-            InvalidRequest: no server would take it.
+            InvalidRequest: no server would accept it.
             Overloaded: there was no room in time; it was not handed over.
             StoreError: the producer has ended, for this reason.
         """
@@ -133,12 +149,15 @@ class AsyncProducer:
         event_time: int | datetime | None = None,
         filter_value: str | None = None,
     ) -> AsyncDelivery:
-        """As `send`, with anything that can be said in JSON."""
+        """Hand over a record whose value is the JSON text of `value`; otherwise like `send`."""
         row = json_row_of(value, key, headers, event_time, filter_value)
         return AsyncDelivery(*await self._put(row))
 
     async def send_many(self, values: Iterable[Text]) -> AsyncDeliveries:
-        """Hand many values over, in their order. Cancelled, it has handed over the first of them."""
+        """Hand over many values, in their order.
+
+        If cancelled, it has handed over the first of them.
+        """
         spans = Spans()
         for some in rows_of(values):
             if isinstance(some, Row):
@@ -148,10 +167,10 @@ class AsyncProducer:
         return AsyncDeliveries(spans.all())
 
     async def send_table(self, table: Any) -> AsyncDeliveries:
-        """Hand the rows of a table over: Arrow's, or what can show itself as one, of any size.
+        """Hand over the rows of a table of any size: Arrow's, or one that Arrow can read.
 
-        Its columns are those of a record: `value`, and optionally `key`, `headers`,
-        `event_time`, `filter_value` and `content`.
+        Its columns are those of a record: `value`, and optionally `key`, `headers`, `event_time`,
+        `filter_value` and `content`.
         """
         spans = []
         for body in self.outbox.bodies_of(table):
@@ -166,10 +185,10 @@ class AsyncProducer:
     send_arrow = send_table
 
     async def flush(self) -> None:
-        """Send what lingers, and wait until everything that was handed over is stored.
+        """Send everything now, and wait until all that was handed over is stored.
 
         Raises:
-            StoreError: something is not, or that is not known; the producer has ended.
+            StoreError: something is not stored, or that is not known; the producer has ended.
         """
         await self.outbox.flush()
 
@@ -238,4 +257,5 @@ class AsyncProducer:
 
 
 def no_room() -> Overloaded:
+    """Make the error for a buffer that stayed full. It is not raised here."""
     return Overloaded("there was no room in the producer's buffer in time")

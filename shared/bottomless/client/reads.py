@@ -1,4 +1,4 @@
-"""Calls that read: pages as JSON or Arrow, one after the other, and where a stream begins and ends."""
+"""Calls that read: pages as JSON or Arrow, and where a stream begins and ends."""
 
 import asyncio
 import time
@@ -23,41 +23,41 @@ _POLL_SECONDS: Final = 0.05
 
 
 class Offsets(NamedTuple):
-    """Bounds of a stream. All `next` bounds are exclusive."""
+    """The bounds of a stream. All `next` bounds are exclusive."""
 
     stream_id: StreamId
     first_offset: int
     next_offset: int
     object_store_next_offset: int
-    """First offset that object storage does not hold yet."""
+    """The first offset that object storage does not hold yet."""
 
 
 class Page(NamedTuple):
-    """Records, and where to go on."""
+    """Records, and the offset at which to continue."""
 
     records: list[Record]
     next_offset: int
     up_to_date: bool
     gaps: Sequence[Mapping[str, int]] = ()
-    """Offsets that the page jumped over, since they were given up for good."""
+    """Offsets that the page skipped, since they were given up for good."""
 
 
 class ArrowPage(NamedTuple):
-    """Records as an Arrow table with `offset` and `timestamp` columns, and where to go on."""
+    """Records as an Arrow table with `offset` and `timestamp` columns, and where to continue."""
 
     table: "pa.Table"
     next_offset: int
     stream_id: StreamId
     up_to_date: bool
     gaps: Sequence[Mapping[str, int]] = ()
-    """Offsets that the page jumped over, since they were given up for good."""
+    """Offsets that the page skipped, since they were given up for good."""
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The table as a DataFrame of pandas, which must be installed."""
+        """Convert the table to a pandas DataFrame; pandas must be installed."""
         return self.table.to_pandas()
 
     def to_polars(self) -> "pl.DataFrame":
-        """The table as a DataFrame of Polars, which must be installed."""
+        """Convert the table to a Polars DataFrame; Polars must be installed."""
         import polars as pl  # noqa: PLC0415  # not everybody has it
 
         frame = pl.from_arrow(self.table)
@@ -66,14 +66,16 @@ class ArrowPage(NamedTuple):
 
 
 class ReadCalls(Wire):
-    """What `openapi/reader.yaml` says of records and offsets."""
+    """The calls of `openapi/reader.yaml` about records and offsets."""
 
     async def read(self, /, name: str, offset: Place, **parameters: int | str) -> Page:
-        """Read one page from an offset, an offset spec or a time (`datetime`) on.
+        """Read one page from a place on: an offset, an offset spec or a time.
+
+        `parameters` are those of the API (docs/reading.md).
 
         Raises:
-            OffsetGone: retention or trim passed the offset; `on_out_of_range="clamp"` begins
-                with what is there.
+            OffsetGone: retention or trim has passed the offset; with `on_out_of_range="clamp"` the
+                page begins with the first record that is there.
         """
         query = {"offset": spec_of(offset), "on_out_of_range": "error", **parameters}
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
@@ -86,7 +88,14 @@ class ReadCalls(Wire):
         )
 
     async def read_arrow(self, /, name: str, offset: Place, **parameters: int | str) -> ArrowPage:
-        """Read one page as Arrow; its size is bounded by bytes. Raises as `read`."""
+        """Read one page from a place on as Arrow; its size is bounded in bytes.
+
+        `parameters` are those of the API (docs/reading.md).
+
+        Raises:
+            OffsetGone: retention or trim has passed the offset; with `on_out_of_range="clamp"` the
+                page begins with the first record that is there.
+        """
         return await self._read_arrow(name, offset, parameters)
 
     async def _read_arrow(
@@ -134,14 +143,14 @@ class ReadCalls(Wire):
         until_offset: int | None = None,
         **parameters: int | str,
     ) -> AsyncIterator[ArrowPage]:
-        """Page after page from an offset or an offset spec, each asked for when it is wanted.
+        """Read page after page from a place on; each is asked for when it is wanted.
 
-        Without an end they end where the stream ended when it was asked for, before the first. A
-        page without records is among them where it jumped over a gap, which its `gaps` name.
+        Without `until_offset` (exclusive) the pages end where the stream ended before the first was
+        asked for. A page without records appears where it skipped a gap, which its `gaps` name.
 
         Raises:
-            OffsetGone: retention or trim came by, before or on the way; nothing is left out
-                silently.
+            OffsetGone: retention or trim has passed the offset, before or on the way; nothing is
+                left out silently.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
         query: dict[str, int | str] = dict(parameters)
@@ -165,19 +174,20 @@ class ReadCalls(Wire):
             offset = page.next_offset
 
     async def resolve(self, /, name: str, spec: Place, **parameters: int | str) -> dict[str, Any]:
-        """The offset where a read from this place would start."""
+        """Find the offset at which a read from this place would start."""
         path = f"{stream_path(name)}/offsets/resolve"
         return members(await self._send("GET", path, {"spec": spec_of(spec), **parameters}))
 
     async def bounds(self, /, name: str, **parameters: int | str) -> dict[str, Any]:
-        """Everything that is known of a stream's offsets and times.
+        """Ask for everything that is known about a stream's offsets and times.
 
-        With `wait_ms` and `after`, when the stream has grown beyond that offset.
+        With `wait_ms` and `after` the answer waits up to so many ms for the stream to grow beyond
+        that offset.
         """
         return members(await self._send("GET", f"{stream_path(name)}/offsets", parameters))
 
     async def offsets(self, name: str) -> Offsets:
-        """Where a stream begins and ends, in the log and in object storage."""
+        """Ask where a stream begins and ends, in the log and in object storage."""
         value = await self.bounds(name)
         return Offsets(
             StreamId(value["stream_id"]),
@@ -190,7 +200,7 @@ class ReadCalls(Wire):
         """Wait until object storage holds everything that the stream has now.
 
         Raises:
-            Unavailable: it did not within the time.
+            Unavailable: it did not within `timeout_seconds`.
         """
         deadline = time.monotonic() + timeout_seconds
         wanted = (await self.offsets(name)).next_offset

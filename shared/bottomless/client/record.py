@@ -1,7 +1,7 @@
-"""`Record`: one record as it was read: a value, whatever form it travelled in. Pure.
+"""`Record`: one record as it was read, in one shape whatever form it travelled in. Pure.
 
-An answer shows a value in the form that suits it: `value` for text, `json` for JSON,
-`value_base64` for other bytes. A program that reads streams of others wants one form.
+An answer shows a value in the form that suits it: `value` for text, `json` for JSON, `value_base64`
+for other bytes. A program that reads streams of others wants one form.
 """
 
 from base64 import b64decode
@@ -14,10 +14,10 @@ from bottomless.model.offset_spec import parse_timestamp
 
 
 class Record(dict[str, Any]):
-    """The members of the answer as a dict, and the same in one shape for every record.
+    """A record: the answer's members as a dict, and attributes in one shape for every record.
 
-    The dict is what the API says (docs/reading.md). The attributes are made of it when they are
-    asked for, so whoever asks for none pays nothing.
+    The dict is what the API says (docs/reading.md). An attribute is computed when it is asked for,
+    so a program that asks for none pays nothing.
     """
 
     __slots__ = ()
@@ -32,8 +32,8 @@ class Record(dict[str, Any]):
     def value(self) -> bytes:
         """The value as bytes.
 
-        Of a JSON record that was read as JSON they are the same document written anew, compact;
-        with `value_encoding="text"` they are those that are stored, byte for byte.
+        For a JSON record that was read as JSON they are the same document written anew, compact;
+        with `value_encoding="text"` they are the stored bytes, unchanged.
         """
         if "value" in self:
             text: str = self["value"]
@@ -44,7 +44,7 @@ class Record(dict[str, Any]):
 
     @property
     def text(self) -> str:
-        """The value as text, of a JSON record its JSON text.
+        """The value as text; for a JSON record its JSON text.
 
         Raises:
             UnicodeDecodeError: the value is not UTF-8.
@@ -55,10 +55,10 @@ class Record(dict[str, Any]):
         return self.value.decode()
 
     def json(self) -> Any:
-        """The value as JSON says it, also of a record that was stored as text or bytes.
+        """Decode the value as JSON, even of a record that was stored as text or bytes.
 
         Raises:
-            ValueError: the value is no JSON.
+            ValueError: the value is not JSON.
         """
         if "json" in self:
             return self["json"]
@@ -66,7 +66,7 @@ class Record(dict[str, Any]):
 
     @property
     def key(self) -> bytes | None:
-        """The key, or None of a record without one."""
+        """The key; None for a record without one."""
         if "key_base64" in self:
             return b64decode(self["key_base64"])
         key: str | None = self.get("key")
@@ -74,7 +74,7 @@ class Record(dict[str, Any]):
 
     @property
     def headers(self) -> dict[str, bytes | None]:
-        """The headers by their names; empty of a record without any."""
+        """The headers by their names; empty for a record without any."""
         return {name: _header(value) for name, value in (self.get("headers") or {}).items()}
 
     @property
@@ -84,7 +84,7 @@ class Record(dict[str, Any]):
 
     @property
     def event_time(self) -> int | None:
-        """The producer's own time in milliseconds since 1970, or None of a record without one."""
+        """The producer's own time in milliseconds since 1970; None for a record without one."""
         time: str | int | None = self.get("event_time")
         return parse_timestamp(time) if isinstance(time, str) else time
 
@@ -93,7 +93,7 @@ class Record(dict[str, Any]):
 
 
 def records_of(members: list[dict[str, Any]]) -> list[Record]:
-    """The records of a page, in the very list that it came as."""
+    """Turn the members of a page into records, within the very list that they came in."""
     # In place, so that each dict's memory is used again for the next: a third of the time of
     # making a second list beside the first.
     made: list[Any] = members

@@ -1,6 +1,6 @@
-"""Retry: whether the same request may be sent again, and how long to wait before it is.
+"""Retry: whether a request may be sent again, and how long to wait before that.
 
-Not by a library for retries: those tell every retry to a logger of their choice, and the
+It uses no library for retries: those report every retry to a logger of their choice, and the
 command line's output is data.
 """
 
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from bottomless.errors import Code, Outcome, StoreError
 
 RETRY_SECONDS: Final = 20.0
-"""How long a call is tried unless something else is said: a restart of a server, and some."""
+"""How long a call is tried unless told otherwise: longer than a server takes to restart."""
 
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
@@ -24,7 +24,10 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """The waits of one call. Full jitter: after a restart not everybody comes back at once."""
+    """The waits of one call.
+
+    They are random, so that after a restart not all clients return at once.
+    """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -32,23 +35,29 @@ class Backoff:
         self._failures = 0
 
     def after(self, error: StoreError) -> float | None:
-        """Seconds to wait before the next attempt, None if the time for attempts is over."""
+        """Tell how many seconds to wait before the next attempt.
+
+        None if the time for attempts is over.
+        """
         pause = jittered(self._failures, error.retry_after_seconds)
         self._failures += 1
         return None if self._clock() + pause > self._deadline else pause
 
 
 def jittered(failures: int, retry_after_seconds: float | None) -> float:
-    """Seconds to wait after so many failures in a row, never less than the server asked for."""
+    """Tell how many seconds to wait after `failures` in a row.
+
+    Never less than the server asked for.
+    """
     longest = min(_PAUSE_SECONDS * 2 ** min(failures, _DOUBLINGS_MAX), _PAUSE_SECONDS_MAX)
     return (retry_after_seconds or 0.0) + _CHANCE.uniform(0, longest)
 
 
 def may_repeat(error: StoreError, *, repeatable: bool) -> bool:
-    """Whether the same request may be sent again.
+    """Decide whether a request may be sent again after `error`.
 
-    One that changes something only if nothing of it was done, unless it is `repeatable`: then
-    the same again is the same, whatever became of the first.
+    A request that changes something may be only if nothing of it was done, unless it is
+    `repeatable`: then doing it twice is the same as doing it once.
     """
     # A gap is said to be retryable, but nobody but its producer knows what lies before.
     if not error.retryable or error.code is Code.PRODUCER_SEQUENCE_GAP:
@@ -57,10 +66,10 @@ def may_repeat(error: StoreError, *, repeatable: bool) -> bool:
 
 
 async def retried(call: Callable[[], Awaitable[T]], seconds: float, *, repeatable: bool) -> T:
-    """What a call returns, tried for so long.
+    """Make a call, and repeat it for up to `seconds` while that may help; returns its result.
 
     Raises:
-        StoreError: that of the last attempt, with what is known of all of them together.
+        StoreError: that of the last attempt, with what is known about all of them together.
     """
     backoff = Backoff(seconds)
     doubtful = False

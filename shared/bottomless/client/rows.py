@@ -1,4 +1,7 @@
-"""One record as a program says it, checked as the server would, so that no batch is refused for it. Pure."""
+"""Rows: records as a program hands them over, checked as the server would. Pure.
+
+So no batch is refused for one of its records.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,37 +29,40 @@ from bottomless.model.record import Content
 Text: TypeAlias = bytes | str
 
 TOGETHER_COUNT_MAX: Final = 1_000
-"""Values that are looked at together; what they are is decided for all of them."""
+"""Values that are examined together; one decision is made for all of them."""
 PLAIN: Final = int(Content.BYTES)
-"""The content of a value that is bytes."""
+"""The content type of a value that is bytes."""
 _TEXT: Final = int(Content.TEXT)
 _JSON: Final = int(Content.JSON)
 
 
 class Values(NamedTuple):
-    """Values of records that have nothing else, by the column and not one by one."""
+    """Values of records that have nothing else, as a column and not one by one."""
 
     values: list[bytes]
     content: int
+    """What all of the values are: a `Content`."""
     ends: list[int]
-    """Bytes of the values up to the end of each."""
+    """For each value, the bytes of all values up to its end."""
 
     def without_first(self, count: int) -> "Values":
+        """Copy these values without the first `count`."""
         rest = self.values[count:]
         return Values(rest, self.content, list(accumulate(map(len, rest))))
 
 
 class Row(NamedTuple):
-    """A record in the form of the columns that it goes into."""
+    """One record, in the form of the columns that it goes into."""
 
     value: bytes
     content: int
+    """What the value is: a `Content`."""
     size: int
     extra: Extra | None
 
 
 def is_plain(value: object) -> TypeGuard[bytes]:
-    """Whether a value is bytes that go as they are; others have to be looked at."""
+    """Tell whether a value is bytes that can be sent as they are; others have to be examined."""
     return type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX
 
 
@@ -67,11 +73,13 @@ def row_of(
     event_time: int | datetime | None = None,
     filter_value: str | None = None,
 ) -> Row:
-    """A record whose value is bytes or text.
+    """Make a row of a record whose value is bytes or text.
+
+    `event_time` is a datetime, or ms since 1970.
 
     Raises:
-        InvalidRequest: a part of it is of another type, too large, or no Unicode.
-        TypeError: a value is neither bytes nor text.
+        InvalidRequest: a part of it is of another type, too large, or not Unicode.
+        TypeError: the value is neither bytes nor text.
     """
     content = PLAIN
     if isinstance(value, str):
@@ -85,12 +93,14 @@ def row_of(
 
 
 def rows_of(values: Iterable[Text]) -> Iterator[Row | Values]:
-    """Many values in their order: together where they are bytes that are there already.
+    """Make rows of many values in their order: together where they are bytes in a list.
 
-    What comes one by one is given on one by one: nobody knows how long the next one takes.
+    Values from any other iterable are given on one by one: nobody knows how long the next one
+    takes.
 
     Raises:
-        InvalidRequest, TypeError: as `row_of`, after those before it were given on.
+        InvalidRequest: a value is too large, or not Unicode; those before it were given on.
+        TypeError: a value is neither bytes nor text; those before it were given on.
     """
     if not isinstance(values, (list, tuple)):
         for value in values:
@@ -112,10 +122,12 @@ def json_row_of(
     event_time: int | datetime | None = None,
     filter_value: str | None = None,
 ) -> Row:
-    """A record whose value is the JSON text of this.
+    """Make a row of a record whose value is the JSON text of `value`.
+
+    `event_time` is a datetime, or ms since 1970.
 
     Raises:
-        InvalidRequest: it cannot be said in JSON, or a part of it is too large.
+        InvalidRequest: it has no JSON form, or a part of it is too large.
     """
     try:
         text = orjson.dumps(value)

@@ -13,12 +13,16 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 
 
 class StreamCalls(Wire):
-    """What `openapi/manifest.yaml` says of streams and consumers."""
+    """The calls of `openapi/manifest.yaml` about streams and consumers."""
 
     async def create_stream(
         self, name: str, config: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Declare a stream; the same again is the same stream."""
+        """Create a stream; repeating it with the same configuration changes nothing.
+
+        Raises:
+            Exists: `stream-exists`: there is a stream of this name with another configuration.
+        """
         return await self._send_json("PUT", stream_path(name), config or {}, repeatable=True)
 
     def list_streams(
@@ -28,23 +32,29 @@ class StreamCalls(Wire):
         state: str = "active",
         unreadable: Callable[[dict[str, Any]], object] | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
-        """Every stream whose name starts so, in the order of their names.
+        """List every stream whose name starts with `prefix`, in the order of their names.
 
-        Streams whose record the server cannot read are not among them: `unreadable` is called
-        with the `name`, `stream_id` and `code` of each.
+        Streams whose record the server cannot read are not among them: `unreadable` is called with
+        the `name`, `stream_id` and `code` of each.
         """
         query = {"state": state, **({"prefix": prefix} if prefix else {})}
         return self._list("/v1/streams", query, unreadable=unreadable)
 
     async def describe(self, name: str) -> dict[str, Any]:
-        """The stream, and beside its members the `etag` that a change can name."""
+        """Describe a stream; the answer also has the `etag` that a change can name."""
         answer = await self._send("GET", stream_path(name))
         return {**members(answer), "etag": answer.headers.get("ETag", "")}
 
     async def update_stream(
         self, name: str, patch: Mapping[str, Any], *, etag: str = "*"
     ) -> dict[str, Any]:
-        """Change a configuration by a merge patch, if it is the one of the etag."""
+        """Change a stream's configuration by a merge patch, if its etag is still `etag`.
+
+        The default `*` changes it whatever its etag is.
+
+        Raises:
+            WrongOffset: `etag-mismatch`: somebody has changed it meanwhile.
+        """
         answer = await self._send(
             "PATCH",
             stream_path(name),
@@ -55,21 +65,25 @@ class StreamCalls(Wire):
         return {**members(answer), "etag": answer.headers.get("ETag", "")}
 
     async def delete_stream(self, name: str, *, etag: str | None = None) -> dict[str, Any]:
-        """Delete a stream; the operation that is answered sweeps what is left of it."""
+        """Delete a stream; the operation in the answer removes what is left of it.
+
+        Raises:
+            WrongOffset: `etag-mismatch`: it is not the configuration that `etag` names any more.
+        """
         headers = {} if etag is None else {"If-Match": etag}
         return await self._send_json("DELETE", stream_path(name), headers=headers)
 
     def list_consumers(
         self, name: str, *, unreadable: Callable[[dict[str, Any]], object] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """The stored offsets of all consumers of a stream, in the order of their names.
+        """List the stored offsets of all consumers of a stream, in the order of their names.
 
         `unreadable` is called with the `consumer` and `code` of each that the server cannot read.
         """
         return self._list(f"{stream_path(name)}/consumers", unreadable=unreadable)
 
     async def describe_consumer(self, name: str, consumer: str) -> dict[str, Any]:
-        """A consumer's stored offset and its lag."""
+        """Show a consumer's stored offset and its lag, in records."""
         return members(await self._send("GET", consumer_path(name, consumer)))
 
     async def commit(
@@ -82,10 +96,13 @@ class StreamCalls(Wire):
         stream_id: str | None = None,
         retry_seconds: float | None = None,
     ) -> dict[str, Any]:
-        """Store the offset that a consumer continues with, of this stream if it is named.
+        """Store the offset with which a consumer continues.
+
+        With `stream_id` only of that stream.
 
         Raises:
-            WrongOffset: `stream-replaced`, the name is another stream's; `offset-regression`.
+            WrongOffset: `stream-replaced`, the name is that of another stream;
+                `offset-regression`, a higher offset is stored and `allow_regression` is false.
         """
         value: dict[str, Any] = {"next_offset": next_offset, "allow_regression": allow_regression}
         if stream_id is not None:

@@ -1,6 +1,6 @@
 """Rows and tables as bodies of appends: frames and Arrow IPC streams. Pure.
 
-Loads Arrow, so it is imported where one of them is made and not above.
+It loads Arrow, so it is imported where a body is made and not at the top of a module.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from bottomless.model.limits import (
 from bottomless.model.rows import Rows
 
 TABLE_SIZE_MAX: Final = BINARY_BODY_SIZE_MAX // 2
-"""Bytes of the rows that are put into one Arrow body: what Arrow adds has room."""
+"""Bytes of the rows that are put into one Arrow body: it leaves room for what Arrow adds."""
 
 _COLUMNS: Final = frozenset(field.name for field in FIELDS.values())
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -57,14 +57,14 @@ _FRAME_SIZE_MAX: Final = 4 * MIB
 
 
 def frames_body(rows: Rows, compression: Compression | None = None) -> bytes:
-    """Rows as frames; the same rows always give the same bytes."""
+    """Encode rows as frames; the same rows always give the same bytes."""
     batch = build_batch([rows])
     codec = _CODECS[compression]
     return b"".join(frame.data for frame in encode_frames(batch, _FRAME_SIZE_MAX, codec))
 
 
 def arrow_body(rows: "pa.RecordBatch | pa.Table") -> bytes:
-    """Rows as an Arrow IPC stream of their own."""
+    """Encode rows as an Arrow IPC stream of their own."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
@@ -74,7 +74,7 @@ def arrow_body(rows: "pa.RecordBatch | pa.Table") -> bytes:
 def arrow_bodies(
     table: pa.Table, *, size: int, compression: Compression | None = None
 ) -> Iterator[EncodedBody]:
-    """The rows of a table in order, as bodies of about `size` bytes before compression."""
+    """Encode the rows of a table in order, as bodies of about `size` bytes before compression."""
     for batch in table.to_batches():
         for rows in slices_of(batch, record_count=ARROW_RECORD_COUNT_MAX, size=size):
             for fitting in _fitting(rows):
@@ -85,14 +85,14 @@ def arrow_bodies(
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Anything tabular as an Arrow table with the columns of a record.
+    """Turn anything tabular into an Arrow table with the columns of a record.
 
-    Arrow's own tables and batches, pandas' DataFrames, and whatever shows itself to Arrow
-    (`__arrow_c_stream__`), as Polars and DuckDB do. Offsets and times of a read are left out.
+    It accepts Arrow's own tables and batches, pandas DataFrames, and whatever offers
+    `__arrow_c_stream__`, as Polars and DuckDB do. Offsets and times of a read are left out.
 
     Raises:
-        InvalidRequest: it is no table, has no column `value` or one that no record has, or one
-            of another type; a value is null, or larger than any server takes.
+        InvalidRequest: it is no table, has no column `value`, or has a column that no record has
+            or of another type; or a value is null, or larger than any server accepts.
     """
     table = _table(rows)
     kept = [name for name in table.column_names if name not in _PLACE_COLUMNS]

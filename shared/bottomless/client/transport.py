@@ -1,6 +1,6 @@
-"""Transport: what a request and its answer are, whichever library carries them.
+"""Transport: requests and their answers, whichever library carries them.
 
-Two carry them: `control.py` short questions, `bulk.py` the bytes of records. Both answer
+Two modules carry them: `control.py` short questions, `bulk.py` the bytes of records. Both answer
 with the same values and fail with the same errors, so that nothing above knows which.
 """
 
@@ -15,12 +15,14 @@ from bottomless.errors import Outcome, Unavailable
 from bottomless.model.limits import MIB
 
 ANSWER_SIZE_MAX: Final = 256 * MIB
-"""More than any page can be as JSON; no answer makes this program hold more."""
+"""More bytes than any page can have as JSON; no answer makes this program hold more."""
 
 USER_AGENT: Final = "bottomless-python"
 
 
 class Request(NamedTuple):
+    """One HTTP request, before the url of the server and the credential are added."""
+
     method: str
     path: str
     query: Mapping[str, int | str] = {}
@@ -29,14 +31,16 @@ class Request(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """Whether something may be changed although its answer is lost."""
+        """Whether something may have changed although the answer was lost."""
         return self.method not in ("GET", "HEAD")
 
 
 class Answer(NamedTuple):
+    """A whole answer: status, headers and body."""
+
     status: int
     headers: Mapping[str, str]
-    """Names in any case."""
+    """Looked up by names in upper or lower case."""
     body: bytes
 
 
@@ -46,53 +50,68 @@ class OpenAnswer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
-    """Ends where the body ends; raises `Unavailable` where the connection does first."""
+    """Ends where the body ends; raises `Unavailable` if the connection ends first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long things are waited for, in seconds."""
+    """How long a client waits, in seconds."""
 
     connect: float = 10.0
+    """For a connection."""
     answer: float = 60.0
     """From the first byte of a request to the last of its answer."""
     silence: float = 60.0
-    """Between two pieces of an answer that stays open; a heartbeat comes every 15."""
+    """Between two pieces of an answer that stays open; a heartbeat comes every 15 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a transport talks to, and on whose behalf."""
+    """The server that a transport talks to, and the credential that it shows."""
 
     url: str
     credential: Credential = field(default_factory=Credential)
     timeouts: Timeouts = field(default_factory=Timeouts)
     tls: ssl.SSLContext | None = None
-    """Whom to trust, of a url with https."""
+    """Which certificates to trust, for a url with https."""
 
     def headers(self) -> dict[str, str]:
+        """Make the headers that every request has: program name and credential."""
         return {"User-Agent": USER_AGENT, **self.credential.headers()}
 
 
 class Transport(Protocol):
-    """Raises `Unavailable` alone; a status is for the caller to judge."""
+    """Sends requests to one server. It leaves it to the caller to judge the status of an answer."""
 
-    async def send(self, request: Request) -> Answer: ...
+    async def send(self, request: Request) -> Answer:
+        """Send a request, and return the whole answer.
 
-    async def close(self) -> None: ...
+        Raises:
+            Unavailable: there was no whole answer; its outcome says what may have happened.
+        """
+
+    async def close(self) -> None:
+        """Close every connection."""
 
 
 class OpenTransport(Transport, Protocol):
+    """A transport that can also leave an answer open and give its body piece by piece."""
+
     def open(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
-        """GET what may be longer than memory, or never end; leaving the block closes it."""
+        """GET an answer that may be longer than memory, or never end.
+
+        Leaving the block closes it.
+
+        Raises:
+            Unavailable: no answer began.
+        """
         ...
 
 
 class OnFirstUse:
     """An `OpenTransport` that is made when something is first sent by it.
 
-    Its library takes longer to load than a short question takes, and many programs ask
-    nothing else.
+    Loading its library takes longer than a short question, and many programs ask nothing else.
     """
 
     def __init__(self, make: Callable[[], OpenTransport]) -> None:
@@ -121,16 +140,17 @@ class OnFirstUse:
 
 
 def no_answer(request: Request, *, sent: bool) -> Unavailable:
-    """The error where no whole answer came."""
+    """Make the error for a request without a whole answer. It is not raised here."""
     return Unavailable("the server does not answer", outcome=outcome_of(request, sent=sent))
 
 
 def broken_off(request: Request) -> Unavailable:
-    """The error where an answer ended before its end."""
+    """Make the error for an answer that ended too early. It is not raised here."""
     return Unavailable("the answer broke off", outcome=outcome_of(request, sent=True))
 
 
 def too_long(request: Request) -> Unavailable:
+    """Make the error for an answer that is longer than any of ours. It is not raised here."""
     return Unavailable(
         "the answer is longer than any of ours",
         retryable=False,
@@ -139,5 +159,8 @@ def too_long(request: Request) -> Unavailable:
 
 
 def outcome_of(request: Request, *, sent: bool) -> Outcome:
-    """What is known of a request that got no answer that says it."""
+    """Tell what is known about a request without an answer that says it.
+
+    `sent` is false where the request surely never reached the server.
+    """
     return Outcome.UNKNOWN if sent and request.changes else Outcome.NONE

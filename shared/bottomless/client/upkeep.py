@@ -1,6 +1,6 @@
-"""Calls that look after what is stored: retention, trim, the manifest, operations, admin.
+"""Calls that look after stored data: retention, trim, the manifest, operations, admin.
 
-Most of them answer with an operation: work that was accepted and goes on by itself.
+Most of them answer with an operation: work that was accepted and continues by itself.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from bottomless.client.wire import Wire, members
 from bottomless.errors import Unavailable
 
 FINISHED: Final = frozenset({"succeeded", "failed"})
-"""States of an operation that it does not leave any more."""
+"""The states of an operation that are final."""
 
 _POLL_SECONDS: Final = 0.05
 _POLL_SECONDS_MAX: Final = 2.0
 
 
 class UpkeepCalls(Wire):
-    """What `openapi/manifest.yaml` says of everything that is done to stored records."""
+    """The calls of `openapi/manifest.yaml` about stored records."""
 
     async def preview_retention(
         self, name: str, retention: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What retention would remove now, by its own or by another configuration."""
+        """Show what retention would remove now, by the stream's or by another configuration."""
         value = {} if retention is None else {"retention": retention}
         return await self._send_json("POST", f"{stream_path(name)}/retention/preview", value)
 
     async def evaluate_retention(self, name: str) -> dict[str, Any]:
-        """Remove now what the configuration does not keep; answers the operation's id."""
+        """Remove now what the configuration does not keep; returns an operation."""
         return await self._send_json("POST", f"{stream_path(name)}/retention/evaluate", {})
 
     async def trim(
@@ -48,7 +48,7 @@ class UpkeepCalls(Wire):
         allow_empty: bool = False,
         stream_id: str | None = None,
     ) -> dict[str, Any]:
-        """Remove whole fragments below an offset; answers the operation's id."""
+        """Remove whole fragments below `before_offset`; returns an operation."""
         value = {"before_offset": before_offset, "allow_empty": allow_empty}
         asked = value if stream_id is None else {**value, "expect_stream_id": stream_id}
         return await self._send_json("POST", f"{stream_path(name)}/trim", asked)
@@ -56,21 +56,26 @@ class UpkeepCalls(Wire):
     async def manifest(
         self, name: str, *, depth: int = 1, group: str | None = None
     ) -> dict[str, Any]:
-        """The root of a stream's tree, or one of its groups, with so many levels below."""
+        """Show the root of a stream's tree, or one of its groups, with `depth` levels below it."""
         query: dict[str, int | str] = {"depth": depth}
         if group is not None:
             query["group"] = group
         return members(await self._send("GET", f"{stream_path(name)}/manifest", query))
 
     async def verify_manifest(self, name: str, *, checksums: bool = False) -> dict[str, Any]:
-        """Hold the tree against the objects; answers the operation's id."""
+        """Compare the tree with the objects; returns an operation."""
         value = {"checksums": checksums}
         return await self._send_json("POST", f"{stream_path(name)}/manifest/verify", value)
 
     async def collect_garbage(
         self, *, dry_run: bool, minimum_age: str | None = None, stream: str | None = None
     ) -> dict[str, Any]:
-        """Look for objects that nothing names, and delete them; answers the operation's id."""
+        """Look for objects that nothing names, and delete them unless `dry_run`.
+
+        Returns an operation.
+
+        `minimum_age` is a duration such as `7d`: younger objects are left alone.
+        """
         value: dict[str, Any] = {"dry_run": dry_run}
         if minimum_age is not None:
             value["minimum_age"] = minimum_age
@@ -79,17 +84,19 @@ class UpkeepCalls(Wire):
         return await self._send_json("POST", "/v1/admin/gc", value)
 
     async def rebuild(self) -> dict[str, Any]:
-        """Build coordination anew from the object store; answers the operation's id."""
+        """Build coordination anew from the object store; returns an operation."""
         return await self._send_json("POST", "/v1/admin/rebuild", {})
 
     async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
-        """Give up what only a lost home held; answers the operation's id."""
+        """Give up what only a lost home held; returns an operation."""
         value = {"accept_loss": True, "expect_home": expect_home}
         return await self._send_json("POST", takeover_path(name), value)
 
     async def accept_gap(self, name: str, next_offset: int) -> dict[str, Any]:
-        """Give up the hole before `next_offset`, where the owner's log begins; answers the
-        operation's id."""
+        """Give up the offsets before `next_offset`, where the owner's log begins.
+
+        Returns an operation.
+        """
         value = {"accept_loss": True, "next_offset": next_offset}
         return await self._send_json("POST", gap_path(name), value)
 
@@ -102,10 +109,12 @@ class UpkeepCalls(Wire):
         ttl_seconds: int | None = None,
         holder: str = "",
     ) -> dict[str, Any]:
-        """Hold a range against deletion until the lease runs out; answers its id and its end.
+        """Protect a range from deletion until the lease expires; returns its id and its end.
+
+        The range ends before `next_offset`.
 
         Raises:
-            OffsetGone: `range-condemned`, some of it may be deleted already.
+            OffsetGone: `range-condemned`: some of it may be deleted already.
         """
         value: dict[str, Any] = {"first_offset": first_offset, "holder": holder}
         given = {"next_offset": next_offset, "ttl_seconds": ttl_seconds}
@@ -115,16 +124,20 @@ class UpkeepCalls(Wire):
     async def renew_lease(
         self, name: str, lease_id: str, *, ttl_seconds: int | None = None
     ) -> dict[str, Any]:
-        """Let a lease run out later; one that ran out is not found."""
+        """Let a lease expire later.
+
+        Raises:
+            NotFound: `lease-not-found`: it has expired already.
+        """
         value = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
         return await self._send_json("PUT", lease_path(name, lease_id), value, repeatable=True)
 
     async def return_lease(self, name: str, lease_id: str) -> None:
-        """End a lease; what it held may be deleted."""
+        """End a lease; what it protected may be deleted."""
         await self._send("DELETE", lease_path(name, lease_id))
 
     async def operation(self, operation_id: str) -> dict[str, Any]:
-        """What became of the work that has an operation's id."""
+        """Show the state of an operation."""
         return members(await self._send("GET", operation_path(operation_id)))
 
     async def wait_for_operation(
@@ -133,7 +146,7 @@ class UpkeepCalls(Wire):
         """Wait until an operation is finished, and return it, succeeded or failed.
 
         Raises:
-            Unavailable: it is not within the time; it goes on all the same.
+            Unavailable: it is not finished within `timeout_seconds`; it continues all the same.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         pause = _POLL_SECONDS

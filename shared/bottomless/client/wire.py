@@ -1,7 +1,7 @@
 """Wire: one call, one answer, and every failure as a `StoreError`.
 
-What every part of the client stands on. A call is sent again only where that cannot do
-anything twice (`retry.py`), and never past its deadline; no redirect is followed.
+Every part of the client is built on it. A call is sent again only where that cannot do anything
+twice (`retry.py`), and never past its deadline; no redirect is followed.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,7 +26,7 @@ from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.limits import MIB
 
 LIST_PAGE_SIZE: Final = 1000
-"""What a page of any list holds at most, so that a long list costs few requests."""
+"""Items that a page of a list holds at most, so that a long list costs few requests."""
 
 _PROBLEM_SIZE_MAX: Final = MIB
 
@@ -51,7 +51,7 @@ class Wire:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close every connection; what is in flight fails."""
+        """Close every connection; calls that are in flight fail."""
         try:
             await self._control.close()
         finally:
@@ -144,11 +144,11 @@ class Wire:
 
 
 def members(answer: Answer, *, changes: bool = False) -> dict[str, Any]:
-    """The members of a JSON object.
+    """Read the members of a JSON object that a server of ours answered.
 
     Raises:
-        Unavailable: something answered, but not one of our services: a proxy's page, another
-            port. Of a call that `changes` something, nobody knows then what became of it.
+        Unavailable: the answer is not that of one of our services but a proxy's page, or that of
+            another port. If the call `changes` something, nobody knows then whether it did.
     """
     value = _json_or_none(answer)
     if not isinstance(value, dict) or "Request-Id" not in answer.headers:
@@ -157,7 +157,7 @@ def members(answer: Answer, *, changes: bool = False) -> dict[str, Any]:
 
 
 def stranger(outcome: Outcome = Outcome.NONE) -> Unavailable:
-    """The error where what answers is something else."""
+    """Make the error for an answer that is not that of a server of ours. It is not raised here."""
     sentence = "the answer is not that of a Bottomless server"
     return Unavailable(sentence, retryable=False, outcome=outcome)
 
