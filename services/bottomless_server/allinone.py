@@ -35,9 +35,9 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.dispatch import Dispatcher
-from bottomless_server.runtime.identity.opening import open_gate
+from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
-from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.parts import open_coordination, open_drive
@@ -201,7 +201,7 @@ async def _serve(
     assert tuple(service.name for service in services) == SERVICES
     apps = {service.name: service.public for service in services}
     limits = RateLimits(policies_of(settings))
-    async with open_gate(settings, urls["manifest"]) as gate:
+    async with build_gate(settings, urls["manifest"]) as gate:
         return await serve(
             services,
             public_app=gate.around(limits.around(Dispatcher(apps, route))),

@@ -14,9 +14,9 @@ from bottomless.drives.base import Drive
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
-from bottomless_server.runtime.identity.opening import open_gate
+from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
-from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.parts import open_coordination, open_drive
@@ -61,7 +61,7 @@ def run(name: str, settings: CommonSettings) -> int:
         try:
             service = _create(name, given, drive, coordination)
             limits = RateLimits(policies_of(settings))
-            async with open_gate(
+            async with build_gate(
                 settings, url if name == "manifest" else settings.manifest_url
             ) as gate:
                 return await serve(

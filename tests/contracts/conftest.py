@@ -22,7 +22,7 @@ from bottomless_server.coordination.redis import RedisCoordination
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.s3 import S3Drive
-from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.drives.s3_options import MIB, S3Options
 
 DRIVES: dict[str, Callable[[pytest.FixtureRequest], Drive]] = {
     "faults-that-do-not-come": lambda _: FaultDrive(MemoryDrive(), Wire()),

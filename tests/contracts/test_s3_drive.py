@@ -16,8 +16,8 @@ from bottomless.drives.base import DriveRefused, Location, ObjectExists, ObjectM
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.s3 import S3Drive
-from bottomless_server.drives.s3_client import MIB, S3Options
 from bottomless_server.drives.s3_multipart import shown_crc
+from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.process.parts import open_drive
 from contracts.conftest import s3_options

@@ -20,7 +20,7 @@ from bottomless.drives.base import (
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.s3 import S3Drive
-from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.stores.objects import put_object
 
 SMALL = bytes(range(256)) * 1024

@@ -13,9 +13,9 @@ from bottomless.model.manifest import Node
 from bottomless_server.manifest.common import failing_deletes
 from bottomless_server.manifest.common.core import clock_trust
 from bottomless_server.manifest.recovery import root_search, takeover
-from bottomless_server.manifest.removal import condemning, deleter, garbage
+from bottomless_server.manifest.removal import deleter, garbage, range_leases
 from bottomless_server.manifest.tree import freeing
-from bottomless_server.manifest.tree.committer import bounds_of
+from bottomless_server.manifest.tree.committer import publish_bounds
 from bottomless_server.manifest.tree.core import planning, publication, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.tree.core.keeper import Keeper
@@ -62,7 +62,7 @@ def _without_reachability(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_leases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(condemning, "held_from", lambda *_: None)
+    patch.setattr(range_leases, "held_from", lambda *_: None)
 
 
 def _without_condemning(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def _without_second_look(patch: pytest.MonkeyPatch) -> None:
     async def still(_: Any, __: Any, found: Any) -> Any:
         return found
 
-    patch.setattr(garbage._Step, "_still", still)
+    patch.setattr(garbage._CollectionStep, "_still", still)
 
 
 def _without_trust(patch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,9 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
 
     async def take_over(context: Any, committer: Any, home: Any, epoch: int) -> None:
         fenced = guarded(committer.record, home, epoch, home_held=False)
-        keeper = Keeper(fenced, committer.keeper.root, bounds_of(context.settings), context.new_uid)
+        keeper = Keeper(
+            fenced, committer.keeper.root, publish_bounds(context.settings), context.new_uid
+        )
         publisher = Publisher(context)
         for action in keeper.handle(EditAsked(TakeOver()), 0):
             if isinstance(action, PutGroup | PutRoot):

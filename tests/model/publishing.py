@@ -206,10 +206,10 @@ class Publishing(RuleBasedStateMachine):
         self.time_comes(which)
 
     def note(self, committer: Committer) -> None:
-        fates = {fragment.uid: committer.fate(fragment.uid) for fragment in self.waiting}
-        self.applied |= {uid for uid, fate in fates.items() if fate is True}
-        self.waiting = [f for f in self.waiting if fates[f.uid] is not True]
-        if any(isinstance(fate, str) for fate in fates.values()):
+        outcomes = {fragment.uid: committer.outcome(fragment.uid) for fragment in self.waiting}
+        self.applied |= {uid for uid, outcome in outcomes.items() if outcome is True}
+        self.waiting = [f for f in self.waiting if outcomes[f.uid] is not True]
+        if any(isinstance(outcome, str) for outcome in outcomes.values()):
             # An uploader that is refused begins a new session.
             self.begun = False
 

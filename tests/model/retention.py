@@ -20,10 +20,10 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Lease
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.operations.operations import Done
-from bottomless_server.manifest.removal.condemning import give_back, grant, renew
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
+from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.manifest.removal.retention import evaluate, preview, trim
-from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import delete_later
 from model.publishing import DAY, HOUR, Publishing
@@ -85,29 +85,29 @@ class Removing(Publishing):
         work = evaluate(self.world.context, self.committers[which])
         done = self.attempt(which, work)
         if done is not None:
-            self.check_verdict(done, retention)
+            self.check_decision(done, retention)
             self.note(self.committers[which])
         if told is not None and done is not None and told.root.uid == done.root.uid:
             assert told.described() == done.described()
 
-    def check_verdict(self, verdict: Verdict, retention: RetentionConfig) -> None:
+    def check_decision(self, decision: RetentionDecision, retention: RetentionConfig) -> None:
         """What was cut is what goes from the front of a list."""
-        floor, end = verdict.root.first_offset, verdict.root.next_offset
+        floor, end = decision.root.first_offset, decision.root.next_offset
         known = [leaf for leaf in self.seen if floor <= leaf.first_offset < end]
         if not known or known[-1].next_offset != end:
             return  # the end was published and cut in this very step
         kept = [leaf for leaf in known if isinstance(leaf, FragmentInfo)]
         seconds = retention.age_limit_seconds
-        limit = None if seconds is None else verdict.evaluated_at - seconds * 1000
+        limit = None if seconds is None else decision.evaluated_at - seconds * 1000
         while len(kept) > 1:
             old = limit is not None and kept[0].last_timestamp < limit
             size = sum(fragment.size for fragment in kept)
             if not old and (retention.bytes_limit is None or size <= retention.bytes_limit):
                 break
             kept.pop(0)
-        live = [f for f in kept if f.first_offset >= verdict.cut.floor]
+        live = [f for f in kept if f.first_offset >= decision.cut.floor]
         assert live == kept, "other fragments are gone than the list says"
-        assert verdict.cut.gone.fragment_count == len(
+        assert decision.cut.gone.fragment_count == len(
             [leaf for leaf in known if isinstance(leaf, FragmentInfo)]
         ) - len(kept)
 
@@ -144,9 +144,9 @@ class Removing(Publishing):
         self.world.one_machine = one_machine
         self.world.drive.has_own_clock = own_store or not one_machine
         for _ in range(minutes + 1):
-            verdict = self.attempt(which, evaluate(self.world.context, self.committers[which]))
+            decision = self.attempt(which, evaluate(self.world.context, self.committers[which]))
             # A gap at the front has no time, and goes.
-            assert verdict is None or not verdict.by_age.gone.fragment_count, "it was not too old"
+            assert decision is None or not decision.by_age.gone.fragment_count, "it was not too old"
             self.world.clock.now += 60_000 if minutes else 0
         self.hours_pass(0)
         self.world.clock.skew_ms, self.world.one_machine = 0, False

@@ -24,7 +24,7 @@ from bottomless.model.names import Reference, StreamId
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
-from bottomless_server.manifest.recovery.salvaging import find_consumers
+from bottomless_server.manifest.recovery.rebuild_stream import find_consumers
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
 from bottomless_server.stores import consumers

@@ -25,8 +25,8 @@ from bottomless_server.manifest.common.failing_deletes import FailingDeletes
 from bottomless_server.manifest.recovery import takeover
 from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.tree import freeing
-from bottomless_server.manifest.tree.committer import Committer, bounds_of
-from bottomless_server.manifest.tree.core import salvage, takeovers
+from bottomless_server.manifest.tree.committer import Committer, publish_bounds
+from bottomless_server.manifest.tree.core import rebuild_decision, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.tree.core.keeper import Keeper
 from bottomless_server.manifest.tree.publisher import Publisher
@@ -149,7 +149,7 @@ async def _root_before_the_fence(
     record = committer.record
     if (record.home, record.epoch) == (home, epoch) and record.dirty:
         fenced = takeovers.fence(record, home, epoch, home_held=False)
-        bounds = bounds_of(context.settings)
+        bounds = publish_bounds(context.settings)
         keeper = Keeper(fenced, committer.keeper.root, bounds, context.new_uid)
         for action in keeper.handle(EditAsked(TakeOver()), 0):
             if isinstance(action, PutGroup | PutRoot):
@@ -227,7 +227,7 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(freeing, "_look", _look_for_nothing)], [1, 9, 7], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
-        [Replaced(salvage, "RESERVED_COUNT", 0)], [3, 5, 7], "losses"
+        [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [3, 5, 7], "losses"
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]

@@ -30,10 +30,11 @@ from bottomless.drives.s3_answers import of_answer, status_of
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.object_key import check_object_key
-from bottomless_server.drives.s3_client import MIB, S3Options, open_client
 from bottomless_server.drives.s3_errors import lost, translated
 from bottomless_server.drives.s3_listing import list_by_directory, list_by_key
 from bottomless_server.drives.s3_multipart import put_in_parts, shown_crc
+from bottomless_server.drives.s3_options import MIB, S3Options
+from bottomless_server.drives.s3_requests import open_client
 
 DELETE_COUNT: Final = 1000
 """What S3 allows in one call."""

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
-from bottomless_server.drives.s3_client import S3Options
 from bottomless_server.drives.s3_errors import translated
+from bottomless_server.drives.s3_options import S3Options
 
 ABORT_SECONDS: Final = 10.0
 

@@ -22,7 +22,7 @@ from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery.bridging import register_bridge
+from bottomless_server.manifest.recovery.accept_gap import register_accept_gap
 from bottomless_server.manifest.recovery.far_times import FarTimes
 from bottomless_server.manifest.recovery.rebuild import KIND as REBUILD
 from bottomless_server.manifest.recovery.rebuild import Rebuild
@@ -70,7 +70,7 @@ class ManifestService:
         self._garbage = GarbageTimer(context, self._operations)
         self._far_times = FarTimes(context)
         register_takeover(self._operations, self._mutators, self._registry)
-        register_bridge(self._operations, self._mutators)
+        register_accept_gap(self._operations, self._mutators)
         register_gc(self._operations)
         register_verify(self._operations)
         self._regression = Regression(context, self._take_up)

@@ -26,7 +26,7 @@ from bottomless_server.reader.core.locator import Bounds
 from bottomless_server.reader.followers import Followers, SharedPage, Wanted
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.on_loop import loop_time
-from bottomless_server.runtime.identity.standing import Standing, standing_of
+from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
 
 TROUBLE_SECONDS: Final = 30.0
 """How long the services that we ask may be away before an answer ends for it."""
@@ -52,15 +52,15 @@ class Leave(NamedTuple):
     """What ends an answer from outside, as tasks that are done when it is so."""
 
     draining: "asyncio.Task[bool]"
-    standing: "asyncio.Task[StoreError] | None"
+    watch: "asyncio.Task[StoreError] | None"
 
     def end(self) -> End | None:
         """Why the answer ends now, if it does."""
         if self.draining.done():
             return End("draining")
-        if self.standing is None or not self.standing.done():
+        if self.watch is None or not self.watch.done():
             return None
-        error = self.standing.result()
+        error = self.watch.result()
         if isinstance(error, Unavailable):
             return End("error", {"code": error.code, "retryable": error.retryable})
         return End("token-expired")
@@ -95,7 +95,7 @@ class FollowResponse(Response):
                 reading = followers.reader.page(wanted.name, query)
                 first = await while_connected(receive, reading)
                 following = _Following(
-                    followers, wanted, SharedPage(first), send, standing_of(scope)
+                    followers, wanted, SharedPage(first), send, credential_watch_of(scope)
                 )
                 await self._stay(following, scope, receive)
         finally:
@@ -129,7 +129,7 @@ class _Following:
     shared: SharedPage | None
     """What is to be sent next."""
     send: Send
-    standing: Standing | None = None
+    watch: CredentialWatch | None = None
     """That of its credential, where there is one."""
     blocked: bool = False
     """The client took nothing for too long."""
@@ -161,19 +161,19 @@ class _Following:
     async def run(self) -> None:
         raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         draining = asyncio.create_task(self.followers.draining.wait())
-        standing = None if self.standing is None else asyncio.create_task(self.standing.ended())
+        watch = None if self.watch is None else asyncio.create_task(self.watch.ended())
         try:
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
             self.begun = True
             await self._send_body(self._framing.opening)
-            end = await self._follow(Leave(draining, standing))
+            end = await self._follow(Leave(draining, watch))
             await self._send_body(self.end(end), more=False)
         except _BlockedError:
             self.blocked = True
         finally:
             draining.cancel()
-            if standing is not None:
-                standing.cancel()
+            if watch is not None:
+                watch.cancel()
 
     def end(self, end: End) -> bytes:
         return self._framing.end(end.reason, {"next_offset": self._next_offset, **end.members})

@@ -78,7 +78,7 @@ def snapshot_version_key(stream_id: StreamId) -> str:
     return f"bottomless:consumers-version:{stream_id}"
 
 
-class Listed(NamedTuple):
+class ListedConsumers(NamedTuple):
     """A page of a stream's consumers, in the order of their names."""
 
     names: list[Reference]
@@ -101,7 +101,7 @@ class ConsumerOffsets:
 
     async def listed(
         self, stream_id: StreamId, after: str = "", limit: int = _PAGE_COUNT
-    ) -> Listed:
+    ) -> ListedConsumers:
         """Commits in the order of consumers' names, from after a name.
 
         One that cannot be read (a later release wrote it, or it is damaged) is told beside the
@@ -110,7 +110,7 @@ class ConsumerOffsets:
         members = await self._coordination.members(
             consumers_index(stream_id), after.encode("ascii"), limit
         )
-        page = Listed([Reference(member.decode("ascii")) for member in members], {}, {})
+        page = ListedConsumers([Reference(member.decode("ascii")) for member in members], {}, {})
         values = await self._coordination.get_many(
             [consumer_key(stream_id, name) for name in page.names]
         )
@@ -135,9 +135,9 @@ class ConsumerOffsets:
             raise error
         return tuple(found.stored.values())
 
-    async def all_listed(self, stream_id: StreamId) -> Listed:
+    async def all_listed(self, stream_id: StreamId) -> ListedConsumers:
         """All stored offsets of a stream, those that cannot be read beside the others."""
-        found = Listed([], {}, {})
+        found = ListedConsumers([], {}, {})
         after = ""
         while (page := await self.listed(stream_id, after)).names:
             found.names.extend(page.names)

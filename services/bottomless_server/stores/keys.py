@@ -27,7 +27,7 @@ TIDY_KEY: Final = "bottomless:keys-tidy"
 KEYS_KEY: Final = "bottomless:keys"
 _PAGE_COUNT: Final = 500
 
-Decide = Callable[[KeyRecord | None], KeyRecord | None]
+DecideKey = Callable[[KeyRecord | None], KeyRecord | None]
 
 
 def key_key(key_id: KeyId) -> str:
@@ -51,7 +51,7 @@ def tidy(key_id: KeyId, due_at: int) -> Due:
     return Due(TIDY_KEY, key_id.encode("ascii"), due_at)
 
 
-class Listed(NamedTuple):
+class ListedKeys(NamedTuple):
     """A page of a tenant's keys, in the order of their ids."""
 
     ids: list[KeyId]
@@ -90,12 +90,12 @@ class ApiKeys:
         """Keys of a tenant in the order of their ids, from after one: those that can be read."""
         return [*(await self.listed(tenant, after, limit)).records.values()]
 
-    async def listed(self, tenant: str, after: str, limit: int) -> Listed:
+    async def listed(self, tenant: str, after: str, limit: int) -> ListedKeys:
         """Keys of a tenant in the order of their ids, and beside them those that cannot be read."""
         found = await self._coordination.members(keys_index(tenant), after.encode("ascii"), limit)
         if not found:
             await self._streams.check_generation()
-        page = Listed([KeyId(member.decode("ascii")) for member in found], {}, {})
+        page = ListedKeys([KeyId(member.decode("ascii")) for member in found], {}, {})
         values = await self._coordination.get_many([key_key(key_id) for key_id in page.ids])
         for key_id, value in zip(page.ids, values, strict=True):
             # One that was forgotten between the two reads is not there.
@@ -118,7 +118,7 @@ class ApiKeys:
     async def change(
         self,
         key_id: KeyId,
-        decide: Decide,
+        decide: DecideKey,
         queued: Sequence[Due] = (),
         room: Room | None = None,
     ) -> KeyRecord | None:

@@ -12,7 +12,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Intent, StreamRecord, epoch_at, is_unknown_epoch
 
 
-class Found(NamedTuple):
+class FoundUnderIntent(NamedTuple):
     """What lies under the key of one intent."""
 
     intent: Intent
@@ -27,7 +27,7 @@ class Resolution(NamedTuple):
 
 
 def resolve_intents(
-    record: StreamRecord, found: Sequence[Found], committed_next: int | None
+    record: StreamRecord, found: Sequence[FoundUnderIntent], committed_next: int | None
 ) -> Resolution:
     """Split what was found into the run to adopt and the intents to give up.
 

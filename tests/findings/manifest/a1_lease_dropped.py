@@ -1,9 +1,9 @@
 """One lease call by a clock that is ahead for a moment removes the live leases of everybody else."""
 import asyncio
 from support.manifest import STREAM, World
-from unit.manifest.test_condemning import fragments_left, hold, stored
+from unit.manifest.test_range_leases import fragments_left, hold, stored
 from bottomless.model.stream import Lease
-from bottomless_server.manifest.removal.condemning import give_back, grant, renew
+from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.common.metrics import ManifestCounts

@@ -8,7 +8,7 @@ from bottomless.model.stream import Lease, live_leases
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import Operation
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.removal.condemning import grant
+from bottomless_server.manifest.removal.range_leases import grant
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import collect_step, gc_arguments, GC
 from bottomless_server.manifest.removal.retention import trim

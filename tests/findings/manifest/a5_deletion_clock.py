@@ -3,7 +3,7 @@ import asyncio
 from dataclasses import replace
 from unit.manifest.test_deletion import House, NAME
 from bottomless.model.stream import Lease
-from bottomless_server.manifest.removal.condemning import grant
+from bottomless_server.manifest.removal.range_leases import grant
 from support.manifest import World
 MIN, HOUR = 60_000, 3_600_000
 

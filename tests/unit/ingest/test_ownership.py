@@ -18,7 +18,7 @@ from bottomless.model.stream import (
     unknown_epoch,
 )
 from bottomless_server.coordination.base import CoordinationUnavailable
-from bottomless_server.manifest.tree.core.salvage import record_before
+from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 from bottomless_server.manifest.tree.core.takeovers import fence
 from bottomless_server.node.core.ownership import (
     RESERVE_COUNT,

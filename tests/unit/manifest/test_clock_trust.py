@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.manifest import STREAM, World, from_the_first_start
-from unit.manifest.test_condemning import fragments_left, hold, stored
 from unit.manifest.test_edits import HOUR, configure, tens
+from unit.manifest.test_range_leases import fragments_left, hold, stored
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_config
@@ -32,14 +32,14 @@ from bottomless_server.manifest.common.core.clock_trust import (
 from bottomless_server.manifest.common.trusted_time import elapsed_ms
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.far_times import FarTimes
-from bottomless_server.manifest.removal.condemning import give_back, renew
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments, register_gc
 from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
+from bottomless_server.manifest.removal.range_leases import give_back, renew
 from bottomless_server.manifest.removal.retention import evaluate, trim
 from bottomless_server.manifest.removal.retention_timer import LEASE_KEY, RetentionTimer
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.operations import OPERATIONS_KEY, Operation
@@ -126,9 +126,9 @@ async def test_what_a_clock_is_ahead_within_the_tolerance_makes_nothing_older(
     await evaluate(world.context, committer)
     world.clock.skew_ms = ahead_ms
 
-    verdict: Verdict = await evaluate(world.context, committer)
+    decision: RetentionDecision = await evaluate(world.context, committer)
 
-    assert (verdict.evaluated_at, verdict.age_paused) == (world.clock.true_now, False)
+    assert (decision.evaluated_at, decision.age_paused) == (world.clock.true_now, False)
     assert len(await world.leaves()) == 5
 
 

@@ -30,7 +30,7 @@ async def test_a_published_fragment_is_in_the_record_and_in_the_tree() -> None:
     assert (record.published_next, record.version, record.last_timestamp) == (10, 1, 10)
     assert record.intents == ()
     assert await world.leaves() == [fragment]
-    assert committer.fate(fragment.uid) is True
+    assert committer.outcome(fragment.uid) is True
 
 
 async def test_objects_are_put_before_the_pointer_moves_groups_first() -> None:
@@ -67,7 +67,7 @@ async def test_unavailable_changes_nothing_and_is_tried_again_with_the_same_root
     world.coordination.faults = [Fault.UNAVAILABLE]
     await committer.flush()
     assert (await world.record()).published_next == 0
-    assert committer.fate(fragment.uid) is False
+    assert committer.outcome(fragment.uid) is False
 
     await committer.flush()
 
@@ -101,7 +101,7 @@ async def test_a_lost_reply_of_a_publish_that_happened_is_success() -> None:
 
     await committer.flush()
 
-    assert committer.fate(fragment.uid) is True
+    assert committer.outcome(fragment.uid) is True
     record = await world.record()
     assert (record.published_next, record.version) == (10, 2)
     assert len(world.drive.calls) == 1
@@ -114,7 +114,7 @@ async def test_an_exec_that_arrives_after_the_bump_changes_nothing() -> None:
     world.coordination.faults = [Fault.LOST_LATE]
     await committer.flush()
     assert (await world.record()).published_next == 0
-    assert committer.fate(fragment.uid) is False
+    assert committer.outcome(fragment.uid) is False
 
     assert world.coordination.arrive() == 0
     stray = world.drive.calls[0][1]
@@ -148,7 +148,7 @@ async def test_until_a_lost_reply_is_decided_nothing_else_is_done() -> None:
     assert world.coordination.arrive() == 1
     await committer.wake()
 
-    assert committer.fate(fragment.uid) is True
+    assert committer.outcome(fragment.uid) is True
     assert await world.leaves() == [fragment]
 
 
@@ -164,7 +164,7 @@ async def test_a_lost_reply_is_recognised_among_past_roots() -> None:
 
     await committer.wake()
 
-    assert committer.fate(fragment.uid) is True
+    assert committer.outcome(fragment.uid) is True
     assert committer.record.published_next == 20
     assert await world.leaves() == [fragment, theirs]
 
@@ -181,8 +181,8 @@ async def test_after_a_conflict_both_runs_are_in_the_manifest() -> None:
     await mine.flush()
 
     assert await world.leaves() == [first, second]
-    assert mine.fate(first.uid) is True
-    assert mine.fate(second.uid) is True
+    assert mine.outcome(first.uid) is True
+    assert mine.outcome(second.uid) is True
 
 
 async def test_the_loser_of_a_conflict_deletes_nothing_at_once() -> None:
@@ -215,7 +215,7 @@ async def test_a_newer_epoch_fences_what_its_owner_did_not_confirm() -> None:
     await committer.flush()
 
     assert await world.leaves() == [kept]
-    assert committer.fate(refused.uid) is Why.FENCED
+    assert committer.outcome(refused.uid) is Why.FENCED
     root = (await world.record()).root
     assert root is not None
     assert root.epoch == 2
@@ -242,7 +242,7 @@ async def test_registering_again_after_it_was_applied_is_success() -> None:
 
     assert await again.register("s1", fragments) == ()
 
-    assert all(again.fate(fragment.uid) is True for fragment in fragments)
+    assert all(again.outcome(fragment.uid) is True for fragment in fragments)
     assert (await world.record()).version == 1
 
 
@@ -254,7 +254,7 @@ async def test_another_fragment_for_published_offsets_is_refused() -> None:
 
     other = (await world.register(committer, (0, 10)))[0]
 
-    assert committer.fate(other.uid) is Why.TAKEN
+    assert committer.outcome(other.uid) is Why.TAKEN
 
 
 async def test_a_fragment_of_an_old_epoch_is_refused() -> None:
@@ -263,7 +263,7 @@ async def test_a_fragment_of_an_old_epoch_is_refused() -> None:
 
     (fragment,) = await world.register(committer, (0, 10))
 
-    assert committer.fate(fragment.uid) is Why.FENCED
+    assert committer.outcome(fragment.uid) is Why.FENCED
 
 
 async def test_an_old_session_cannot_register_any_more() -> None:
@@ -273,7 +273,7 @@ async def test_an_old_session_cannot_register_any_more() -> None:
 
     assert await committer.register("old", [a_fragment(0, 10)])
 
-    assert committer.fate(a_fragment(0, 10).uid) is Why.OLD_SESSION
+    assert committer.outcome(a_fragment(0, 10).uid) is Why.OLD_SESSION
 
 
 async def test_a_missing_root_is_an_error_and_never_an_empty_stream() -> None:

@@ -31,7 +31,7 @@ from bottomless_server.stores import consumers
 from bottomless_server.stores.consumers import (
     SNAPSHOTS_KEY,
     ConsumerOffsets,
-    Listed,
+    ListedConsumers,
     SnapshotPointer,
 )
 from bottomless_server.stores.operations import Operation
@@ -339,7 +339,7 @@ async def overtaken(world: World) -> tuple[ConsumerSnapshots, StoredOffset]:
     read = slow._offsets.all_listed
     last: list[StoredOffset | None] = []
 
-    async def late(stream_id: StreamId) -> Listed:
+    async def late(stream_id: StreamId) -> ListedConsumers:
         if not last:
             world.fuse.left = 4
             with pytest.raises(Crash):

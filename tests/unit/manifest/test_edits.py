@@ -15,7 +15,7 @@ from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.manifest.recovery.takeover import take_over
 from bottomless_server.manifest.removal.retention import evaluate, preview, records_lost, trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.doomed import parse_doomed
+from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.stores.streams import node_key
 
 HOUR = 3_600_000
@@ -91,7 +91,8 @@ async def test_what_is_trimmed_waits_in_the_queue_with_its_range() -> None:
     await trim(world.context, committer, 55, allow_empty=False)
 
     doomed = {
-        parse_doomed(member.encode()): due_at for member, due_at in (await queued(world)).items()
+        parse_delete_target(member.encode()): due_at
+        for member, due_at in (await queued(world)).items()
     }
     ranges = {
         (one.height, one.range.first_offset, one.range.next_offset)
@@ -114,7 +115,7 @@ async def test_what_waits_at_the_end_is_published_with_the_trim() -> None:
 
     leaves = await world.leaves()
     assert (leaves[0].first_offset, leaves[-1]) == (30, waiting)
-    assert committer.fate(waiting.uid) is True
+    assert committer.outcome(waiting.uid) is True
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_APPLIED, Fault.LOST_LATE])
@@ -184,11 +185,11 @@ async def test_retention_by_age_goes_by_the_newest_record_of_a_fragment() -> Non
     await configure(world, committer, max_age="1s")
     world.clock.now = 1_000 + 30
 
-    verdict = await evaluate(world.context, committer)
+    decision = await evaluate(world.context, committer)
 
     # The fragment that ends at 30 is exactly a second old, and not older.
     assert [leaf.first_offset for leaf in await world.leaves()] == [20, 30, 40]
-    assert verdict.described()["reason"] == {"max_age": 2, "max_bytes": 0}
+    assert decision.described()["reason"] == {"max_age": 2, "max_bytes": 0}
 
 
 async def test_retention_by_age_pauses_while_the_clocks_disagree() -> None:
@@ -201,10 +202,10 @@ async def test_retention_by_age_pauses_while_the_clocks_disagree() -> None:
 
     world.drive.clock_skew_ms = -5 * 60_000
     world.clock.now += 60_000
-    verdict = await evaluate(world.context, committer)
+    decision = await evaluate(world.context, committer)
 
-    assert (verdict.age_paused, len(await world.leaves())) == (False, 1)
-    assert verdict.described()["kept_because_last_fragment"] is True
+    assert (decision.age_paused, len(await world.leaves())) == (False, 1)
+    assert decision.described()["kept_because_last_fragment"] is True
 
 
 async def test_the_servers_limits_hold_where_the_stream_has_none_and_unlimited_is_none() -> None:
@@ -215,10 +216,10 @@ async def test_the_servers_limits_hold_where_the_stream_has_none_and_unlimited_i
     assert len(await world.leaves()) == 5
 
     await configure(world, committer)
-    verdict = await evaluate(world.context, committer)
+    decision = await evaluate(world.context, committer)
 
     assert len(await world.leaves()) == 1
-    assert verdict.excess_bytes == 1_040 - 1
+    assert decision.excess_bytes == 1_040 - 1
 
 
 async def test_a_takeover_closes_the_end_with_a_gap_and_frees_the_stream() -> None:
@@ -244,7 +245,7 @@ async def test_what_the_lost_home_registered_and_was_not_published_is_refused_af
 
     await take_over(world.context, committer, NODE, 1)
 
-    assert committer.fate(late.uid) is not True
+    assert committer.outcome(late.uid) is not True
     assert [leaf.first_offset for leaf in await world.leaves()] == [0, 10, 20]
 
 
@@ -327,12 +328,12 @@ async def test_a_consumer_loses_only_records_that_are_there_and_gaps_are_none() 
     await trim(world.context, committer, 10, allow_empty=False)
     await configure(world, committer, max_bytes=1)
 
-    verdict = await preview(world.context, committer, None)
+    decision = await preview(world.context, committer, None)
 
-    assert verdict.cut.floor == 1_010
+    assert decision.cut.floor == 1_010
     lost = [
-        await records_lost(world.context, "default", verdict, n)
+        await records_lost(world.context, "default", decision, n)
         for n in (0, 10, 15, 30, 500, 1_004)
     ]
     assert lost == [30, 30, 25, 10, 10, 6]
-    assert await records_lost(world.context, "default", verdict, 1_010) == 0
+    assert await records_lost(world.context, "default", decision, 1_010) == 0

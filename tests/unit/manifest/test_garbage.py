@@ -248,7 +248,7 @@ async def test_without_the_second_look_live_objects_are_handed_over(
     async def no_second_look(_: object, __: StreamRecord, found: list[Any]) -> list[Any]:
         return found
 
-    monkeypatch.setattr(garbage._Step, "_still", no_second_look)
+    monkeypatch.setattr(garbage._CollectionStep, "_still", no_second_look)
     world = World()
     await waiting_publish(world)
 
@@ -288,7 +288,7 @@ async def test_without_the_bump_a_late_publish_names_what_was_deleted(
     async def without_bump(step: Any, record: StreamRecord, found: list[Any]) -> list[Any]:
         return await orphans_of(step._context, record, found)
 
-    monkeypatch.setattr(garbage._Step, "_still", without_bump)
+    monkeypatch.setattr(garbage._CollectionStep, "_still", without_bump)
     world = World()
     await waiting_publish(world)
     await collect(world)

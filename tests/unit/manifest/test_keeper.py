@@ -21,17 +21,17 @@ from bottomless_server.manifest.tree.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.tree.core.keeper import Bounds, Keeper
+from bottomless_server.manifest.tree.core.keeper import Keeper, PublishBounds
 from bottomless_server.manifest.tree.core.publication import publish_in
 from bottomless_server.manifest.tree.resolver import empty_root
 
-BOUNDS = Bounds(fanout=2, debounce_ms=50, debounce_count=4, held_count_max=6)
+BOUNDS = PublishBounds(fanout=2, debounce_ms=50, debounce_count=4, held_count_max=6)
 
 
 class Story:
     """A keeper whose stream expects fragments of ten records."""
 
-    def __init__(self, bounds: Bounds = BOUNDS, **changes: object) -> None:
+    def __init__(self, bounds: PublishBounds = BOUNDS, **changes: object) -> None:
         intents = tuple(
             Intent(a_fragment(first, first + 10).uid, first, "s1") for first in range(0, 200, 10)
         )

@@ -19,7 +19,7 @@ from bottomless.formats.api_key import KeyObject, encode_key_object
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import API_KEYS_PREFIX, ApiKeyKey, api_key_key
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, revoked
-from bottomless_server.manifest.keys.core.key_salvage import Found, salvage_key
+from bottomless_server.manifest.keys.core.key_rebuild_decision import FoundKeyObject, rebuild_key
 from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
 from bottomless_server.manifest.keys.key_reconciling import RECONCILE_MS, reconcile_keys
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
@@ -57,8 +57,8 @@ async def damage(world: World, place: ApiKeyKey) -> None:
 # What is believed
 
 
-def found(generation: int, version: int, key: ApiKey | None) -> Found:
-    return Found(ApiKeyKey(API_KEY.key_id, generation, version), key)
+def found(generation: int, version: int, key: ApiKey | None) -> FoundKeyObject:
+    return FoundKeyObject(ApiKeyKey(API_KEY.key_id, generation, version), key)
 
 
 NEWER = replace(API_KEY, label="newer")
@@ -84,22 +84,22 @@ NEWER = replace(API_KEY, label="newer")
     ],
 )
 def test_whatever_is_in_doubt_is_decided_against_the_key(
-    objects: Sequence[Found], key: ApiKey | None
+    objects: Sequence[FoundKeyObject], key: ApiKey | None
 ) -> None:
     for order in (objects, objects[::-1]):
-        record = salvage_key(order, 2, now=77)
+        record = rebuild_key(order, 2, now=77)
         assert (None if record is None else record.key) == key
 
 
 def test_the_next_number_is_none_that_any_history_has_used() -> None:
-    record = salvage_key([found(0, 7, API_KEY), found(1, 3, NEWER)], 2, now=0)
+    record = rebuild_key([found(0, 7, API_KEY), found(1, 3, NEWER)], 2, now=0)
     assert record == KeyRecord(NEWER, 2, 7, 7, durable=True)
-    again = salvage_key([found(0, 7, API_KEY), found(1, 3, NEWER), found(2, 7, NEWER)], 2, now=0)
+    again = rebuild_key([found(0, 7, API_KEY), found(1, 3, NEWER), found(2, 7, NEWER)], 2, now=0)
     assert again == record
 
 
 def test_an_earlier_attempt_of_the_same_rebuild_that_is_damaged_is_passed_over() -> None:
-    record = salvage_key([found(0, 7, API_KEY), found(1, 7, None)], 1, now=77)
+    record = rebuild_key([found(0, 7, API_KEY), found(1, 7, None)], 1, now=77)
     assert record == KeyRecord(revoked(API_KEY, 77), 1, 8, 8, durable=True)
 
 

@@ -67,7 +67,7 @@ async def test_a_writer_of_a_lower_epoch_loses_the_conflict_and_deletes_nothing_
 
     await old.flush()
 
-    assert isinstance(old.fate(doomed.uid), Why)
+    assert isinstance(old.outcome(doomed.uid), Why)
     assert not [key for kind, key in world.drive.calls if kind == "delete"]
     with pytest.raises(Fenced):
         await intend(world.context, old, "s1", [20])
@@ -97,7 +97,7 @@ async def test_a_deposed_writer_with_the_current_revision_is_rejected_by_its_epo
 
     published = (await world.record()).published_next
     # Without the guard the dead epoch's records get in: so it is the guard that keeps them out.
-    assert (published, paused.fate(late.uid) is Why.FENCED) == (
+    assert (published, paused.outcome(late.uid) is Why.FENCED) == (
         (10, True) if guarded else (20, False)
     )
 

@@ -27,11 +27,11 @@ from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_ep
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.operations.operations import Again, Operations
 from bottomless_server.manifest.recovery.rebuild import Rebuild
-from bottomless_server.manifest.removal.condemning import grant
 from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.removal.range_leases import grant
 from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.salvage import RESERVED_COUNT, VERSION_STEP
+from bottomless_server.manifest.tree.core.rebuild_decision import RESERVED_COUNT, VERSION_STEP
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.node.core.ownership import LocalView, claim, reserve

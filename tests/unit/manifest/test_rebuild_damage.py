@@ -15,7 +15,7 @@ from bottomless.model.manifest import EntryKind, no_entries
 from bottomless.model.names import Uid, uid_from_bytes
 from bottomless_server.manifest.recovery import root_search
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
-from bottomless_server.manifest.tree.core.salvage import Seen
+from bottomless_server.manifest.tree.core.rebuild_decision import RootSeen
 from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 
 FIRSTS = [0, 10, 20, 30, 40, 50]
@@ -47,7 +47,7 @@ async def test_of_a_stream_that_lost_a_fragment_all_others_stay(gone: int) -> No
 async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def takes(_: object, __: object, older: Seen, ___: object) -> bool:
+    async def takes(_: object, __: object, older: RootSeen, ___: object) -> bool:
         return not older.missing
 
     monkeypatch.setattr(root_search, "_takes_its_place", takes)

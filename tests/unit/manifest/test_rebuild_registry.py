@@ -11,7 +11,7 @@ from unit.manifest.test_deletion import NAME, House
 
 from bottomless.model.config import StreamConfig, parse_config
 from bottomless.model.stream import StreamRecord
-from bottomless_server.manifest.tree.core.verdict import limits_of
+from bottomless_server.manifest.tree.core.retention_decision import limits_of
 from bottomless_server.stores.generation import check_generation
 
 AGES = ("1D", "3650D")

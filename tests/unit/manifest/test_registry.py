@@ -17,7 +17,7 @@ from bottomless_server.coordination.base import Changes, CoordinationUnknown, De
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.view import etag
+from bottomless_server.manifest.registry.stream_description import etag
 from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY, STREAMS_KEY, Streams
 
 NAME = FullName(TENANT_DEFAULT, StreamName("orders"))

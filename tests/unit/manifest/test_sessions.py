@@ -94,7 +94,7 @@ async def test_a_given_up_uid_can_never_be_registered() -> None:
     for session in ("old", "new"):
         assert await committer.register(session, [late]) == (uid,)
 
-    assert committer.fate(uid) in (Why.OLD_SESSION, Why.NO_INTENT)
+    assert committer.outcome(uid) in (Why.OLD_SESSION, Why.NO_INTENT)
 
 
 async def test_what_the_old_session_registered_is_published() -> None:
@@ -146,8 +146,8 @@ async def test_abandoning_gives_up_what_waits_and_leaves_what_is_applied() -> No
 
     record = await world.record()
     assert [intent.uid for intent in record.quarantine] == [waiting.uid]
-    assert committer.fate(applied.uid) is True
-    assert committer.fate(waiting.uid) is Why.NO_INTENT
+    assert committer.outcome(applied.uid) is True
+    assert committer.outcome(waiting.uid) is Why.NO_INTENT
     assert await world.leaves() == [applied]
 
 

@@ -16,7 +16,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import decode_index
 from bottomless.model.offset_spec import parse_timestamp
 from bottomless_server.drives.s3 import S3Drive
-from bottomless_server.drives.s3_client import S3Options
+from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.reader.presigned import YIELD_COUNT, PresignedUrls
 
 

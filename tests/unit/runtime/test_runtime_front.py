@@ -18,7 +18,7 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import request_id_of
 from bottomless_server.runtime.http.route_templates import OTHER, RouteTemplates
 from bottomless_server.runtime.http.tracing import Requests, name_request, passed_on, trace_of
-from bottomless_server.runtime.observe.measured_parts import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.metrics import Metrics
 from bottomless_server.runtime.process.descriptors import connection_count_max
 from bottomless_server.runtime.process.front import Front

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from bottomless_server.drives.s3_client import MIB, S3Options
+from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.process.store_url import parse_s3_url
 

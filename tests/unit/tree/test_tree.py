@@ -17,7 +17,7 @@ from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import EpochStart, Intent
 from bottomless_server.tree.append import append_entries
 from bottomless_server.tree.rebalance import SealedNode, rebalance
-from bottomless_server.tree.resolve import Found, epoch_covers, resolve_intents
+from bottomless_server.tree.resolve import FoundUnderIntent, epoch_covers, resolve_intents
 from bottomless_server.tree.search import at_offset, since
 
 Groups = dict[Uid, Node]
@@ -179,7 +179,7 @@ def test_what_the_owner_does_not_vouch_for_is_given_up(committed_next: int | Non
 
 
 def test_nothing_under_an_intent_is_given_up() -> None:
-    found = [Found(Intent(Uid("a" * 32), 0, "old"), None)]
+    found = [FoundUnderIntent(Intent(Uid("a" * 32), 0, "old"), None)]
 
     assert resolve_intents(a_record(), found, 100).given_up == (found[0].intent,)
 
@@ -205,6 +205,6 @@ def test_an_epoch_covers_what_its_owner_was_to_write(
     assert epoch_covers(record, a_fragment(first, next_, epoch=epoch)) is covered
 
 
-def a_find(first: int, next_: int, uid: Uid | None = None) -> Found:
+def a_find(first: int, next_: int, uid: Uid | None = None) -> FoundUnderIntent:
     fragment = a_fragment(first, next_, uid=uid)
-    return Found(Intent(fragment.uid, first, "old"), fragment)
+    return FoundUnderIntent(Intent(fragment.uid, first, "old"), fragment)

@@ -38,7 +38,7 @@ from bottomless_server.stores.consumers import ConsumerOffsets
 _BODY_SIZE_MAX: Final = 4 * KIB
 
 
-class _Commit(ClosedBody):
+class _CommitBody(ClosedBody):
     offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)] | None = None
     next_offset: Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)] | None = None
     allow_regression: bool = False
@@ -53,7 +53,7 @@ def add_consumer_routes(
     snapshots: ConsumerSnapshots,
     paging: Paging,
 ) -> None:
-    routes = _Routes(context, registry, bounds, snapshots, paging)
+    routes = _ConsumerRoutes(context, registry, bounds, snapshots, paging)
     path = "/v1/streams/{s}/consumers"
     api.add_api_route(path, routes.list, methods=["GET"])
     api.add_api_route(path + "/{c}", routes.get_consumer, methods=["GET"])
@@ -62,7 +62,7 @@ def add_consumer_routes(
     api.add_api_route(path + "/{c}/offset", routes.delete, methods=["DELETE"])
 
 
-class _Routes:
+class _ConsumerRoutes:
     def __init__(
         self,
         context: Context,
@@ -118,7 +118,7 @@ class _Routes:
         name = full_name_of(request.scope, request.path_params["s"])
         consumer = parse_reference(request.path_params["c"])
         negotiate(header(request.scope, b"accept"), [JSON])
-        body = await read_closed_body(request, _Commit, size_max=_BODY_SIZE_MAX)
+        body = await read_closed_body(request, _CommitBody, size_max=_BODY_SIZE_MAX)
         asked = _asked(consumer, body, header(request.scope, b"if-match"))
         if asked.allow_regression:
             note_action(request.scope, "offset.force")
@@ -188,7 +188,7 @@ class _Routes:
         return describe_offset(stored, first_offset, committed_next, in_snapshot=held)
 
 
-def _asked(consumer: Reference, body: _Commit, if_match: str | None) -> Commit:
+def _asked(consumer: Reference, body: _CommitBody, if_match: str | None) -> Commit:
     if (body.offset is None) == (body.next_offset is None):
         sentence = "exactly one of offset and next_offset is given"
         raise InvalidRequest(

@@ -36,7 +36,7 @@ from bottomless_server.manifest.keys.internal_key_routes import add_internal_key
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.view import (
+from bottomless_server.manifest.registry.stream_description import (
     describe_record,
     describe_root,
     matches,
@@ -44,8 +44,8 @@ from bottomless_server.manifest.registry.view import (
 )
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Why
-from bottomless_server.manifest.tree.fates import Fate
 from bottomless_server.manifest.tree.mutator import Mutator, Mutators
+from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.manifest.tree.sessions import INTENT_COUNT_MAX, abandon, begin, intend
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.http.app import (
@@ -112,7 +112,7 @@ def internal_api(
     context: Context, registry: Registry, mutators: Mutators, keys: Keys, root_key: RootKey
 ) -> FastAPI:
     api = create_api("Bottomless manifest, internal")
-    routes = _Routes(context, registry, mutators)
+    routes = _InternalRoutes(context, registry, mutators)
     base = "/internal/v1/streams"
     api.add_api_route("/internal/v1/names", routes.by_names, methods=["POST"])
     api.add_api_route(base + "/by-name/{name}", routes.by_name, methods=["GET"])
@@ -128,7 +128,7 @@ def internal_api(
     return api
 
 
-class _Routes:
+class _InternalRoutes:
     def __init__(self, context: Context, registry: Registry, mutators: Mutators) -> None:
         self._context = context
         self._registry = registry
@@ -221,19 +221,21 @@ class _Routes:
 
         record = await mutator.ask(register)
         seconds = self._context.settings.manifest_register_wait_ms / 1000
-        fates = await _wait_applied(mutator, uids, seconds)
+        outcomes = await _wait_applied(mutator, uids, seconds)
         record = mutator.record or record
         return json_response(
             {
                 "published_next": record.published_next,
                 "version": record.version,
-                "applied": [uid for uid in uids if fates[uid] is True],
-                "waiting": [uid for uid in uids if fates[uid] is not True],
+                "applied": [uid for uid in uids if outcomes[uid] is True],
+                "waiting": [uid for uid in uids if outcomes[uid] is not True],
             }
         )
 
 
-async def _wait_applied(mutator: Mutator, uids: Sequence[Uid], seconds: float) -> dict[Uid, Fate]:
+async def _wait_applied(
+    mutator: Mutator, uids: Sequence[Uid], seconds: float
+) -> dict[Uid, FragmentOutcome]:
     """Wait until all are applied or the time is over; what is then known of each.
 
     Raises:
@@ -242,15 +244,15 @@ async def _wait_applied(mutator: Mutator, uids: Sequence[Uid], seconds: float) -
     deadline = loop_time() + seconds
     while True:
         change = mutator.next_change
-        fates = mutator.fates(uids)
-        for uid, fate in fates.items():
-            if isinstance(fate, Why):
-                raise _refusal(mutator.record, uid, fate)
-        done = all(fate is True for fate in fates.values())
+        outcomes = mutator.outcomes(uids)
+        for uid, outcome in outcomes.items():
+            if isinstance(outcome, Why):
+                raise _refusal(mutator.record, uid, outcome)
+        done = all(outcome is True for outcome in outcomes.values())
         # Without a record the manifest was put aside, and nothing of it waits any more: the
         # stream is deleted, or who asks again makes it load what is stored.
         if done or mutator.record is None or loop_time() >= deadline:
-            return fates
+            return outcomes
         await _wait(change, deadline - loop_time())
 
 

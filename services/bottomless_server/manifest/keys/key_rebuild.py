@@ -24,7 +24,7 @@ from bottomless.formats.keys import (
 )
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.keys.core.key_salvage import Found, salvage_key
+from bottomless_server.manifest.keys.core.key_rebuild_decision import FoundKeyObject, rebuild_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY, ApiKeys, tidy
 from bottomless_server.stores.objects import put_object
@@ -70,7 +70,7 @@ async def restore_keys(context: Context, after: str, generation: int) -> Restore
 
 async def _restore(context: Context, key_id: KeyId, generation: int) -> bool:
     """Bring back one key; False if nothing of it can be read."""
-    record = salvage_key(await find_objects(context, key_id), generation, context.clock())
+    record = rebuild_key(await find_objects(context, key_id), generation, context.clock())
     if record is None:
         log.error("an API key cannot be read, and is lost", key_id=key_id)
         return False
@@ -81,11 +81,11 @@ async def _restore(context: Context, key_id: KeyId, generation: int) -> bool:
     return True
 
 
-async def find_objects(context: Context, key_id: KeyId) -> list[Found]:
+async def find_objects(context: Context, key_id: KeyId) -> list[FoundKeyObject]:
     """Every object of a key, and what it says."""
     listing = context.drive.list(api_key_prefix(key_id))
     places = [place async for facts in listing if (place := parse_api_key_key(facts.object_key))]
-    return [Found(place, await _read(context, place)) for place in places]
+    return [FoundKeyObject(place, await _read(context, place)) for place in places]
 
 
 async def put_key(context: Context, record: KeyRecord) -> None:

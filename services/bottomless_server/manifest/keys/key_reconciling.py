@@ -23,7 +23,7 @@ from bottomless.errors import Corrupt
 from bottomless.formats.keys import API_KEYS_PREFIX, ApiKeyKey, parse_api_key_key
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.keys.core.key_salvage import salvage_key
+from bottomless_server.manifest.keys.core.key_rebuild_decision import rebuild_key
 from bottomless_server.manifest.keys.key_rebuild import find_objects, put_key
 from bottomless_server.stores.keys import ApiKeys, tidy
 
@@ -80,7 +80,7 @@ async def reconcile_key(context: Context, known: ApiKeyKey, *, foreign: bool = F
         return False
     # Not older than what coordination says now: it was given out in this generation.
     generation = context.streams.generation or 0
-    record = salvage_key(await find_objects(context, key_id), generation, context.clock())
+    record = rebuild_key(await find_objects(context, key_id), generation, context.clock())
     if record is None:
         return False
     log.critical("coordination went back: the bucket knows an API key better", key_id=key_id)

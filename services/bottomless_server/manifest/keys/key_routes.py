@@ -63,7 +63,7 @@ class _Rotate(ClosedBody):
 
 
 def add_key_routes(api: FastAPI, context: Context, keys: Keys, paging: Paging) -> None:
-    routes = _Routes(context, keys, paging)
+    routes = _KeyRoutes(context, keys, paging)
     api.add_api_route("/v1/keys", routes.list, methods=["GET"])
     api.add_api_route("/v1/keys", routes.create, methods=["POST"])
     api.add_api_route("/v1/keys/{key_id}", routes.get, methods=["GET"])
@@ -71,7 +71,7 @@ def add_key_routes(api: FastAPI, context: Context, keys: Keys, paging: Paging) -
     api.add_api_route("/v1/keys/{key_id}/rotate", routes.rotate, methods=["POST"])
 
 
-class _Routes:
+class _KeyRoutes:
     def __init__(self, context: Context, keys: Keys, paging: Paging) -> None:
         self._context = context
         self._keys = keys

@@ -22,7 +22,7 @@ A revocation takes effect first and is answered last, so that none that was answ
    might not have seen the object. Then the request is answered.
 
 Objects are never overwritten and only the highest number counts, except that a revocation
-counts whatever its number is (`keys/core/key_salvage.py`). So a put that arrives late harms nobody.
+counts whatever its number is (`keys/core/key_rebuild_decision.py`). So a put that arrives late harms nobody.
 """
 
 import secrets
@@ -53,7 +53,7 @@ from bottomless_server.manifest.keys.key_reconciling import reconcile_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.keys import (
     ApiKeys,
-    Decide,
+    DecideKey,
     key_changed,
     key_not_found,
     room_for,
@@ -253,7 +253,7 @@ class Keys:
     async def _change(
         self,
         key_id: KeyId,
-        decide: Decide,
+        decide: DecideKey,
         queued: list[Due] | None = None,
         room: Room | None = None,
     ) -> KeyRecord | None:

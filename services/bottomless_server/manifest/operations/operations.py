@@ -72,7 +72,7 @@ Runner = Callable[[Context, Operation], Awaitable[Again | Done]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _RegisteredKind:
     runner: Runner
     endless: bool
 
@@ -83,7 +83,7 @@ class Operations:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = OperationStore(context.coordination)
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, _RegisteredKind] = {}
         self._room = OperationRoom(context, self._store)
         self._far = FarOperations(context)
         self._kept: set[str] = set()
@@ -115,7 +115,7 @@ class Operations:
         assert kind not in self._kinds
         if long:
             self._turns.long_kinds.add(kind)
-        self._kinds[kind] = _Kind(runner, endless)
+        self._kinds[kind] = _RegisteredKind(runner, endless)
 
     def new(
         self,
@@ -377,7 +377,7 @@ class Operations:
         )
         return moved if others is None and due_at <= now else None
 
-    async def _failed(self, operation: Operation, kind: _Kind, error: StoreError) -> None:
+    async def _failed(self, operation: Operation, kind: _RegisteredKind, error: StoreError) -> None:
         if kind.endless or isinstance(error, Unavailable | Overloaded):
             await self._retry_later(operation, error)
             return

@@ -3,7 +3,7 @@
 A fragment that goes on from the end of a manifest may have been given up by a session of before
 the loss, and its deletion may be under way: the queue that said so is lost, and a request that a
 store has taken lands when it lands. So it is never named itself. Its chunks are put once more,
-under a new uid, and the object that was there becomes one of unknown standing, as others are.
+under a new uid, and the object that was there is deleted later, as others are that nobody can vouch for.
 
 After a crash at any moment a copy is an object that no manifest names; the next rebuild sees two
 fragments of the same offsets, and copies one of them.
@@ -21,7 +21,7 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.tree.core.evidence import footer_piece
+from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.sessions import INTENT_COUNT_MAX
 from bottomless_server.stores.objects import put_object
 

@@ -6,10 +6,10 @@ Allowed only while coordination does not have the bucket's generation: the servi
 1. What an older coordination store still says is discarded: records, names, consumers' offsets,
    API keys, queues. A crash here leaves less of it; the same step goes on.
 2. API keys come back, some at a time (`keys/key_rebuild.py`).
-3. Stream by stream: a root of the next generation is put (`salvaging.py`), then one EXEC writes
-   the record, its names and indexes, the offsets of its consumers, and what is doomed. After a
+3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`), then one EXEC writes
+   the record, its names and indexes, the offsets of its consumers, and what is to be deleted. After a
    crash between the two that root is an object which nobody names: the step puts another one,
-   and the stray is doomed by it. After a crash that follows the EXEC the stream is written once more.
+   and the stray goes into the delete queue with it. After a crash that follows the EXEC the stream is written once more.
 4. The bucket's generation is raised, then coordination's. After a crash between the two both
    still differ: the step is done again, and a rebuild that begins anew takes the generation
    that the bucket shows, of which every stream has a root by then.
@@ -36,13 +36,13 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
 from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
 from bottomless_server.manifest.operations.operations import Again, Done, Operations
-from bottomless_server.manifest.recovery.salvaging import (
+from bottomless_server.manifest.recovery.rebuild_stream import (
     find_consumers,
     find_registry,
-    salvage_stream,
+    rebuild_stream,
 )
 from bottomless_server.manifest.streams.deletion import KIND as DELETION
-from bottomless_server.manifest.tree.core.salvage import record_before
+from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, restored
 from bottomless_server.stores.generation import is_regressed, raise_generation
@@ -217,23 +217,23 @@ class Rebuild:
         if registry.state is StreamState.DELETING:
             await self._restore_tombstone(registry, generation)
             return {"deleted_streams": 1}
-        salvaged = await salvage_stream(self._context, registry, generation)
+        rebuilt = await rebuild_stream(self._context, registry, generation)
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
-        queued = [delete_later(object_key, due_at) for object_key in salvaged.doomed]
+        queued = [delete_later(object_key, due_at) for object_key in rebuilt.to_delete]
         also = Changes(queued=queued[:_PAGE_COUNT])
         found = await find_consumers(self._context.drive, registry)
         if found is not None:
             also |= restored(*found)
-        if not await self._restore_active(salvaged.record, also):
+        if not await self._restore_active(rebuilt.record, also):
             return {"deleted_streams": 1}
         # A crash before these leaves objects that nobody names to garbage collection.
-        await self._queue(salvaged.record, queued[_PAGE_COUNT:])
-        seen: dict[str, Any] = {"streams": 1, "adopted_fragments": salvaged.fragment_count}
-        if not salvaged.readable:
+        await self._queue(rebuilt.record, queued[_PAGE_COUNT:])
+        seen: dict[str, Any] = {"streams": 1, "adopted_fragments": rebuilt.fragment_count}
+        if not rebuilt.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
         if found_registry.damaged:
             seen |= {"damaged_configurations": 1, "without_retention": [registry.name]}
-        if salvaged.damaged:
+        if rebuilt.damaged:
             seen |= {"damaged_streams": 1, "damaged": [registry.name]}
         return seen
 

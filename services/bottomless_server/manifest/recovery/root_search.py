@@ -1,6 +1,6 @@
 """Find the root of a stream that a rebuild believes, and what goes on from its end.
 
-This is the reading part of `tree/core/salvage.py`, which says what is believed and why. Nothing is
+This is the reading part of `tree/core/rebuild_decision.py`, which says what is believed and why. Nothing is
 put here and nothing is deleted, so a crash at any moment changes nothing.
 """
 
@@ -25,15 +25,15 @@ from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.tree.core import salvage
-from bottomless_server.manifest.tree.core.doomed import parse_doomed
-from bottomless_server.manifest.tree.core.salvage import Candidate, Seen
+from bottomless_server.manifest.tree.core import rebuild_decision
+from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
+from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, RootSeen
 from bottomless_server.manifest.tree.resolver import look_under
 
 log = structlog.get_logger(__name__)
 
 STRAY_COUNT_MAX: Final = 10_000
-"""Objects of unknown standing that are doomed at once; garbage collection finds the others."""
+"""Objects that nobody can vouch for and that are queued for deletion at once; garbage collection finds the others."""
 
 
 class Run(NamedTuple):
@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 
 class FoundRoot(NamedTuple):
-    best: Candidate | None
+    best: RootCandidate | None
     """None where none can be read."""
     run: Run
     damaged: bool
@@ -64,13 +64,13 @@ async def find_root(
         DriveUnavailable, DriveRefused
     """
     home_known = registry.home is not None
-    best: Seen | None = None
+    best: RootSeen | None = None
     unread = False
-    for rank in salvage.equals(candidates):
+    for rank in rebuild_decision.equals(candidates):
         readable = [await _seen(context.drive, registry, key) for key in rank]
         found = [one for one in readable if one is not None]
         unread = unread or (best is None and len(found) < len(rank))
-        for one in salvage.in_order(found, home_known=home_known):
+        for one in rebuild_decision.in_order(found, home_known=home_known):
             if best is None or await _takes_its_place(context, registry, one, best):
                 best = one
             if best is one and not one.missing:
@@ -86,7 +86,7 @@ async def find_root(
 
 
 async def _takes_its_place(
-    context: Context, registry: StreamRecord, older: Seen, best: Seen
+    context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen
 ) -> bool:
     """Whether less is missing by an older root, and nothing is lost by it that is there."""
     root = older.found.root
@@ -99,11 +99,11 @@ async def _takes_its_place(
     return best.is_proved_by(root, run.fragments)
 
 
-async def _seen(drive: Drive, record: StreamRecord, key: RootKey) -> Seen | None:
+async def _seen(drive: Drive, record: StreamRecord, key: RootKey) -> RootSeen | None:
     node = await _read_root(drive, record, key)
     if node is None:
         return None
-    return Seen(Candidate(key, node), await _there(drive, record, node))
+    return RootSeen(RootCandidate(key, node), await _there(drive, record, node))
 
 
 async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node | None:
@@ -117,7 +117,7 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
         except Corrupt as error:
             log.warning("a root does not verify", object_key=object_key, error=str(error))
             continue
-        if salvage.is_root_of(node, record, key):
+        if rebuild_decision.is_root_of(node, record, key):
             return node
         break
     log.critical("a root cannot be believed", object_key=object_key)
@@ -129,7 +129,7 @@ async def _there(drive: Drive, record: StreamRecord, root: Node) -> frozenset[Ui
     prefix = stream_prefix(record.stream_id, record.tenant)
     there: set[Uid] = set()
     for kind, place in ((EntryKind.FRAGMENT, "data/"), (EntryKind.GROUP, "metadata/")):
-        wanted = salvage.named_directly(root, kind)
+        wanted = rebuild_decision.named_directly(root, kind)
         entries = root.entries[root.entries["kind"] == kind]
         if not wanted:
             continue
@@ -142,19 +142,23 @@ async def _there(drive: Drive, record: StreamRecord, root: Node) -> frozenset[Ui
 async def _uids_between(drive: Drive, place: str, first: int, last: int) -> AsyncIterator[Uid]:
     """Uids of the fragments or groups in one place whose keys begin with these offsets."""
     async for facts in drive.list(place, f"{place}{first:020d}"):
-        doomed = parse_doomed(facts.object_key.encode("ascii"))
-        if doomed is None or doomed.first_offset is None or doomed.uid is None:
+        target = parse_delete_target(facts.object_key.encode("ascii"))
+        if target is None or target.first_offset is None or target.uid is None:
             # Numbers sort before all words that stand in the same place.
             break
-        if doomed.first_offset > last:
+        if target.first_offset > last:
             break
-        yield doomed.uid
+        yield target.uid
 
 
-async def run_from(context: Context, record: StreamRecord, found: Candidate | None) -> Run:
+async def run_from(context: Context, record: StreamRecord, found: RootCandidate | None) -> Run:
     """Sound fragments that go on from a root's end without a hole, and the others from there on."""
     prefix = stream_prefix(record.stream_id, record.tenant)
-    end = salvage.End(0, 0, TIMESTAMP_MIN) if found is None else salvage.End.of(found.root)
+    end = (
+        rebuild_decision.TreeEnd(0, 0, TIMESTAMP_MIN)
+        if found is None
+        else rebuild_decision.TreeEnd.of(found.root)
+    )
     chosen: list[FragmentInfo] = []
     strays: list[str] = []
     unlike: list[str] = []

@@ -16,20 +16,20 @@ from bottomless_server.manifest.common.closed_body import ClosedBody, read_close
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery.bridging import BRIDGE, check_bridge
+from bottomless_server.manifest.recovery.accept_gap import ACCEPT_GAP, check_gap
 from bottomless_server.manifest.recovery.takeover import TAKEOVER, check_takeover
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.runtime.http.app import header, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 
 
-class _Takeover(ClosedBody):
+class _TakeoverBody(ClosedBody):
     accept_loss: Literal[True]
     """Nothing else is accepted: this is the sentence that has to be said."""
     expect_home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class _Gap(ClosedBody):
+class _GapBody(ClosedBody):
     accept_loss: Literal[True]
     next_offset: Annotated[int, Field(ge=1, le=OFFSET_MAX)]
     """Where the log of the owner begins, so that nobody accepts a loss that was not looked at."""
@@ -42,7 +42,7 @@ def add_takeover_routes(
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
         record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
-        asked = await read_closed_body(request, _Takeover)
+        asked = await read_closed_body(request, _TakeoverBody)
         home = NodeId(asked.expect_home)
         await check_takeover(context, record, home)
         operation = await operations.begin_for(
@@ -56,10 +56,10 @@ def add_takeover_routes(
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
         record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
-        asked = await read_closed_body(request, _Gap)
-        await check_bridge(context, record, asked.next_offset)
+        asked = await read_closed_body(request, _GapBody)
+        await check_gap(context, record, asked.next_offset)
         operation = await operations.begin_for(
-            record, BRIDGE, arguments={"next_offset": asked.next_offset}
+            record, ACCEPT_GAP, arguments={"next_offset": asked.next_offset}
         )
         return accepted(operation)
 

@@ -5,22 +5,22 @@ from typing import Any
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.removal.retention import records_lost
-from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.stores.consumers import ConsumerOffsets
 
 
 async def affected_consumers(
-    context: Context, record: StreamRecord, verdict: Verdict
+    context: Context, record: StreamRecord, decision: RetentionDecision
 ) -> list[dict[str, Any]]:
     """Consumers whose stored offset is below the floor to be, with what lies between.
 
     Only records that are there now count: what an earlier cut removed is lost already.
     """
-    if verdict.cut.floor == verdict.root.first_offset:
+    if decision.cut.floor == decision.root.first_offset:
         return []
     affected = []
     for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
-        lost = await records_lost(context, record.tenant, verdict, stored.next_offset)
+        lost = await records_lost(context, record.tenant, decision, stored.next_offset)
         if lost:
             affected.append(
                 {

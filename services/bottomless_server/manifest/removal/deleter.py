@@ -1,13 +1,13 @@
 """Delete objects that the manifest gave up, when their time has come.
 
 A member gets into the queue in the EXEC that makes its object unreachable, with the time
-from which it may go (`tree/core/doomed.py` has its form). Before anything is deleted the live
+from which it may go (`tree/core/target.py` has its form). Before anything is deleted the live
 record is asked once more, since a bug elsewhere must cost disk space and not data. For
 one stream, in this order; after a crash at any step the members are due again:
 
 1. What retention removed is condemned by EXEC, as far as leases allow. From here on
    nobody can lease it. What a lease holds goes back into the queue for later.
-2. Groups below a doomed group go into the queue themselves. A crash here: they are
+2. Groups below a group that is to be deleted go into the queue themselves. A crash here: they are
    there twice, which is once.
 3. Objects are deleted, fragments and children before the group that names them: a group
    that is gone means that everything below it is gone, or queued.
@@ -38,9 +38,9 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.delete_page import fair_page
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
 from bottomless_server.manifest.common.lookup import names
-from bottomless_server.manifest.removal.condemning import condemn, held_until, latest_end
 from bottomless_server.manifest.removal.expansion import Expansion, expand
-from bottomless_server.manifest.tree.core.doomed import Doomed, parse_doomed
+from bottomless_server.manifest.removal.range_leases import condemn, held_until, latest_end
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.fault_points import reach
@@ -57,7 +57,7 @@ _DOUBT_WINDOW_MAX: Final = 65_536
 _HELD_PASS_COUNT: Final = 10
 """After so many intervals what a lease holds is looked at again."""
 
-_Members = dict[Due, Doomed]
+_Members = dict[Due, DeleteTarget]
 
 
 class Settled(NamedTuple):
@@ -121,7 +121,7 @@ class Deleter:
                 one = Settled((), tuple(mine))
             settled += one.used
             failed += one.failed
-        unknown = [due for due, doomed in known.items() if doomed is None]
+        unknown = [due for due, target in known.items() if target is None]
         if unknown:
             # Of a later release, perhaps, which knows what to do with them.
             log.error("the delete queue holds keys that are not known", count=len(unknown))
@@ -136,28 +136,28 @@ class Deleter:
         await self._count(now)
         return len(settled)
 
-    async def _due(self, now: int) -> dict[Due, Doomed | None]:
+    async def _due(self, now: int) -> dict[Due, DeleteTarget | None]:
         """What is due, earliest first; None of what is not known."""
         count = self._page_count * _WINDOW_PAGES
         dues = await self._context.coordination.due(DELETES_KEY, now, count)
-        return {due: parse_doomed(due.member) for due in dues}
+        return {due: parse_delete_target(due.member) for due in dues}
 
-    async def _due_in_doubt(self, now: int) -> dict[Due, Doomed | None]:
+    async def _due_in_doubt(self, now: int) -> dict[Due, DeleteTarget | None]:
         """Given-up fragments that are due, however much is due before them."""
         count = self._page_count * _WINDOW_PAGES
         while True:
             dues = await self._context.coordination.due(DELETES_KEY, now, count)
-            known = {due: parse_doomed(due.member) for due in dues}
+            known = {due: parse_delete_target(due.member) for due in dues}
             found = {due: one for due, one in known.items() if one and one.is_fragment}
             enough = len(found) >= self._page_count or len(dues) < count
             if enough or count >= _DOUBT_WINDOW_MAX:
                 return {**found}
             count *= 4
 
-    def _page(self, known: Mapping[Due, Doomed | None]) -> dict[StreamId, _Members]:
+    def _page(self, known: Mapping[Due, DeleteTarget | None]) -> dict[StreamId, _Members]:
         """The members of one pass, by their streams."""
         streams: dict[StreamId, _Members] = {}
-        mine = {due: doomed for due, doomed in known.items() if doomed is not None}
+        mine = {due: target for due, target in known.items() if target is not None}
         for due in fair_page(mine, lambda due: mine[due].stream_id, self._page_count):
             streams.setdefault(mine[due].stream_id, {})[due] = mine[due]
         return streams
@@ -192,7 +192,7 @@ class Deleter:
                     "a live object was to be deleted", stream_id=stream_id, uid=members[due].uid
                 )
             decided = {*live, *unread}
-            members = {due: doomed for due, doomed in members.items() if due not in decided}
+            members = {due: target for due, target in members.items() if due not in decided}
             members = await self._condemned(record, members, now)
         gone = await self._delete(record, members)
         left = [due for due in members if due not in gone]
@@ -210,33 +210,33 @@ class Deleter:
         record, root = await load_root(self._context, record)
         live: list[Due] = []
         unread: list[Due] = []
-        for due, doomed in members.items():
+        for due, target in members.items():
             try:
-                if await self.reachable(record, root, doomed):
+                if await self.reachable(record, root, target):
                     live.append(due)
             except StoreError as error:
-                log.warning("the way to an object cannot be read", uid=doomed.uid, error=str(error))
+                log.warning("the way to an object cannot be read", uid=target.uid, error=str(error))
                 unread.append(due)
         return live, unread
 
-    async def reachable(self, record: StreamRecord, root: Node, doomed: Doomed) -> bool:
-        """Whether the record, its root, or the way from it leads to any of what is doomed."""
-        if doomed.registry_version is not None:
-            return doomed.registry_version == record.registry_version
-        if doomed.uid is None:
+    async def reachable(self, record: StreamRecord, root: Node, target: DeleteTarget) -> bool:
+        """Whether the record, its root, or the way from it leads to any of the target."""
+        if target.registry_version is not None:
+            return target.registry_version == record.registry_version
+        if target.uid is None:
             return False
-        if record.root is not None and record.root.uid == doomed.uid:
+        if record.root is not None and record.root.uid == target.uid:
             return True
-        if any(doomed.uid == intent.uid for intent in record.intents):
+        if any(target.uid == intent.uid for intent in record.intents):
             return True
-        if doomed.range is not None:
+        if target.range is not None:
             # Below the floor nothing is reachable, at or above it everything is.
-            return doomed.range.next_offset > root.first_offset
-        if doomed.first_offset is None:
+            return target.range.next_offset > root.first_offset
+        if target.first_offset is None:
             return False
         # A group whose front was cut begins below the floor, and is reached through it.
-        offset = max(doomed.first_offset, root.first_offset)
-        return await names(self._context.drive, record.tenant, root, offset, doomed.uid)
+        offset = max(target.first_offset, root.first_offset)
+        return await names(self._context.drive, record.tenant, root, offset, target.uid)
 
     async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
         """Members that are condemned now, or need not be; the others are put off."""
@@ -264,12 +264,12 @@ class Deleter:
 
     async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
         done: dict[Due, Expansion] = {}
-        for due, doomed in members.items():
+        for due, target in members.items():
             try:
-                done[due] = await expand(self._context.drive, doomed)
+                done[due] = await expand(self._context.drive, target)
             except StoreError as error:
                 # It stays in the queue, and the others need not wait for it.
-                log.warning("a group cannot be read", uid=doomed.uid, error=str(error))
+                log.warning("a group cannot be read", uid=target.uid, error=str(error))
         now = self._context.clock()
         queued = [
             Due(DELETES_KEY, below.member, now) for one in done.values() for below in one.queued

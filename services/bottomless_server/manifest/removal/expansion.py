@@ -14,40 +14,40 @@ from bottomless.formats.keys import fragment_key, group_key
 from bottomless.formats.manifest import decode_node
 from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import uid_from_bytes
-from bottomless_server.manifest.tree.core.doomed import Doomed, OffsetRange
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, OffsetRange
 
 
 class Expansion(NamedTuple):
-    queued: tuple[Doomed, ...] = ()
+    queued: tuple[DeleteTarget, ...] = ()
     """Groups below: durable in the queue before anything is deleted."""
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     """After all of `first` are gone."""
 
 
-async def expand(drive: Drive, doomed: Doomed) -> Expansion:
+async def expand(drive: Drive, target: DeleteTarget) -> Expansion:
     """The objects to delete for one member.
 
     Raises:
         Corrupt: a group is damaged; its children stay until somebody looks.
         DriveUnavailable, DriveRefused
     """
-    if doomed.range is None or doomed.height == 0:
-        return Expansion(last=(doomed.object_key,))
+    if target.range is None or target.height == 0:
+        return Expansion(last=(target.object_key,))
     try:
-        node = decode_node(await drive.get(doomed.object_key))
+        node = decode_node(await drive.get(target.object_key))
     except ObjectMissing:
         return Expansion()
-    return _below(node, doomed, doomed.range)
+    return _below(node, target, target.range)
 
 
-def _below(node: Node, doomed: Doomed, range_: OffsetRange) -> Expansion:
-    tenant = doomed.object_key.partition("/")[0]
+def _below(node: Node, target: DeleteTarget, range_: OffsetRange) -> Expansion:
+    tenant = target.object_key.partition("/")[0]
     entries = node.entries
     touched = (entries["next_offset"] > np.uint64(range_.first_offset)) & (
         entries["first_offset"] < np.uint64(range_.next_offset)
     )
-    queued: list[Doomed] = []
+    queued: list[DeleteTarget] = []
     fragments: list[str] = []
     for entry in entries[touched]:
         first, end = int(entry["first_offset"]), int(entry["next_offset"])
@@ -55,8 +55,8 @@ def _below(node: Node, doomed: Doomed, range_: OffsetRange) -> Expansion:
         if entry["kind"] == EntryKind.GROUP:
             object_key = group_key(node.stream_id, first, uid, height, tenant)
             part = OffsetRange(max(first, range_.first_offset), min(end, range_.next_offset))
-            queued.append(Doomed(object_key, node.stream_id, uid, first, height, range=part))
+            queued.append(DeleteTarget(object_key, node.stream_id, uid, first, height, range=part))
         elif entry["kind"] == EntryKind.FRAGMENT and end <= range_.next_offset:
             fragments.append(fragment_key(node.stream_id, first, uid, tenant))
     whole = node.next_offset <= range_.next_offset
-    return Expansion(tuple(queued), tuple(fragments), (doomed.object_key,) if whole else ())
+    return Expansion(tuple(queued), tuple(fragments), (target.object_key,) if whole else ())

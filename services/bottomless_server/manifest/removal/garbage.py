@@ -38,10 +38,10 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Again, Done, Operations
-from bottomless_server.manifest.removal.core.remains import (
-    Candidate,
-    Kind,
-    Tally,
+from bottomless_server.manifest.removal.core.orphan_tally import (
+    ObjectKind,
+    OrphanCandidate,
+    OrphanTally,
     after_home,
     candidate,
     home_of,
@@ -76,7 +76,7 @@ async def collect_step(context: Context, operation: Operation, page_count: int) 
     Raises:
         Unavailable: not now.
     """
-    return await _Step(context, operation, page_count).run()
+    return await _CollectionStep(context, operation, page_count).run()
 
 
 def gc_arguments(
@@ -91,7 +91,7 @@ def gc_arguments(
     return {"dry_run": dry_run, "minimum_age_ms": minimum_age_ms, "prefix": prefix}
 
 
-class _Step:
+class _CollectionStep:
     """One page of one collection."""
 
     def __init__(self, context: Context, operation: Operation, page_count: int) -> None:
@@ -104,7 +104,7 @@ class _Step:
         self._after: str = progress.get("_after", "")
         self._before: str = progress.get("_home", "")
         """The stream of the last page."""
-        self._tally = Tally.of(progress)
+        self._tally = OrphanTally.of(progress)
 
     async def run(self) -> Again | Done:
         # Asked before the listing: what is put later is younger still.
@@ -172,7 +172,7 @@ class _Step:
         except NotFound:
             return None
 
-    def _known(self, page: Sequence[ObjectFacts], oldest: int) -> list[Candidate]:
+    def _known(self, page: Sequence[ObjectFacts], oldest: int) -> list[OrphanCandidate]:
         known = []
         for facts in page:
             one = candidate(facts)
@@ -188,7 +188,9 @@ class _Step:
         self._tally.skip(home, error.code.value)
         self._after = after_home(home)
 
-    async def _of_stream(self, home: str, record: StreamRecord, known: Sequence[Candidate]) -> None:
+    async def _of_stream(
+        self, home: str, record: StreamRecord, known: Sequence[OrphanCandidate]
+    ) -> None:
         if home != self._before and await has_gone_back(self._context, record):
             log.critical("a stream's record is older than its roots", stream_id=record.stream_id)
             self._tally.skip(home, Code.COORDINATION_REGRESSED.value)
@@ -204,12 +206,12 @@ class _Step:
             await self._hand_over(record.stream_id, found)
         self._tally.add_orphans(found)
 
-    async def _overtake(self, stream_id: StreamId, known: Sequence[Candidate]) -> None:
+    async def _overtake(self, stream_id: StreamId, known: Sequence[OrphanCandidate]) -> None:
         """Have a snapshot of consumers made above one that nobody noted in all this time.
 
         A rebuild would take it for the newest, and it would stay until the next commit.
         """
-        keys = [one.facts.object_key for one in known if one.kind is Kind.CONSUMERS]
+        keys = [one.facts.object_key for one in known if one.kind is ObjectKind.CONSUMERS]
         if not keys:
             return
         version = max(parse_consumers_key(key) or 0 for key in keys)
@@ -219,7 +221,9 @@ class _Step:
             with suppress(NotFound):
                 await offsets.overtake(stream_id, version, self._context.clock())
 
-    async def _still(self, record: StreamRecord, found: Sequence[Candidate]) -> list[Candidate]:
+    async def _still(
+        self, record: StreamRecord, found: Sequence[OrphanCandidate]
+    ) -> list[OrphanCandidate]:
         """Candidates that are orphans even now that no older attempt to publish can succeed."""
 
         def bump(record: StreamRecord) -> StreamRecord:
@@ -234,9 +238,9 @@ class _Step:
             return []
         return await orphans_of(self._context, bumped, found)
 
-    async def _hand_over(self, stream_id: StreamId, found: Sequence[Candidate]) -> None:
+    async def _hand_over(self, stream_id: StreamId, found: Sequence[OrphanCandidate]) -> None:
         now = self._context.clock()
-        queued = [Due(DELETES_KEY, one.doomed.member, now) for one in found]
+        queued = [Due(DELETES_KEY, one.target.member, now) for one in found]
         if queued:
             await self._context.coordination.transact(
                 [stream_key(stream_id)], lambda _: (Changes(queued=queued), None)
@@ -245,7 +249,7 @@ class _Step:
         self._tally.queued += len(queued)
 
     async def _without_record(
-        self, home: str, page: Sequence[ObjectFacts], known: Sequence[Candidate]
+        self, home: str, page: Sequence[ObjectFacts], known: Sequence[OrphanCandidate]
     ) -> None:
         """What is left of a deleted stream goes; of any other nobody knows what it is."""
         newest = await self._newest_registry(home)
@@ -264,7 +268,7 @@ class _Step:
         newest = None
         async for facts in self._context.drive.list(f"{home}stream."):
             one = candidate(facts)
-            if one is not None and one.kind is Kind.REGISTRY:
+            if one is not None and one.kind is ObjectKind.REGISTRY:
                 newest = facts.object_key
         return newest
 

@@ -19,7 +19,7 @@ from bottomless_server.manifest.common.closed_body import ClosedBody, read_close
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import check_stream_id
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.removal.condemning import give_back, grant, renew
+from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 
@@ -42,14 +42,14 @@ class _Renew(ClosedBody):
 
 
 def add_lease_routes(api: FastAPI, context: Context, registry: Registry) -> None:
-    routes = _Routes(context, registry)
+    routes = _LeaseRoutes(context, registry)
     path = "/v1/streams/{s}/leases"
     api.add_api_route(path, routes.post, methods=["POST"])
     api.add_api_route(path + "/{lease_id}", routes.put, methods=["PUT"])
     api.add_api_route(path + "/{lease_id}", routes.delete, methods=["DELETE"])
 
 
-class _Routes:
+class _LeaseRoutes:
     def __init__(self, context: Context, registry: Registry) -> None:
         self._context = context
         self._registry = registry

@@ -24,8 +24,8 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.removal.core.remains import Candidate, Kind
-from bottomless_server.manifest.tree.core.doomed import OffsetRange, parse_doomed
+from bottomless_server.manifest.removal.core.orphan_tally import ObjectKind, OrphanCandidate
+from bottomless_server.manifest.tree.core.delete_queue import OffsetRange, parse_delete_target
 from bottomless_server.manifest.tree.reachability import (
     Uids,
     among,
@@ -45,8 +45,8 @@ Reach = Callable[[Drive, str, Node, int, int], Awaitable[Uids]]
 
 
 async def orphans_of(
-    context: Context, record: StreamRecord, page: Sequence[Candidate]
-) -> list[Candidate]:
+    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
     """Objects of the page that are orphans by this record; it must be newer than the listing.
 
     Raises:
@@ -56,26 +56,26 @@ async def orphans_of(
     if not page:
         return []
     record, root = await load_root(context, record)
-    by_kind: dict[Kind, list[Candidate]] = {kind: [] for kind in Kind}
+    by_kind: dict[ObjectKind, list[OrphanCandidate]] = {kind: [] for kind in ObjectKind}
     for one in page:
         by_kind[one.kind].append(one)
     left = [
-        *await _unreached(context, record, root, by_kind[Kind.FRAGMENT], reached_fragments),
-        *await _unreached(context, record, root, by_kind[Kind.GROUP], reached_groups),
-        *_old_roots(record, by_kind[Kind.ROOT]),
-        *await _old_registry(context, record, by_kind[Kind.REGISTRY]),
-        *await _old_consumers(context, record, by_kind[Kind.CONSUMERS]),
+        *await _unreached(context, record, root, by_kind[ObjectKind.FRAGMENT], reached_fragments),
+        *await _unreached(context, record, root, by_kind[ObjectKind.GROUP], reached_groups),
+        *_old_roots(record, by_kind[ObjectKind.ROOT]),
+        *await _old_registry(context, record, by_kind[ObjectKind.REGISTRY]),
+        *await _old_consumers(context, record, by_kind[ObjectKind.CONSUMERS]),
     ]
     # Last: what was dropped by an edit before the record was read is in the queue by now.
     left = await unqueued(context, left)
     return await _uncovered(context, record, root, left)
 
 
-async def unqueued(context: Context, left: Sequence[Candidate]) -> list[Candidate]:
+async def unqueued(context: Context, left: Sequence[OrphanCandidate]) -> list[OrphanCandidate]:
     """Candidates whose keys are not in the delete queue."""
     if not left:
         return []
-    keys = [one.doomed.member for one in left]
+    keys = [one.target.member for one in left]
     due_at = await context.coordination.due_at(DELETES_KEY, keys)
     return [one for one, at in zip(left, due_at, strict=True) if at is None]
 
@@ -84,9 +84,9 @@ async def _unreached(
     context: Context,
     record: StreamRecord,
     root: Node,
-    page: Sequence[Candidate],
+    page: Sequence[OrphanCandidate],
     reach: Reach,
-) -> list[Candidate]:
+) -> list[OrphanCandidate]:
     """Objects that neither the root nor the record leads to."""
     if not page:
         return []
@@ -97,20 +97,20 @@ async def _unreached(
     return [
         one
         for one, is_live in zip(page, live, strict=True)
-        if not is_live and one.doomed.uid not in named
+        if not is_live and one.target.uid not in named
     ]
 
 
-def _old_roots(record: StreamRecord, page: Sequence[Candidate]) -> list[Candidate]:
+def _old_roots(record: StreamRecord, page: Sequence[OrphanCandidate]) -> list[OrphanCandidate]:
     newest = None if record.root is None else record.root.uid
-    return [one for one in page if one.doomed.uid != newest]
+    return [one for one in page if one.target.uid != newest]
 
 
 async def _old_registry(
-    context: Context, record: StreamRecord, page: Sequence[Candidate]
-) -> list[Candidate]:
+    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
     newest = record.registry_version
-    old = [one for one in page if (one.doomed.registry_version or 0) < newest]
+    old = [one for one in page if (one.target.registry_version or 0) < newest]
     if not old:
         return []
     try:
@@ -122,8 +122,8 @@ async def _old_registry(
 
 
 async def _old_consumers(
-    context: Context, record: StreamRecord, page: Sequence[Candidate]
-) -> list[Candidate]:
+    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
     if not page:
         return []
     pointer = await ConsumerOffsets(context.coordination).pointer(record.stream_id)
@@ -135,13 +135,13 @@ async def _old_consumers(
 
 
 async def _uncovered(
-    context: Context, record: StreamRecord, root: Node, left: Sequence[Candidate]
-) -> list[Candidate]:
+    context: Context, record: StreamRecord, root: Node, left: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
     """Without those below the floor that the queue may mean by the name of a group above them."""
     below = [
         one
         for one in left
-        if one.doomed.first_offset is not None and one.doomed.first_offset < root.first_offset
+        if one.target.first_offset is not None and one.target.first_offset < root.first_offset
     ]
     if not below:
         return list(left)
@@ -156,12 +156,12 @@ async def _queued_ranges(context: Context, record: StreamRecord) -> list[OffsetR
     if len(dues) == _QUEUE_COUNT_MAX:
         return None
     mine = f"/{record.stream_id}/".encode("ascii")
-    members = [parse_doomed(due.member) for due in dues if mine in due.member]
+    members = [parse_delete_target(due.member) for due in dues if mine in due.member]
     return [one.range for one in members if one is not None and one.range is not None]
 
 
 async def _is_covered(
-    context: Context, one: Candidate, ranges: Sequence[OffsetRange] | None
+    context: Context, one: OrphanCandidate, ranges: Sequence[OffsetRange] | None
 ) -> bool:
     if ranges is None:
         return True
@@ -169,7 +169,7 @@ async def _is_covered(
         return False
     first = _first_offset(one)
     end = first + 1
-    if one.kind is Kind.GROUP:
+    if one.kind is ObjectKind.GROUP:
         # It goes with the range that its end is in, which only the object itself tells.
         try:
             end = decode_node(await context.drive.get(one.facts.object_key)).next_offset
@@ -180,11 +180,11 @@ async def _is_covered(
     return any(range_.first_offset < end and first < range_.next_offset for range_ in ranges)
 
 
-def _first_offset(one: Candidate) -> int:
-    assert one.doomed.first_offset is not None
-    return one.doomed.first_offset
+def _first_offset(one: OrphanCandidate) -> int:
+    assert one.target.first_offset is not None
+    return one.target.first_offset
 
 
-def _uid(one: Candidate) -> Uid:
-    assert one.doomed.uid is not None
-    return one.doomed.uid
+def _uid(one: OrphanCandidate) -> Uid:
+    assert one.target.uid is not None
+    return one.target.uid

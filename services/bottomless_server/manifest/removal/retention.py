@@ -17,7 +17,11 @@ from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.lookup import path_to
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import CutFront, Edit, Empty
-from bottomless_server.manifest.tree.core.verdict import Verdict, bounds_of, limits_of
+from bottomless_server.manifest.tree.core.retention_decision import (
+    RetentionDecision,
+    limits_of,
+    retention_bounds,
+)
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.tree.retention import Below, Bound, Cut, Descent, find_cut
 
@@ -41,7 +45,7 @@ async def descend(groups: Groups, tenant: str, root: Node, descent: Descent) -> 
 
 async def judge(
     context: Context, record: StreamRecord, root: Node, asked: RetentionConfig | None = None
-) -> Verdict:
+) -> RetentionDecision:
     """What retention removes now: by `asked` instead of the stream's configuration, if given.
 
     Raises:
@@ -54,9 +58,9 @@ async def judge(
         # By the slowest clock: what one that is ahead calls old may be new.
         now, doubt = await context.time.look()
         paused = doubt is not None
-    bounds = bounds_of(limits, now, paused)
+    bounds = retention_bounds(limits, now, paused)
     by_age, by_bytes = [await _cut_by(context, record.tenant, root, bound) for bound in bounds]
-    return Verdict(now, root, bounds, by_age, by_bytes, paused)
+    return RetentionDecision(now, root, bounds, by_age, by_bytes, paused)
 
 
 async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None) -> Cut:
@@ -65,13 +69,15 @@ async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None
     return await descend(context.groups, tenant, root, find_cut(root, bound))
 
 
-async def preview(context: Context, committer: Committer, asked: RetentionConfig | None) -> Verdict:
+async def preview(
+    context: Context, committer: Committer, asked: RetentionConfig | None
+) -> RetentionDecision:
     """What an evaluation would remove now; changes nothing."""
     await committer.refresh()
     return await judge(context, committer.record, committer.keeper.root, asked)
 
 
-async def evaluate(context: Context, committer: Committer) -> Verdict:
+async def evaluate(context: Context, committer: Committer) -> RetentionDecision:
     """Remove what the configuration does not keep; when this returns the floor is published.
 
     After a crash the floor is where it was, or where it is now; the same again is right.
@@ -79,30 +85,30 @@ async def evaluate(context: Context, committer: Committer) -> Verdict:
     Raises:
         NotFound, Unavailable, Corrupt
     """
-    verdicts: list[Verdict] = []
+    decisions: list[RetentionDecision] = []
 
     async def work_out(record: StreamRecord, root: Node) -> Edit | None:
-        verdict = await judge(context, record, root)
-        verdicts.append(verdict)
-        if verdict.cut.floor == root.first_offset:
+        decision = await judge(context, record, root)
+        decisions.append(decision)
+        if decision.cut.floor == root.first_offset:
             return None
         await reach("manifest.retention.before-cut")
-        return CutFront(verdict.cut)
+        return CutFront(decision.cut)
 
     await committer.edit(work_out)
     await reach("manifest.retention.after-cut")
     # The last one that removes something is what was published; none after it did.
-    verdict = next(
-        (v for v in reversed(verdicts) if v.cut.floor > v.root.first_offset), verdicts[-1]
+    decision = next(
+        (v for v in reversed(decisions) if v.cut.floor > v.root.first_offset), decisions[-1]
     )
-    if verdict.cut.floor > verdict.root.first_offset:
+    if decision.cut.floor > decision.root.first_offset:
         log.info(
             "retention removed fragments",
             stream_id=committer.record.stream_id,
-            count=verdict.cut.gone.fragment_count,
-            first_offset=verdict.cut.floor,
+            count=decision.cut.gone.fragment_count,
+            first_offset=decision.cut.floor,
         )
-    return verdict
+    return decision
 
 
 async def find_trim(
@@ -155,9 +161,11 @@ async def trim(
     return committer.keeper.root.first_offset
 
 
-async def records_lost(context: Context, tenant: str, verdict: Verdict, next_offset: int) -> int:
+async def records_lost(
+    context: Context, tenant: str, decision: RetentionDecision, next_offset: int
+) -> int:
     """Records that a consumer who goes on at `next_offset` would not get any more."""
-    root, cut = verdict.root, verdict.cut
+    root, cut = decision.root, decision.cut
     start = max(next_offset, root.first_offset)
     if start >= cut.floor:
         return 0

@@ -11,7 +11,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Done, Operations
 from bottomless_server.manifest.removal.retention import evaluate, trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.stores.operations import Operation
 
@@ -31,11 +31,11 @@ def register_retention(operations: Operations, mutators: Mutators) -> None:
         return Done({"before_offset": before, "first_offset": first_offset})
 
     async def run_retention(context: Context, operation: Operation) -> Done:
-        async def work(committer: Committer) -> Verdict:
+        async def work(committer: Committer) -> RetentionDecision:
             return await evaluate(context, committer)
 
-        verdict = await mutators.at(_stream_of(operation)).ask(work)
-        described = verdict.described()
+        decision = await mutators.at(_stream_of(operation)).ask(work)
+        described = decision.described()
         return Done({"deleted": described.pop("would_delete"), **described})
 
     operations.register(TRIM, run_trim)

@@ -23,7 +23,7 @@ from bottomless_server.manifest.removal.affected import affected_consumers
 from bottomless_server.manifest.removal.retention import find_trim, floor_after, preview
 from bottomless_server.manifest.removal.retention_operations import RETENTION, TRIM
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.verdict import Verdict
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
@@ -47,14 +47,14 @@ class _Trim(ClosedBody):
 def add_retention_routes(
     api: FastAPI, context: Context, registry: Registry, mutators: Mutators, operations: Operations
 ) -> None:
-    routes = _Routes(context, registry, mutators, operations)
+    routes = _RetentionRoutes(context, registry, mutators, operations)
     path = "/v1/streams/{s}"
     api.add_api_route(path + "/retention/preview", routes.preview, methods=["POST"])
     api.add_api_route(path + "/retention/evaluate", routes.evaluate, methods=["POST"])
     api.add_api_route(path + "/trim", routes.trim, methods=["POST"])
 
 
-class _Routes:
+class _RetentionRoutes:
     def __init__(
         self, context: Context, registry: Registry, mutators: Mutators, operations: Operations
     ) -> None:
@@ -68,12 +68,12 @@ class _Routes:
         asked = await read_closed_body(request, _Preview, optional=True)
         retention = _retention(asked)
 
-        async def work(committer: Committer) -> Verdict:
+        async def work(committer: Committer) -> RetentionDecision:
             return await preview(self._context, committer, retention)
 
-        verdict = await self._mutators.at(record.stream_id).ask(work)
-        affected = await affected_consumers(self._context, record, verdict)
-        body = {**verdict.described(), "affected_consumers": affected}
+        decision = await self._mutators.at(record.stream_id).ask(work)
+        affected = await affected_consumers(self._context, record, decision)
+        body = {**decision.described(), "affected_consumers": affected}
         return json_response(body, 200, _headers(record))
 
     async def evaluate(self, request: Request) -> Response:

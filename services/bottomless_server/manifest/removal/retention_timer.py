@@ -18,7 +18,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.removal.retention import evaluate
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.verdict import Verdict, limits_of
+from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision, limits_of
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.streams import STREAMS_KEY
@@ -73,9 +73,9 @@ class RetentionTimer:
             limited = await self._limited(
                 [StreamId(member.decode("ascii", "replace")) for member in members]
             )
-            verdicts = await asyncio.gather(*(self._evaluate(record) for record in limited))
+            decisions = await asyncio.gather(*(self._evaluate(record) for record in limited))
             evaluated += len(limited)
-            paused += sum(verdict.age_paused for verdict in verdicts if verdict is not None)
+            paused += sum(decision.age_paused for decision in decisions if decision is not None)
         self.paused_count = paused
         self.unreadable_count = self._unreadable
         return evaluated
@@ -101,8 +101,8 @@ class RetentionTimer:
             and limits_of(record.config.retention, default) != (None, None)
         ]
 
-    async def _evaluate(self, record: StreamRecord) -> Verdict | None:
-        async def work(committer: Committer) -> Verdict:
+    async def _evaluate(self, record: StreamRecord) -> RetentionDecision | None:
+        async def work(committer: Committer) -> RetentionDecision:
             return await evaluate(self._context, committer)
 
         async with self._evaluating:

@@ -40,8 +40,8 @@ from bottomless_server.manifest.common.failing_deletes import forget_stream, not
 from bottomless_server.manifest.common.waiting import wait_until
 from bottomless_server.manifest.operations.operations import Again, Done, Operations, described
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.view import etag
-from bottomless_server.manifest.removal.condemning import cut_leases, latest_end
+from bottomless_server.manifest.registry.stream_description import etag
+from bottomless_server.manifest.removal.range_leases import cut_leases, latest_end
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.base.fault_points import reach

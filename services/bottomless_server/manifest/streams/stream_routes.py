@@ -20,7 +20,12 @@ from bottomless_server.manifest.common.core.preconditions import require_match, 
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.view import describe, describe_item, etag, matches
+from bottomless_server.manifest.registry.stream_description import (
+    describe,
+    describe_item,
+    etag,
+    matches,
+)
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.tree.bounds import StreamBounds
 from bottomless_server.runtime.base.principal import principal_of
@@ -42,7 +47,7 @@ def add_stream_routes(
     deletions: Deletions,
     paging: Paging,
 ) -> None:
-    routes = _Routes(context, registry, bounds, deletions, paging)
+    routes = _StreamRoutes(context, registry, bounds, deletions, paging)
     path = "/v1/streams/{s}"
     api.add_api_route("/v1/streams", routes.list, methods=["GET"])
     api.add_api_route(path, routes.put, methods=["PUT"])
@@ -52,7 +57,7 @@ def add_stream_routes(
     api.add_api_route(path, routes.delete, methods=["DELETE"])
 
 
-class _Routes:
+class _StreamRoutes:
     def __init__(
         self,
         context: Context,

@@ -24,7 +24,7 @@ from bottomless_server.manifest.common.lookup import path_to
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.view import matches
+from bottomless_server.manifest.registry.stream_description import matches
 from bottomless_server.manifest.streams.verify import VERIFY
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root

@@ -69,12 +69,12 @@ class Fault:
 
 def register_verify(operations: Operations) -> None:
     async def run(context: Context, operation: Operation) -> Again | Done:
-        return await _Step(context, operation).run()
+        return await _VerifyStep(context, operation).run()
 
     operations.register(VERIFY, run, long=True)
 
 
-class _Step:
+class _VerifyStep:
     def __init__(self, context: Context, operation: Operation) -> None:
         assert operation.stream_id is not None
         self._context = context

@@ -3,7 +3,7 @@
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.registry.view import known_committed_next
+from bottomless_server.manifest.registry.stream_description import known_committed_next
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.mutator import Mutators
 

@@ -49,9 +49,9 @@ from bottomless_server.manifest.tree.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.tree.core.keeper import Bounds, Keeper
-from bottomless_server.manifest.tree.fates import Fate, Fates
+from bottomless_server.manifest.tree.core.keeper import Keeper, PublishBounds
 from bottomless_server.manifest.tree.going_back import require_not_gone_back
+from bottomless_server.manifest.tree.outcomes import FragmentOutcome, FragmentOutcomes
 from bottomless_server.manifest.tree.publisher import Publisher, Superseded, check_active, named
 from bottomless_server.manifest.tree.resolver import load_root
 
@@ -67,7 +67,7 @@ class Committer:
     def __init__(self, context: Context, keeper: Keeper) -> None:
         self._context = context
         self.keeper = keeper
-        self.fates = Fates()
+        self.outcomes = FragmentOutcomes()
         self._publisher = Publisher(context)
         self._edited: Edit | None = None
         """The last edit that is published."""
@@ -85,7 +85,7 @@ class Committer:
         record, root = await load_root(context, await context.streams.load(stream_id))
         check_active(record)
         await require_not_gone_back(context, record)
-        bounds = bounds_of(context.settings)
+        bounds = publish_bounds(context.settings)
         return cls(context, Keeper(record, root, bounds, context.new_uid))
 
     @property
@@ -103,8 +103,8 @@ class Committer:
             return self._publisher.decide_at
         return self.keeper.publish_at
 
-    def fate(self, uid: Uid) -> Fate:
-        return False if self.keeper.holds(uid) else self.fates.of(uid)
+    def outcome(self, uid: Uid) -> FragmentOutcome:
+        return False if self.keeper.holds(uid) else self.outcomes.of(uid)
 
     async def wake(self) -> None:
         """Do what is due now."""
@@ -136,7 +136,7 @@ class Committer:
         """Take fragments whose objects are durable; returns the uids refused.
 
         Repeating is harmless: a fragment that waits goes on waiting, one that is in the
-        manifest under this uid is applied. `fate` tells the reason of a refusal.
+        manifest under this uid is applied. `outcome` tells the reason of a refusal.
         """
         await self.refresh()
         new = []
@@ -144,12 +144,12 @@ class Committer:
             if fragment.first_offset >= self.record.published_next:
                 new.append(fragment)
                 continue
-            self.fates.note(fragment.uid, True if await self._names(fragment) else Why.TAKEN)
+            self.outcomes.note(fragment.uid, True if await self._names(fragment) else Why.TAKEN)
         for fragment in new:
-            self.fates.forget(fragment.uid)
+            self.outcomes.forget(fragment.uid)
         await self._handle(FragmentsRegistered(session, tuple(new)))
-        fates = {fragment.uid: self.fate(fragment.uid) for fragment in fragments}
-        return tuple(uid for uid, fate in fates.items() if isinstance(fate, Why))
+        outcomes = {fragment.uid: self.outcome(fragment.uid) for fragment in fragments}
+        return tuple(uid for uid, outcome in outcomes.items() if isinstance(outcome, Why))
 
     async def change(
         self, decide: Callable[[StreamRecord], StreamRecord], queued: Sequence[Due] = ()
@@ -242,7 +242,7 @@ class Committer:
     def _note_applied(self, publish: Publish) -> None:
         self._context.counts.publishes += 1
         for uid in publish.uids:
-            self.fates.note(uid, True)
+            self.outcomes.note(uid, True)
         if publish.edit is not None:
             self._edited = publish.edit
         log.debug("published a root", **named(publish), next_offset=publish.next_offset)
@@ -302,21 +302,21 @@ class Committer:
                 applied = await self._names(fragment)
             except StoreError:
                 # Not known now; who asks again is told then.
-                self.fates.forget(fragment.uid)
+                self.outcomes.forget(fragment.uid)
                 return
             if applied:
-                self.fates.note(fragment.uid, True)
+                self.outcomes.note(fragment.uid, True)
                 return
-        self.fates.note(fragment.uid, why)
+        self.outcomes.note(fragment.uid, why)
 
     async def _names(self, fragment: FragmentInfo) -> bool:
         drive, root = self._context.drive, self.keeper.root
         return await names(drive, self.record.tenant, root, fragment.first_offset, fragment.uid)
 
 
-def bounds_of(settings: ManifestSettings) -> Bounds:
+def publish_bounds(settings: ManifestSettings) -> PublishBounds:
     """What an operator has set of when to publish, and of how much to hold."""
-    return Bounds(
+    return PublishBounds(
         fanout=settings.manifest_fanout,
         debounce_ms=settings.manifest_debounce_ms,
         debounce_count=settings.manifest_debounce_count,

@@ -26,7 +26,7 @@ from bottomless.model.stream import StreamRecord, gap_due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Edit, TakeOver
-from bottomless_server.manifest.tree.core.salvage import End
+from bottomless_server.manifest.tree.core.rebuild_decision import TreeEnd
 from bottomless_server.manifest.tree.core.takeovers import going_on
 from bottomless_server.manifest.tree.resolver import look_under
 
@@ -69,7 +69,7 @@ async def _publish_waiting(committer: Committer) -> None:
 
 async def _look(context: Context, committer: Committer) -> list[FragmentInfo]:
     """The run from the end of the manifest on that lies in the bucket under live intents."""
-    record, end = committer.record, End.of(committer.keeper.root)
+    record, end = committer.record, TreeEnd.of(committer.keeper.root)
     run: list[FragmentInfo] = []
     while len(run) < _RUN_COUNT_MAX:
         here = [intent for intent in record.intents if intent.first_offset == end.next_offset]

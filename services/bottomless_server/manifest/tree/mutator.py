@@ -27,8 +27,8 @@ from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.fates import Fate
 from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
@@ -104,10 +104,10 @@ class Mutator:
         """
         return self._changed
 
-    def fates(self, uids: Sequence[Uid]) -> dict[Uid, Fate]:
+    def outcomes(self, uids: Sequence[Uid]) -> dict[Uid, FragmentOutcome]:
         """What became of fragments, as far as it is known."""
         committer = self._committer
-        return {uid: None if committer is None else committer.fate(uid) for uid in uids}
+        return {uid: None if committer is None else committer.outcome(uid) for uid in uids}
 
     async def aclose(self) -> None:
         self._closed = True
@@ -192,7 +192,9 @@ class Mutator:
 
     def _state(self) -> tuple[int, int]:
         committer = self._committer
-        return (-1, -1) if committer is None else (committer.record.version, committer.fates.count)
+        return (
+            (-1, -1) if committer is None else (committer.record.version, committer.outcomes.count)
+        )
 
     def tell_again(self) -> None:
         """Send the owner what is published once more."""

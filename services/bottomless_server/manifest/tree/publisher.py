@@ -23,7 +23,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import CoordinationUnknown, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core import publication
-from bottomless_server.manifest.tree.core.doomed import doom
+from bottomless_server.manifest.tree.core.delete_queue import delete_target
 from bottomless_server.manifest.tree.core.events import Publish, PutGroup, PutRoot
 from bottomless_server.manifest.tree.resolver import root_object_key
 from bottomless_server.runtime.base.fault_points import reach
@@ -151,7 +151,10 @@ class Publisher:
         due_at = now + settings.manifest_delete_grace_ms
         return [
             *(delete_later(object_key, root_due_at) for object_key in (*strays, *old)),
-            *(Due(DELETES_KEY, doom(publish.base, one).member, due_at) for one in publish.retired),
+            *(
+                Due(DELETES_KEY, delete_target(publish.base, one).member, due_at)
+                for one in publish.retired
+            ),
         ]
 
     def _done(self) -> None:

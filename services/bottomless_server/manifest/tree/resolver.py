@@ -15,9 +15,9 @@ from bottomless.model.manifest import Node, no_entries
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.tree.core.evidence import Evidence, footer_piece
+from bottomless_server.manifest.tree.core.adoption_check import AdoptionCheck, footer_piece
 from bottomless_server.stores.nodes import load_node
-from bottomless_server.tree.resolve import Found
+from bottomless_server.tree.resolve import FoundUnderIntent
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ def root_object_key(record: StreamRecord) -> str:
     )
 
 
-async def look_under(context: Context, record: StreamRecord, intent: Intent) -> Found:
+async def look_under(context: Context, record: StreamRecord, intent: Intent) -> FoundUnderIntent:
     """What lies under an intent's key; its bytes are read once, all of them.
 
     Raises:
@@ -91,10 +91,10 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
     """
     object_key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant)
     try:
-        evidence = await _read(context, record.stream_id, intent, object_key)
-        return Found(intent, evidence.fragment())
+        check = await _read(context, record.stream_id, intent, object_key)
+        return FoundUnderIntent(intent, check.fragment())
     except ObjectMissing:
-        return Found(intent, None)
+        return FoundUnderIntent(intent, None)
     except Corrupt:
         log.exception(
             "an object under an intent is not a sound fragment",
@@ -102,15 +102,17 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
             first_offset=intent.first_offset,
             uid=intent.uid,
         )
-        return Found(intent, None)
+        return FoundUnderIntent(intent, None)
 
 
-async def _read(context: Context, stream_id: StreamId, intent: Intent, object_key: str) -> Evidence:
+async def _read(
+    context: Context, stream_id: StreamId, intent: Intent, object_key: str
+) -> AdoptionCheck:
     drive = context.drive
     size = (await drive.head(object_key)).size
     place = footer_piece(size)
     footer = await drive.get(object_key, place.start, place.size)
-    evidence = Evidence(stream_id, intent, size, footer)
-    for piece in evidence.pieces():
-        evidence.feed(piece, await drive.get(object_key, piece.start, piece.size))
-    return evidence
+    check = AdoptionCheck(stream_id, intent, size, footer)
+    for piece in check.pieces():
+        check.feed(piece, await drive.get(object_key, piece.start, piece.size))
+    return check

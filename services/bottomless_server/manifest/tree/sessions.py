@@ -29,7 +29,7 @@ from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.freeing import free
 from bottomless_server.manifest.tree.resolver import look_under
 from bottomless_server.stores.streams import delete_later
-from bottomless_server.tree.resolve import Found, resolve_intents
+from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents
 
 log = structlog.get_logger(__name__)
 
@@ -80,14 +80,16 @@ async def _resolve(context: Context, committer: Committer, left: Sequence[Intent
     await give_up(context, committer, {intent.uid for intent in left})
 
 
-async def _adopt(committer: Committer, found: Sequence[Found], committed_next: int | None) -> None:
+async def _adopt(
+    committer: Committer, found: Sequence[FoundUnderIntent], committed_next: int | None
+) -> None:
     resolution = resolve_intents(committer.record, found, committed_next)
     if not resolution.adopted:
         return
     refused = await committer.register(None, resolution.adopted)
     await committer.flush()
     uids = {fragment.uid for fragment in resolution.adopted} - set(refused)
-    if any(committer.fate(uid) is False for uid in uids):
+    if any(committer.outcome(uid) is False for uid in uids):
         raise Unavailable("fragments of the last session are not published yet")
     log.info("adopted fragments", stream_id=committer.record.stream_id, count=len(uids))
 

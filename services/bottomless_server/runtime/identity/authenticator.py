@@ -19,7 +19,7 @@ from bottomless_server.runtime.identity.credential import (
     RefusedError,
     parse_api_key,
 )
-from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens
 
 VERDICT_SECONDS: Final = 60.0
@@ -40,7 +40,7 @@ class Authenticator:
 
     def __init__(
         self,
-        keys: Keys,
+        keys: KeyLookup,
         tokens: SignedTokens | None,
         *,
         now: Callable[[], float] = time.time,

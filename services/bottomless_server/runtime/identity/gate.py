@@ -26,8 +26,11 @@ from bottomless_server.runtime.http.problems import (
 from bottomless_server.runtime.identity.audit import Audit, Audited, note_audited
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.credential import RefusedError, bearer_token, not_good
-from bottomless_server.runtime.identity.rules import STREAM, Found, Reach, find_rules, is_open
-from bottomless_server.runtime.identity.standing import Standing, note_standing
+from bottomless_server.runtime.identity.credential_watch import (
+    CredentialWatch,
+    note_credential_watch,
+)
+from bottomless_server.runtime.identity.rules import STREAM, FoundRules, Reach, find_rules, is_open
 from bottomless_server.stores.streams import stream_not_found
 
 log = structlog.get_logger(__name__)
@@ -39,10 +42,10 @@ REFUSAL_LOGGED_SECONDS: Final = 1.0
 _CHANGES_KEY: Final = frozenset({"key.revoke", "key.rotate"})
 
 
-class _Asked(NamedTuple):
+class _AskedRequest(NamedTuple):
     """What one request is, as far as the table knows it."""
 
-    found: Found | None
+    found: FoundRules | None
     audited: Audited | None
 
 
@@ -139,7 +142,7 @@ class Gate:
         scope: Scope,
         send: Send,
         principal: Principal,
-        found: Found | None,
+        found: FoundRules | None,
     ) -> Send:
         """A send for an answer that may begin long after its request came, or stay open: it begins
         only if the same request would still be let in."""
@@ -152,7 +155,7 @@ class Gate:
                 raise not_good()
             return now.expires_at
 
-        note_standing(scope, Standing(check, self._check_seconds))
+        note_credential_watch(scope, CredentialWatch(check, self._check_seconds))
         refused = False
 
         async def send_checked(message: Message) -> None:
@@ -205,7 +208,7 @@ class Gate:
             self._refused_count, self._refusal_logged_at = 0, now
 
 
-def judge(principal: Principal, method: str, found: Found | None) -> None:
+def judge(principal: Principal, method: str, found: FoundRules | None) -> None:
     """Whether a principal may do what a request asks for.
 
     Raises:
@@ -236,7 +239,7 @@ def judge(principal: Principal, method: str, found: Found | None) -> None:
         raise forbidden()
 
 
-def _key_changed(asked: _Asked) -> str | None:
+def _key_changed(asked: _AskedRequest) -> str | None:
     """Which API key a request revokes or rotates. Whatever is answered: also with an error it may
     have happened, and to ask once more costs nothing."""
     if asked.found is None or asked.audited is None or asked.audited.action not in _CHANGES_KEY:
@@ -244,10 +247,10 @@ def _key_changed(asked: _Asked) -> str | None:
     return asked.found.parts.get("key_id")
 
 
-def _asked(scope: Scope) -> _Asked:
+def _asked(scope: Scope) -> _AskedRequest:
     found = find_rules(scope["path"])
     rule = None if found is None else found.rules.get(scope["method"])
     if found is None or rule is None or not rule.audited:
-        return _Asked(found, None)
+        return _AskedRequest(found, None)
     target = "/".join(found.parts.values()) or None
-    return _Asked(found, Audited(rule.action, target))
+    return _AskedRequest(found, Audited(rule.action, target))

@@ -47,7 +47,7 @@ STRANGER_WAIT_SECONDS: Final = 2.0
 _ACTIVE: Final = "active"
 
 
-class Asked(Protocol):
+class AskedPeer(Protocol):
     """What is asked; a `Peer` of manifest's internal listener is one."""
 
     async def call(
@@ -71,12 +71,12 @@ class _AnotherSecretError(RefusedError):
     """Not a secret of the key, as far as is known."""
 
 
-class Keys:
+class KeyLookup:
     """The API keys of all tenants, as far as they were asked for."""
 
     def __init__(
         self,
-        manifest: Asked,
+        manifest: AskedPeer,
         fresh_seconds: float,
         *,
         now: Callable[[], float] = time.time,

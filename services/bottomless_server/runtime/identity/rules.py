@@ -54,7 +54,7 @@ class Rule:
         return self.action is not None or self.route_says
 
 
-class Found(NamedTuple):
+class FoundRules(NamedTuple):
     """What a path is."""
 
     rules: dict[str, Rule]
@@ -77,7 +77,7 @@ def is_open(path: str) -> bool:
     return path in OPEN or path.startswith(_OPEN_BELOW)
 
 
-def find_rules(path: str) -> Found | None:
+def find_rules(path: str) -> FoundRules | None:
     """What is known of a path, decoded as the services see it; None if nothing is served there."""
     node, parts = _ROOT, {}
     for part in path.split("/"):
@@ -88,7 +88,7 @@ def find_rules(path: str) -> Found | None:
             name, following = node.named
             parts[name] = part
         node = following
-    return Found(node.rules, parts) if node.rules else None
+    return FoundRules(node.rules, parts) if node.rules else None
 
 
 def templates() -> list[tuple[str, str]]:

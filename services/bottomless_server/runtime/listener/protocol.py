@@ -27,8 +27,7 @@ from bottomless_server.runtime.listener.gathered import GATHERS, Gathered
 from bottomless_server.runtime.listener.http_1_0 import is_old, without_chunks
 from bottomless_server.runtime.listener.hung_up import has_hung_up
 from bottomless_server.runtime.listener.pipelining import PIPELINE_COUNT_MAX, HeldFlow, piece_size
-from bottomless_server.runtime.listener.reading import ClientTime, Reading
-from bottomless_server.runtime.listener.refusals import (
+from bottomless_server.runtime.listener.protocol_refusals import (
     headers_too_large,
     not_http,
     refusal_bytes,
@@ -36,6 +35,7 @@ from bottomless_server.runtime.listener.refusals import (
     unknown_framing,
     url_too_long,
 )
+from bottomless_server.runtime.listener.reading import ClientTime, Reading
 from bottomless_server.runtime.listener.sending import Sending
 
 CUT_SECONDS: Final = 2.0

@@ -154,7 +154,7 @@ async def serve(
     )
     listeners = {"public": public.connections}
     try:
-        gates = {service.name: _Gate(service.internal) for service in services}
+        gates = {service.name: _UntilStarted(service.internal) for service in services}
         for name, listener in _internal_listeners(gates, internal_urls, front, health):
             opened.append(listener)
             listeners[name] = listener.connections
@@ -219,7 +219,7 @@ async def _nothing(scope: Scope, _: Receive, send: Send) -> None:
     await send_problem(send, error, request_id_of(scope))
 
 
-class _Gate:
+class _UntilStarted:
     """Answers for a service that has not started yet."""
 
     def __init__(self, app: ASGIApp) -> None:

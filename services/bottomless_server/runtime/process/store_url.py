@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from bottomless_server.drives.s3_client import S3Options
+from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.runtime.base.settings import CommonSettings
 
 _PARAMETERS: Final = ("endpoint", "region", "path_style", "ca")

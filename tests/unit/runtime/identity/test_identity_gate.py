@@ -21,12 +21,12 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit, note_action, note_target
 from bottomless_server.runtime.identity.authenticator import Authenticator
+from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.identity.credential import RefusedError
+from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
 from bottomless_server.runtime.identity.gate import Gate, judge
-from bottomless_server.runtime.identity.keys import Keys
-from bottomless_server.runtime.identity.opening import open_gate
+from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.rules import find_rules
-from bottomless_server.runtime.identity.standing import Standing, standing_of
 from bottomless_server.runtime.peers.peers import PeerAnswer
 
 BEARER = {"authorization": "Bearer ada"}
@@ -36,7 +36,7 @@ class Known(Authenticator):
     """Knows people by their tokens, for as long as they stand in `people`."""
 
     def __init__(self, **people: Principal | StoreError) -> None:
-        super().__init__(Keys(_Nobody(), 10.0), None)
+        super().__init__(KeyLookup(_Nobody(), 10.0), None)
         self.people = people
         self.asked_count = 0
 
@@ -181,17 +181,17 @@ async def test_a_standing_ends_with_the_credential_its_scopes_or_its_tenant(
     now: Principal | None,
 ) -> None:
     known = Known(ada=ada("read"))
-    standings: list[Standing | None] = []
+    watches: list[CredentialWatch | None] = []
 
     async def note(scope: Scope, receive: Receive, send: Send) -> None:
-        standings.append(standing_of(scope))
+        watches.append(credential_watch_of(scope))
         await Response()(scope, receive, send)
 
     async with served(note, known, check_seconds=0.01) as client:
         await client.get("/v1/streams/orders/records", headers=BEARER)
-    (standing,) = standings
-    assert standing is not None
-    ending = asyncio.create_task(standing.ended())
+    (watch,) = watches
+    assert watch is not None
+    ending = asyncio.create_task(watch.ended())
     before = known.asked_count
     while known.asked_count < before + 3:
         await asyncio.sleep(0.001)
@@ -366,7 +366,7 @@ async def test_settings_that_do_not_go_together_are_refused_at_the_start(
     settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(CannotStart, match=sentence):
-        async with open_gate(CommonSettings(**settings), None):
+        async with build_gate(CommonSettings(**settings), None):
             pass
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bottomless.errors import Code, NotFound, Unavailable
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError, parse_api_key
-from bottomless_server.runtime.identity.keys import ASK_SECONDS, STRANGER_COUNT_MAX, Keys
+from bottomless_server.runtime.identity.keys import ASK_SECONDS, STRANGER_COUNT_MAX, KeyLookup
 from bottomless_server.runtime.peers.peers import PeerAnswer
 
 SECRET = "0123456789abcdef"
@@ -57,7 +57,9 @@ class World:
         self.manifest = Manifest()
         self.elapsed = 100.0
         self.now = 1_700_000_000.0
-        self.keys = Keys(self.manifest, 10.0, now=lambda: self.now, elapsed=lambda: self.elapsed)
+        self.keys = KeyLookup(
+            self.manifest, 10.0, now=lambda: self.now, elapsed=lambda: self.elapsed
+        )
 
     async def good(self, key: ApiKey = KEY) -> bool:
         try:

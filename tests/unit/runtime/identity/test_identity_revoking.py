@@ -24,7 +24,7 @@ from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
-from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.peers.peers import PeerAnswer
 
 ROOT: Final = "the-operator"
@@ -94,7 +94,7 @@ class World:
     def __init__(self, forget: bool = True) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0
-        self.keys = Keys(self.manifest, 10.0, elapsed=lambda: self.elapsed)
+        self.keys = KeyLookup(self.manifest, 10.0, elapsed=lambda: self.elapsed)
         if not forget:
             self.keys.forget = remember  # type: ignore[method-assign]
         gate = Gate(Operated(self.keys, None), Audit(None), check_seconds=5)

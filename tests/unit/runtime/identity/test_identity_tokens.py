@@ -19,7 +19,7 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import SIZE_MAX, Jwks, loader, parse_jwks
-from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
 from bottomless_server.runtime.peers.peers import PeerAnswer
 
@@ -54,7 +54,7 @@ class World:
         self.now = time.time()
         self.jwks = Jwks(self._load, 300.0, elapsed=lambda: self.elapsed)
         self.tokens = SignedTokens(TokenRules(**{**RULES, **rules}), self.jwks)
-        keys = Keys(NoManifest(), 10.0)
+        keys = KeyLookup(NoManifest(), 10.0)
         self.authenticator = Authenticator(
             keys, self.tokens, now=lambda: self.now, elapsed=lambda: self.elapsed
         )

@@ -60,7 +60,7 @@ class Others:
     coordination: int
 
 
-class _Line:
+class _ClockLine:
     """One clock against the time that passed: what is believed of it, and what is seen."""
 
     def __init__(self, believed: int | None) -> None:
@@ -105,8 +105,8 @@ class ClockTrust:
         # Where a start of the machine has no name, nobody knows whether this is the same one.
         same = known is not None and known.boot_id == boot_id and boot_id != ""
         self._first = known is None
-        self._ours = _Line(known.line if known is not None and same else None)
-        self._store, self._coordination = _Line(None), _Line(None)
+        self._ours = _ClockLine(known.line if known is not None and same else None)
+        self._store, self._coordination = _ClockLine(None), _ClockLine(None)
         self._apart: int | None = None
         """The store's line when it was last seen to differ from ours: then it is another clock."""
         self._settled = known is not None and same and known.settled
@@ -151,7 +151,7 @@ class ClockTrust:
             return None
         return Doubt.NEW_START if ours.believed is None else Doubt.AHEAD
 
-    def _hear(self, other: _Line, ours: int, elapsed: int, ahead: int | None) -> None:
+    def _hear(self, other: _ClockLine, ours: int, elapsed: int, ahead: int | None) -> None:
         """Note what another clock says, `ahead` of ours."""
         if ahead is None:
             return

@@ -31,13 +31,13 @@ class TakeOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Bridge:
+class AcceptGap:
     """An operator gave up what neither the manifest nor the owner's log holds: a gap up to there."""
 
     next_offset: int
 
 
-Edit = CutFront | Empty | TakeOver | Bridge
+Edit = CutFront | Empty | TakeOver | AcceptGap
 
 
 # Events

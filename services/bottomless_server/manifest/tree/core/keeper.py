@@ -21,8 +21,8 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.tree.core.events import (
+    AcceptGap,
     Action,
-    Bridge,
     Edit,
     EditAsked,
     Event,
@@ -36,13 +36,13 @@ from bottomless_server.manifest.tree.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.tree.core.planning import Plan, make_plan
+from bottomless_server.manifest.tree.core.planning import PublishPlan, plan_publish
 from bottomless_server.tree.append import check_run
 from bottomless_server.tree.resolve import epoch_covers
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class PublishBounds:
     """When to publish, and how much to hold."""
 
     fanout: int
@@ -59,7 +59,7 @@ class Keeper:
     """The state of one stream's manifest. `check()` states what always holds."""
 
     def __init__(
-        self, record: StreamRecord, root: Node, bounds: Bounds, new_uid: Callable[[], Uid]
+        self, record: StreamRecord, root: Node, bounds: PublishBounds, new_uid: Callable[[], Uid]
     ) -> None:
         self.record = record
         self.root = root
@@ -69,7 +69,7 @@ class Keeper:
         self._bounds = bounds
         self._new_uid = new_uid
         self._held: dict[int, FragmentInfo] = {}
-        self._plan: Plan | None = None
+        self._plan: PublishPlan | None = None
         self._in_flight = False
         self._failures = 0
         self.check()
@@ -165,13 +165,13 @@ class Keeper:
         self._in_flight = True
         return list(self._plan.actions)
 
-    def _make_plan(self, run: Sequence[FragmentInfo], edit: Edit | None = None) -> Plan:
-        return make_plan(self.record, self.root, run, edit, self._bounds.fanout, self._new_uid)
+    def _make_plan(self, run: Sequence[FragmentInfo], edit: Edit | None = None) -> PublishPlan:
+        return plan_publish(self.record, self.root, run, edit, self._bounds.fanout, self._new_uid)
 
     def _edit(self, edit: Edit) -> list[Action]:
         """Plan an edit; what waits at the end goes with it, as one root serves both."""
         assert not self._in_flight, "one thing at a time"
-        run = () if isinstance(edit, TakeOver | Bridge) else self._run()
+        run = () if isinstance(edit, TakeOver | AcceptGap) else self._run()
         self._plan = self._make_plan(run, edit)
         self.publish_at = None
         self._in_flight = True
@@ -207,7 +207,7 @@ class Keeper:
             self._plan = None
         return [*refused, *self._arm(now)]
 
-    def _still_fits(self, plan: Plan) -> bool:
+    def _still_fits(self, plan: PublishPlan) -> bool:
         base = plan.publish.base
         same = (self.record.version, self.record.epoch) == (base.version, base.epoch)
         held = all(self.holds(uid) for uid in plan.publish.uids)

@@ -24,8 +24,8 @@ from bottomless.model.manifest import (
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
 from bottomless_server.manifest.tree.core.events import (
+    AcceptGap,
     Action,
-    Bridge,
     CutFront,
     Edit,
     Empty,
@@ -40,7 +40,7 @@ from bottomless_server.tree.retention import Edited, cut_front, emptied
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PublishPlan:
     """A publication worked out: its uids stay the same however often it is tried."""
 
     root: Node
@@ -49,14 +49,14 @@ class Plan:
     actions: tuple[Action, ...]
 
 
-def make_plan(
+def plan_publish(
     record: StreamRecord,
     root: Node,
     run: Sequence[FragmentInfo],
     edit: Edit | None,
     fanout: int,
     new_uid: Callable[[], Uid],
-) -> Plan:
+) -> PublishPlan:
     """First the edit, then the run at the end, then groups where a height is full."""
     edited = _edited(record, root, edit)
     grown = edited.root
@@ -82,7 +82,7 @@ def make_plan(
         retired=edited.retired,
     )
     actions: tuple[Action, ...] = (*(PutGroup(group) for group in groups), PutRoot(sealed), publish)
-    return Plan(planned, tuple(run), publish, actions)
+    return PublishPlan(planned, tuple(run), publish, actions)
 
 
 def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
@@ -95,7 +95,7 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
             gap = _gap(root, record.reserved_next, record.epoch, GapReason.TAKEOVER)
             return Edited(append_entries(root, gap))
-        case Bridge(next_offset):
+        case AcceptGap(next_offset):
             gap = _gap(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
             return Edited(append_entries(root, gap))
         case _:

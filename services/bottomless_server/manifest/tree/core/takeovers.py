@@ -19,7 +19,7 @@ from bottomless.model.stream import (
     gap_due,
     is_unknown_epoch,
 )
-from bottomless_server.manifest.tree.core.salvage import End
+from bottomless_server.manifest.tree.core.rebuild_decision import TreeEnd
 from bottomless_server.tree.resolve import epoch_covers
 
 
@@ -61,7 +61,7 @@ def without_home(record: StreamRecord) -> StreamRecord:
 
 
 def going_on(
-    record: StreamRecord, end: End, found: Collection[FragmentInfo]
+    record: StreamRecord, end: TreeEnd, found: Collection[FragmentInfo]
 ) -> FragmentInfo | None:
     """The fragment that goes on from `end`, of several that are whole; None if none does.
 

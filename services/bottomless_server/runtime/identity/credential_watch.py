@@ -13,13 +13,13 @@ from starlette.types import Scope
 
 from bottomless.errors import StoreError
 
-_STANDING: Final = "bottomless.standing"
+_WATCH: Final = "bottomless.standing"
 
 PAUSE_SECONDS_MIN: Final = 0.25
 """After the moment at which a credential ends by itself: clocks differ, and some are forgiven that."""
 
 
-class Standing:
+class CredentialWatch:
     """The credential of one request, and what it was used for."""
 
     def __init__(
@@ -56,12 +56,12 @@ class Standing:
             await asyncio.sleep(pause)
 
 
-def standing_of(scope: Scope) -> Standing | None:
+def credential_watch_of(scope: Scope) -> CredentialWatch | None:
     """How the credential of a request stands; None where nobody was asked for one."""
-    standing: Standing | None = scope.get(_STANDING)
-    return standing
+    watch: CredentialWatch | None = scope.get(_WATCH)
+    return watch
 
 
-def note_standing(scope: Scope, standing: Standing) -> None:
+def note_credential_watch(scope: Scope, watch: CredentialWatch) -> None:
     """Leave it for the services; the gate alone does."""
-    scope[_STANDING] = standing
+    scope[_WATCH] = watch

@@ -40,7 +40,7 @@ def footer_piece(size: int) -> Piece:
     return Piece(size - FOOTER_SIZE, FOOTER_SIZE)
 
 
-class Evidence:
+class AdoptionCheck:
     """Takes the bytes of one object from its start to its end, then says what it is."""
 
     def __init__(self, stream_id: StreamId, intent: Intent, size: int, footer: bytes) -> None:

@@ -21,28 +21,28 @@ def limits_of(retention: RetentionConfig, default: RetentionConfig) -> Limits:
     return Limits(None if seconds is None else seconds * 1000, found.bytes_limit)
 
 
-class Bounds(NamedTuple):
+class RetentionBounds(NamedTuple):
     """The limits at one moment, as what the tree can be cut by."""
 
     by_age: OlderThan | None
     by_bytes: MoreThan | None
 
 
-def bounds_of(limits: Limits, now: int, age_paused: bool) -> Bounds:
+def retention_bounds(limits: Limits, now: int, age_paused: bool) -> RetentionBounds:
     aged = limits.max_age_ms is not None and not age_paused
-    return Bounds(
+    return RetentionBounds(
         OlderThan(now - (limits.max_age_ms or 0)) if aged else None,
         None if limits.max_bytes is None else MoreThan(limits.max_bytes),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionDecision:
     """What goes if retention is evaluated at `evaluated_at`."""
 
     evaluated_at: int
     root: Node
-    bounds: Bounds
+    bounds: RetentionBounds
     by_age: Cut
     by_bytes: Cut
     age_paused: bool

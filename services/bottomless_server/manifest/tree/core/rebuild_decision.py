@@ -19,7 +19,7 @@ Coordination is lost, so nobody says which root was published. What is believed,
   and a time that do not go back. One after a hole never enters the tree: what was in the
   hole may have been acknowledged, and the home has it.
 
-Everything else is of unknown standing and goes, late enough for uploads under way.
+Nobody can vouch for anything else: it is deleted, late enough for uploads under way.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -75,7 +75,7 @@ def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
     return groups
 
 
-class Candidate(NamedTuple):
+class RootCandidate(NamedTuple):
     """A root that was read."""
 
     key: RootKey
@@ -96,10 +96,10 @@ class Candidate(NamedTuple):
         return bool(np.any(self.gap["last_epoch"] == self.key.epoch))
 
 
-class Seen(NamedTuple):
+class RootSeen(NamedTuple):
     """A root that was read, and what of all that it names directly is there."""
 
-    found: Candidate
+    found: RootCandidate
     there: frozenset[Uid]
 
     @property
@@ -136,7 +136,7 @@ class Seen(NamedTuple):
         )
 
 
-def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
+def best_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandidate:
     """What to believe of roots that were planned for one and the same record, all of them whole."""
     best = max(whole, key=_rank)
     plain = [one for one in whole if not len(one.gap)]
@@ -144,11 +144,11 @@ def best_of(whole: Collection[Candidate], *, home_known: bool) -> Candidate:
         return best
     kept = max(plain, key=_rank)
     if best.fenced:
-        return Candidate(kept.key, _closed(kept.root, best.gap))
+        return RootCandidate(kept.key, _closed(kept.root, best.gap))
     return kept if home_known else best
 
 
-def in_order(found: Sequence[Seen], *, home_known: bool) -> list[Seen]:
+def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
     """Roots of one version, of which at most two count: the best with a hole, and the best whole.
 
     The one with a hole comes first, as if it were newer: the other one has to hold all of it.
@@ -159,10 +159,10 @@ def in_order(found: Sequence[Seen], *, home_known: bool) -> list[Seen]:
         return broken[-1:]
     best = best_of(whole, home_known=home_known)
     there = frozenset[Uid]().union(*(one.there for one in found if one.found.key == best.key))
-    return [*broken[-1:], Seen(best, there)]
+    return [*broken[-1:], RootSeen(best, there)]
 
 
-def _rank(one: Candidate) -> tuple[int, int]:
+def _rank(one: RootCandidate) -> tuple[int, int]:
     return one.key.epoch, one.root.next_offset
 
 
@@ -189,7 +189,7 @@ def named_directly(root: Node, kind: EntryKind) -> frozenset[Uid]:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class TreeEnd:
     """Where the tree ends, and what may go on from there."""
 
     next_offset: int
@@ -197,7 +197,7 @@ class End:
     timestamp: int
 
     @classmethod
-    def of(cls, root: Node) -> "End":
+    def of(cls, root: Node) -> "TreeEnd":
         epoch = int(root.entries["last_epoch"][-1]) if len(root.entries) else 0
         return cls(root.next_offset, epoch, root.last_timestamp)
 
@@ -218,8 +218,8 @@ class End:
             return None
         return max(fitting, key=lambda fragment: (fragment.epoch, fragment.next_offset))
 
-    def after(self, fragment: FragmentInfo) -> "End":
-        return End(fragment.next_offset, fragment.epoch, fragment.last_timestamp)
+    def after(self, fragment: FragmentInfo) -> "TreeEnd":
+        return TreeEnd(fragment.next_offset, fragment.epoch, fragment.last_timestamp)
 
 
 def record_before(

@@ -1,9 +1,7 @@
-"""How an S3 store is reached: its options, and the client that they make."""
+"""The client that sends requests to an S3 store: each of them once, with nothing added unasked."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -12,54 +10,10 @@ from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore.handlers import add_expect_header
 
-MIB: Final = 1024 * 1024
-BYTES_PER_SECOND_MIN: Final = MIB
-"""Slower than this over a whole call counts as stalled."""
+from bottomless_server.drives.s3_options import S3Options
+
 REGION_DEFAULT: Final = "us-east-1"
 """For a store with an endpoint of its own: most take any region, but a signature needs one."""
-
-
-@dataclass(frozen=True, slots=True)
-class S3Options:
-    """Where a store is and how long it is waited for. Credentials come from the usual chain."""
-
-    bucket: str
-    prefix: str = ""
-    """Without slashes at its ends."""
-    endpoint: str | None = None
-    """The address of a store that is not AWS: `http://host:port`."""
-    region: str | None = None
-    path_style: bool | None = None
-    """The bucket in the path and not in the host's name. Default: where there is an endpoint."""
-    ca_path: Path | None = None
-    """Certificates to trust instead of the system's."""
-    connection_count_max: int = 64
-    """Calls at the same time; more wait, within their own time."""
-    connect_seconds: float = 5.0
-    read_seconds: float = 30.0
-    """Silence for so long is a lost reply."""
-    call_seconds: float = 60.0
-    """For one attempt, and the time its bytes take at 1 MiB/s on top."""
-    multipart_bytes: int = 128 * MIB
-    """Objects larger than this are put in parts: only such as no retry should send whole again."""
-    part_bytes: int = 16 * MIB
-    """At least 5 MiB: what S3 allows."""
-    part_count_max: int = 4
-    """Parts of one object under way; each is memory."""
-
-    list_count: int = 1000
-    """Keys in one page of a listing: what S3 allows."""
-    listed_by_key: bool | None = None
-    """Whether the store lists in the order of keys. Default: only AWS is trusted to."""
-
-    @property
-    def in_path(self) -> bool:
-        """Whether the bucket stands in the path of a URL."""
-        return self.endpoint is not None if self.path_style is None else self.path_style
-
-    def seconds_for(self, size: int) -> float:
-        """How long one attempt that moves `size` bytes may take."""
-        return self.call_seconds + size / BYTES_PER_SECOND_MIN
 
 
 class OneAttemptSession(AIOHTTPSession):

@@ -5,7 +5,7 @@ from support.manifest import STREAM
 from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
 from bottomless.model.names import Uid
-from bottomless_server.manifest.tree.core.doomed import OffsetRange, parse_doomed
+from bottomless_server.manifest.tree.core.delete_queue import OffsetRange, parse_delete_target
 
 UID = Uid("f" * 32)
 
@@ -21,13 +21,13 @@ UID = Uid("f" * 32)
 def test_a_member_is_what_it_was(
     object_key: str, first_offset: int, height: int, suffix: str
 ) -> None:
-    doomed = parse_doomed((object_key + suffix).encode())
+    target = parse_delete_target((object_key + suffix).encode())
 
-    assert doomed is not None
-    assert doomed.member == (object_key + suffix).encode()
-    assert (doomed.object_key, doomed.stream_id, doomed.uid) == (object_key, STREAM, UID)
-    assert (doomed.first_offset, doomed.height) == (first_offset, height)
-    assert doomed.range == (OffsetRange(12, 2**53) if suffix else None)
+    assert target is not None
+    assert target.member == (object_key + suffix).encode()
+    assert (target.object_key, target.stream_id, target.uid) == (object_key, STREAM, UID)
+    assert (target.first_offset, target.height) == (first_offset, height)
+    assert target.range == (OffsetRange(12, 2**53) if suffix else None)
 
 
 def test_roots_registry_objects_and_snapshots_have_no_range() -> None:
@@ -37,11 +37,11 @@ def test_roots_registry_objects_and_snapshots_have_no_range() -> None:
         consumers_key(STREAM, 7, UID),
     ]
 
-    found = [parse_doomed(key.encode()) for key in keys]
+    found = [parse_delete_target(key.encode()) for key in keys]
 
     assert [one is not None and one.object_key for one in found] == keys
     assert [one and one.registry_version for one in found] == [None, 7, None]
-    assert [parse_doomed(f"{key}?from=0&below=1".encode()) for key in keys] == [None] * 3
+    assert [parse_delete_target(f"{key}?from=0&below=1".encode()) for key in keys] == [None] * 3
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_roots_registry_objects_and_snapshots_have_no_range() -> None:
     ],
 )
 def test_nothing_else_is_a_member(member: bytes) -> None:
-    assert parse_doomed(member) is None
+    assert parse_delete_target(member) is None

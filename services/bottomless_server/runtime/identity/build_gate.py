@@ -9,14 +9,14 @@ from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.identity.jwks import Jwks, loader
-from bottomless_server.runtime.identity.keys import Keys
+from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 
 
 @asynccontextmanager
-async def open_gate(settings: CommonSettings, manifest_url: str | None) -> AsyncIterator[Gate]:
+async def build_gate(settings: CommonSettings, manifest_url: str | None) -> AsyncIterator[Gate]:
     """The gate; `manifest_url` is where API keys are asked for.
 
     Raises:
@@ -36,7 +36,7 @@ async def open_gate(settings: CommonSettings, manifest_url: str | None) -> Async
         raise CannotStart("BOTTOMLESS_IDENTITY needs BOTTOMLESS_MANIFEST_URL")
     secret = secret_to_send(settings)
     async with Peer(manifest_url, name="manifest", secret=secret) as manifest:
-        authenticator = Authenticator(Keys(manifest, settings.identity_fresh_seconds), tokens)
+        authenticator = Authenticator(KeyLookup(manifest, settings.identity_fresh_seconds), tokens)
         try:
             yield Gate(authenticator, audit, check_seconds=check_seconds)
         finally:

@@ -12,7 +12,7 @@ from bottomless.formats.keys import ApiKeyKey
 from bottomless.model.api_key import ApiKey, KeyRecord, revoked
 
 
-class Found(NamedTuple):
+class FoundKeyObject(NamedTuple):
     """One object of a key."""
 
     place: ApiKeyKey
@@ -20,7 +20,7 @@ class Found(NamedTuple):
     """What it says; None where it cannot be read."""
 
 
-def salvage_key(objects: Sequence[Found], generation: int, now: int) -> KeyRecord | None:
+def rebuild_key(objects: Sequence[FoundKeyObject], generation: int, now: int) -> KeyRecord | None:
     """The record of a key in the next generation; None where no object of it can be read.
 
     A revocation counts whatever its number is. A newest object that cannot be read may have

@@ -36,7 +36,7 @@ class OffsetRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
+class DeleteTarget:
     """One member of the queue."""
 
     object_key: str
@@ -66,7 +66,7 @@ class Doomed:
         return (self.object_key + suffix).encode("ascii")
 
 
-def parse_doomed(member: bytes) -> Doomed | None:
+def parse_delete_target(member: bytes) -> DeleteTarget | None:
     """None of what is no member of the queue."""
     match = _MEMBER.fullmatch(member.decode("ascii", "replace"))
     if match is None:
@@ -78,7 +78,7 @@ def parse_doomed(member: bytes) -> Doomed | None:
         if first is None:
             return None
         range_ = OffsetRange(int(match["from"]), int(match["below"]))
-    return Doomed(
+    return DeleteTarget(
         object_key=match["object_key"],
         stream_id=StreamId(match["stream"]),
         uid=None if uid is None else Uid(uid),
@@ -89,7 +89,7 @@ def parse_doomed(member: bytes) -> Doomed | None:
     )
 
 
-def doom(record: StreamRecord, retired: Retired) -> Doomed:
+def delete_target(record: StreamRecord, retired: Retired) -> DeleteTarget:
     """The member for what an edit made unreachable."""
     entry = retired.entry
     first, uid = int(entry["first_offset"]), uid_from_bytes(entry["uid"].tobytes())
@@ -99,4 +99,4 @@ def doom(record: StreamRecord, retired: Retired) -> Doomed:
     else:
         object_key = fragment_key(record.stream_id, first, uid, record.tenant)
     range_ = OffsetRange(retired.first_offset, retired.next_offset)
-    return Doomed(object_key, record.stream_id, uid, first, height, range=range_)
+    return DeleteTarget(object_key, record.stream_id, uid, first, height, range=range_)

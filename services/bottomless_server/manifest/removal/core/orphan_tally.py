@@ -10,7 +10,7 @@ from typing import Any, Final
 from bottomless.drives.base import ObjectFacts
 from bottomless.formats.keys import parse_consumers_key, parse_root_key
 from bottomless.model.names import StreamId
-from bottomless_server.manifest.tree.core.doomed import Doomed, parse_doomed
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 
 NAMED_COUNT_MAX: Final = 100
 """Prefixes, streams and keys that a report names; more are counted only."""
@@ -18,7 +18,7 @@ NAMED_COUNT_MAX: Final = 100
 _HOME = re.compile(r"([^/]+)/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/", re.ASCII)
 
 
-class Kind(StrEnum):
+class ObjectKind(StrEnum):
     FRAGMENT = "fragment"
     GROUP = "group"
     ROOT = "root"
@@ -27,12 +27,12 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class OrphanCandidate:
     """An object of a known kind that may be an orphan."""
 
     facts: ObjectFacts
-    doomed: Doomed
-    kind: Kind
+    target: DeleteTarget
+    kind: ObjectKind
 
 
 def home_of(object_key: str) -> str | None:
@@ -50,35 +50,35 @@ def after_home(home: str) -> str:
     return home[:-1] + chr(ord("/") + 1)
 
 
-def candidate(facts: ObjectFacts) -> Candidate | None:
+def candidate(facts: ObjectFacts) -> OrphanCandidate | None:
     """None of a key whose kind is not known: nobody knows who needs it."""
-    doomed = parse_doomed(facts.object_key.encode("ascii", "replace"))
-    if doomed is None or doomed.object_key != facts.object_key or doomed.range is not None:
+    target = parse_delete_target(facts.object_key.encode("ascii", "replace"))
+    if target is None or target.object_key != facts.object_key or target.range is not None:
         return None
-    return Candidate(facts, doomed, _kind(doomed))
+    return OrphanCandidate(facts, target, _kind(target))
 
 
-def _kind(doomed: Doomed) -> Kind:
-    if doomed.registry_version is not None:
-        return Kind.REGISTRY
-    if doomed.height > 0:
-        return Kind.GROUP
-    if doomed.first_offset is not None:
-        return Kind.FRAGMENT
-    if parse_consumers_key(doomed.object_key) is not None:
-        return Kind.CONSUMERS
-    assert parse_root_key(doomed.object_key) is not None
-    return Kind.ROOT
+def _kind(target: DeleteTarget) -> ObjectKind:
+    if target.registry_version is not None:
+        return ObjectKind.REGISTRY
+    if target.height > 0:
+        return ObjectKind.GROUP
+    if target.first_offset is not None:
+        return ObjectKind.FRAGMENT
+    if parse_consumers_key(target.object_key) is not None:
+        return ObjectKind.CONSUMERS
+    assert parse_root_key(target.object_key) is not None
+    return ObjectKind.ROOT
 
 
 @dataclass(slots=True)
-class Tally:
+class OrphanTally:
     """The report of a collection as far as it has come; plain JSON goes in and out."""
 
     streams: int = 0
     objects: int = 0
     orphans: dict[str, list[int]] = field(default_factory=dict)
-    """Kind to count and bytes."""
+    """Of each kind, how many orphans there are and how many bytes they have."""
     unknown: list[int] = field(default_factory=lambda: [0, 0])
     """Objects whose kind is not known, or that belong to no stream: never deleted."""
     queued: int = 0
@@ -94,7 +94,7 @@ class Tally:
     """Keys of the first orphans."""
 
     @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> "Tally":
+    def of(cls, progress: Mapping[str, Any]) -> "OrphanTally":
         # The operation must stay as it was: by that it is recognised when it is moved on.
         return cls(**deepcopy(progress.get("_tally", {})))
 
@@ -102,7 +102,7 @@ class Tally:
         """To go on from in the next step."""
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def add_orphans(self, found: Iterable[Candidate]) -> None:
+    def add_orphans(self, found: Iterable[OrphanCandidate]) -> None:
         for one in found:
             counts = self.orphans.setdefault(one.kind.value, [0, 0])
             counts[0] += 1
@@ -132,7 +132,7 @@ class Tally:
 
     def report(self) -> dict[str, Any]:
         """What people see."""
-        counted = {kind.value: self.orphans.get(kind.value, [0, 0]) for kind in Kind}
+        counted = {kind.value: self.orphans.get(kind.value, [0, 0]) for kind in ObjectKind}
         return {
             "streams": self.streams,
             "objects": self.objects,

@@ -5,8 +5,8 @@ from support.manifest import a_fragment, a_record
 from bottomless.formats.keys import RootKey
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import NOBODY, check_record
-from bottomless_server.manifest.tree.core.salvage import (
-    End,
+from bottomless_server.manifest.tree.core.rebuild_decision import (
+    TreeEnd,
     equals,
     rank_roots,
     record_before,
@@ -55,16 +55,16 @@ def test_the_version_goes_before_the_epoch_for_a_takeover_may_not_have_happened(
 
 
 def test_of_several_fragments_the_newest_epoch_goes_on_and_of_that_the_longest() -> None:
-    end = End(10, 1, 0)
+    end = TreeEnd(10, 1, 0)
     long_and_old = a_fragment(10, 90, uid=Uid("1" * 32), epoch=1)
     short, longer = (a_fragment(10, to, uid=Uid(f"{to:032x}"), epoch=2) for to in (20, 30))
 
     assert end.extended_by([long_and_old, short, longer]) == longer
-    assert end.after(longer) == End(30, 2, 30)
+    assert end.after(longer) == TreeEnd(30, 2, 30)
 
 
 def test_nothing_goes_on_over_a_hole_or_an_overlap() -> None:
-    end = End(10, 1, 0)
+    end = TreeEnd(10, 1, 0)
 
     assert end.extended_by([a_fragment(11, 20)]) is None
     assert end.extended_by([a_fragment(9, 20)]) is None

@@ -20,14 +20,14 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Done, Operations
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.events import Bridge, Edit
+from bottomless_server.manifest.tree.core.events import AcceptGap, Edit
 from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.stores.operations import Operation
 
-BRIDGE: Final = "bridge"
+ACCEPT_GAP: Final = "bridge"
 
 
-async def check_bridge(context: Context, record: StreamRecord, next_offset: int) -> None:
+async def check_gap(context: Context, record: StreamRecord, next_offset: int) -> None:
     """Refuse what is no hole: the owner's log has to begin at `next_offset`, beyond the manifest.
 
     Raises:
@@ -49,7 +49,7 @@ async def check_bridge(context: Context, record: StreamRecord, next_offset: int)
         )
 
 
-async def bridge(context: Context, committer: Committer, next_offset: int) -> dict[str, Any]:
+async def accept_gap(context: Context, committer: Committer, next_offset: int) -> dict[str, Any]:
     """Publish the gap that ends at `next_offset`.
 
     Raises:
@@ -61,9 +61,9 @@ async def bridge(context: Context, committer: Committer, next_offset: int) -> di
     async def work_out(record: StreamRecord, root: Node) -> Edit | None:
         if root.next_offset >= next_offset:
             return None
-        await check_bridge(context, record, next_offset)
+        await check_gap(context, record, next_offset)
         started.append(root.next_offset)
-        return Bridge(next_offset)
+        return AcceptGap(next_offset)
 
     await committer.edit(work_out)
     reason = GapReason.LOCAL_LOG_LOST.name.lower().replace("_", "-")
@@ -71,14 +71,14 @@ async def bridge(context: Context, committer: Committer, next_offset: int) -> di
     return {"gap": {"first_offset": first, "next_offset": next_offset, "reason": reason}}
 
 
-def register_bridge(operations: Operations, mutators: Mutators) -> None:
+def register_accept_gap(operations: Operations, mutators: Mutators) -> None:
     async def run(context: Context, operation: Operation) -> Done:
         next_offset = int(operation.arguments["next_offset"])
 
         async def work(committer: Committer) -> dict[str, Any]:
-            return await bridge(context, committer, next_offset)
+            return await accept_gap(context, committer, next_offset)
 
         assert operation.stream_id is not None
         return Done(await mutators.at(StreamId(operation.stream_id)).ask(work))
 
-    operations.register(BRIDGE, run)
+    operations.register(ACCEPT_GAP, run)

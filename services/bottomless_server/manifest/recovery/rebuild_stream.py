@@ -1,8 +1,8 @@
 """Find one stream in the bucket, and give it a root of the new generation: the I/O of a rebuild.
 
-What is decided from what is found stands in `tree/core/salvage.py`. Nothing is deleted here, and no
+What is decided from what is found stands in `tree/core/rebuild_decision.py`. Nothing is deleted here, and no
 object is changed: fragments, groups and a root are put under new uids. After a crash at any moment they
-are objects that no record names; the next rebuild ignores them, and dooms the root.
+are objects that no record names; the next rebuild ignores them, and puts the root into the delete queue.
 """
 
 from dataclasses import replace
@@ -32,10 +32,10 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, find_root
-from bottomless_server.manifest.tree.core import salvage
-from bottomless_server.manifest.tree.core.doomed import parse_doomed
+from bottomless_server.manifest.tree.core import rebuild_decision
+from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
-from bottomless_server.manifest.tree.core.planning import make_plan
+from bottomless_server.manifest.tree.core.planning import plan_publish
 from bottomless_server.manifest.tree.resolver import empty_root
 from bottomless_server.stores.objects import put_object
 
@@ -45,18 +45,18 @@ log = structlog.get_logger(__name__)
 _ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
 
 
-class Salvaged(NamedTuple):
+class RebuiltStream(NamedTuple):
     """A stream as the bucket shows it."""
 
     record: StreamRecord
     fragment_count: int
     """Fragments that were in the bucket and in no manifest, and are in it now."""
-    doomed: tuple[str, ...]
-    """Keys of objects of unknown standing."""
+    to_delete: tuple[str, ...]
+    """Keys of objects that nobody can vouch for: they go into the delete queue."""
     readable: bool = True
-    """Whether its manifest was found; if not, nothing of it is doomed."""
+    """Whether its manifest was found; if not, nothing of it is deleted."""
     damaged: bool = False
-    """Whether part of what was published is missing; then nothing of it is doomed either."""
+    """Whether part of what was published is missing; then nothing of it is deleted either."""
 
 
 class FoundRegistry(NamedTuple):
@@ -116,7 +116,9 @@ async def find_consumers(
     return None
 
 
-async def salvage_stream(context: Context, registry: StreamRecord, generation: int) -> Salvaged:
+async def rebuild_stream(
+    context: Context, registry: StreamRecord, generation: int
+) -> RebuiltStream:
     """Find a stream's manifest, extend it, and put it as a root of `generation`.
 
     Raises:
@@ -125,32 +127,32 @@ async def salvage_stream(context: Context, registry: StreamRecord, generation: i
     drive, prefix = context.drive, stream_prefix(registry.stream_id, registry.tenant)
     listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
     keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
-    ranked = salvage.rank_roots(keys, generation - 1)
+    ranked = rebuild_decision.rank_roots(keys, generation - 1)
     version = max((key.version for key in keys), default=0)
     best, run, damaged = await find_root(context, registry, ranked.candidates)
     root = None if best is None else best.root
-    before = salvage.record_before(registry, root, version, generation)
+    before = rebuild_decision.record_before(registry, root, version, generation)
     if root is None:
         # One run from 0 with nothing left over is the whole stream; anything else is a part of it.
         # A rebuild that died before it put the root has left copies of the run: they are no part.
         lost = ranked.candidates[0] if ranked.candidates else None
         missing = lost is not None or await _has_groups(drive, prefix)
         if run.unlike or (missing and not run.fragments):
-            record = salvage.record_without_root(before, lost)
+            record = rebuild_decision.record_without_root(before, lost)
             log.critical(
                 "the manifest of a stream is missing",
                 stream_id=record.stream_id,
                 left_over_count=len(run.unlike),
                 left_over=run.unlike[:10],
             )
-            return Salvaged(record, 0, (), readable=False)
+            return RebuiltStream(record, 0, (), readable=False)
         if not run.fragments:
-            return Salvaged(before, 0, ())
+            return RebuiltStream(before, 0, ())
     adopted = await copy_run(context, before, run.fragments)
     record = await _put_root(context, before, root or empty_root(before), adopted)
     if best is None or damaged:
         # Nobody can tell what is needed to mend it. Garbage collection comes, a day later.
-        return Salvaged(record, len(adopted), (), damaged=damaged)
+        return RebuiltStream(record, len(adopted), (), damaged=damaged)
     worse = ranked.candidates[ranked.candidates.index(best.key) :]
     old_roots = [
         root_key(record.stream_id, *key, tenant=record.tenant) for key in (*ranked.others, *worse)
@@ -161,14 +163,14 @@ async def salvage_stream(context: Context, registry: StreamRecord, generation: i
         for one in run.fragments
         if one.uid in copied
     ]
-    doomed = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
-    return Salvaged(record, len(adopted), doomed)
+    to_delete = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
+    return RebuiltStream(record, len(adopted), to_delete)
 
 
 async def _has_groups(drive: Drive, prefix: str) -> bool:
     async for facts in drive.list(f"{prefix}metadata/"):
-        doomed = parse_doomed(facts.object_key.encode("ascii"))
-        return doomed is not None and doomed.height > 0
+        target = parse_delete_target(facts.object_key.encode("ascii"))
+        return target is not None and target.height > 0
     return False
 
 
@@ -177,7 +179,7 @@ async def _put_root(
 ) -> StreamRecord:
     """Put the stream's root of the new generation; returns the record that names it."""
     settings = context.settings
-    plan = make_plan(before, root, run, None, settings.manifest_fanout, context.new_uid)
+    plan = plan_publish(before, root, run, None, settings.manifest_fanout, context.new_uid)
     for action in plan.actions:
         if not isinstance(action, PutGroup | PutRoot):
             continue
@@ -189,7 +191,7 @@ async def _put_root(
             sealed.crc,
             deadline_seconds=settings.manifest_put_seconds,
         )
-    return salvage.record_after(before, plan.publish.pointer, plan.root)
+    return rebuild_decision.record_after(before, plan.publish.pointer, plan.root)
 
 
 def _key_of(put: PutGroup | PutRoot, record: StreamRecord) -> str:
