@@ -78,7 +78,7 @@ class OrphanTally:
     streams: int = 0
     objects: int = 0
     orphans: dict[str, list[int]] = field(default_factory=dict)
-    """Of each kind, how many orphans there are and how many bytes they have."""
+    """How many orphans there are and how many bytes they have, by kind."""
     unknown: list[int] = field(default_factory=lambda: [0, 0])
     """Objects whose kind is not known, or that belong to no stream: never deleted."""
     queued: int = 0
