@@ -1,5 +1,7 @@
 """Fixtures that more than one kind of test needs."""
 
+import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +18,59 @@ __all__ = ["server", "spark", "spark_server", "world"]
 
 ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""
-OWN_DRIVERS = ("tests/spark/test_spark_kills.py",)
+OWN_DRIVERS = (
+    "tests/spark/test_spark_job_mistakes.py",
+    "tests/spark/test_spark_kills.py",
+    "tests/spark/test_spark_packaging.py::test_a_command_with_a_master",
+    "tests/spark/test_spark_packaging.py::test_the_shell",
+)
 """Where they start drivers of their own instead."""
-EACH_APART = ("tests/chaos/test_chaos.py", "tests/journeys/test_kill.py")
+EACH_APART = (
+    "tests/chaos/test_chaos.py",
+    "tests/contract_http/test_schemathesis.py",
+    "tests/journeys/test_kill.py",
+    "tests/model/test_manifest_model.py",
+    "tests/simulation/test_simulation.py",
+)
 """Long tests that share nothing with the others of their file."""
+LONG_FIRST = (
+    "tests/spark/test_spark_kills.py",
+    "tests/spark/",
+    "tests/simulation/",
+    "tests/chaos/",
+    "tests/model/",
+    "tests/journeys/test_kill",
+    "tests/journeys/test_memory.py",
+    "tests/journeys/",
+    "tests/integration/",
+    "tests/contract_http/",
+)
+"""What begins first, so that no core waits in the end for a long one that came last."""
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Of every Java that a test starts: each lives for seconds, in which a compiler and a collector
+for long runs cost as much again and gain nothing."""
+for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(variable, JAVA_OPTIONS)
+
+# What collection makes stays to the end: nothing is gained by looking for garbage in it.
+gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by `LONG_FIRST`; what is not named there comes last, as it was."""
+
+    def place(item: pytest.Item) -> int:
+        name = item.nodeid
+        return next((at for at, path in enumerate(LONG_FIRST) if name.startswith(path)), 99)
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 class ByFile(LoadScopeScheduling):
@@ -28,9 +79,9 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        if path.startswith(ONE_SESSION) and path not in OWN_DRIVERS:
-            return "spark"
-        return nodeid if path in EACH_APART else path
+        if path in EACH_APART or nodeid.startswith(OWN_DRIVERS):
+            return nodeid
+        return "spark" if path.startswith(ONE_SESSION) else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

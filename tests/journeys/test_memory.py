@@ -1,6 +1,7 @@
 """Memory stays within a bound, whatever clients do, and does not grow from one attack to the next."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,14 @@ BUDGET = 640 * MIB
 """Above what it takes at rest: the bounds above are 200 MiB, two bodies that are decoded and two
 that are parsed some 300, and what the allocator keeps of both."""
 GROWTH = 192 * MIB
-"""Of the third attack beyond the first two. Peaks of equal attacks were 205 to 487 MiB, by what
+"""Of later attacks beyond the first two. Peaks of equal attacks were 205 to 487 MiB, by what
 happens to be decoded at once; that nothing is kept of what broke off is held by
 tests/unit/runtime/test_runtime_bulk.py and test_runtime_protocol.py."""
 RECORD_COUNT = 24
+ATTACKS = int(os.environ.get("BOTTOMLESS_TEST_ATTACKS", "3"))
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(100 + 100 * ATTACKS)
 def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> None:
     with AllInOne(tmp_path / "data", SETTINGS) as server, server.client() as client:
         stream = new_stream(client)
@@ -43,7 +45,7 @@ def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> No
         memory = Memory({"all in one": server.pid})
         at_rest = memory.now()["all in one"]
         peaks = []
-        for _ in range(3):
+        for _ in range(ATTACKS):
             with memory.sampled() as peak:
                 hostile = asyncio.run(
                     assault(server.url, stream.name, Numbers(followers=200, seconds=6))
@@ -61,5 +63,5 @@ def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> No
             assert answers["read 200"] >= 1, answers
 
         assert max(peaks) < BUDGET, peaks
-        assert peaks[2] < max(peaks[:2]) + GROWTH, peaks
+        assert max(peaks[2:]) < max(peaks[:2]) + GROWTH, peaks
         print("above rest at the peaks:", [size // MIB for size in peaks], "MiB")

@@ -191,7 +191,7 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(Belief, "slept", lambda *_: False)], [11, 8, 5, 2, 3], "clocks"
     ),
     "a fence heard in the background": Guard(
-        [Replaced(Claim, "_reserve", _forget_fence)], [6, 10], "clocks"
+        [Replaced(Claim, "_reserve", _forget_fence)], [10, 6], "clocks"
     ),
     "a clock that is believed": Guard(
         [
@@ -214,7 +214,7 @@ GUARDS: Final[dict[str, Guard]] = {
             Replaced(Admission, "take", _take_what_fits),
             Replaced(Admission, "grant", _grant_what_fits),
         ],
-        [1, 2],
+        [2, 1],
         course=commits_beside_a_flood,
     ),
     "another try to open what lies there": Guard(

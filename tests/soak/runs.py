@@ -1,0 +1,99 @@
+"""What needs length: each run is a command, as somebody could type it, with more of what the
+everyday tests do a little of. docs/guarantees.md, "Long runs", has the last results."""
+
+import sys
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+
+class Run(NamedTuple):
+    title: str
+    command: list[str]
+    settings: Mapping[str, str] = {}
+    tests: str = ""
+    """The test that does the same a little of, in every run of `./dev test`."""
+
+
+def _test(title: str, test: str, **settings: str) -> Run:
+    command = [sys.executable, "-m", "pytest", "-s", *test.split()]
+    return Run(title, command, settings, test)
+
+
+def _module(title: str, *words: str, tests: str) -> Run:
+    return Run(title, [sys.executable, "-m", *words], tests=tests)
+
+
+SIMULATION: Final = "tests/simulation/test_simulation.py"
+
+RUNS: Final[dict[str, Run]] = {
+    "chaos": _module(
+        "1,000 kills of services under load, beside all other troubles",
+        *("chaos", "--kills", "1000", "--pause", "0.2"),
+        tests="tests/chaos/test_chaos.py",
+    ),
+    "kills": _test(
+        "200 deaths of everything, and of each service",
+        "tests/journeys/test_kill.py tests/journeys/test_kill_staged.py",
+        BOTTOMLESS_TEST_KILLS="200",
+    ),
+    "producers": _test(
+        "200 deaths under strict producers",
+        "tests/journeys/test_kill_producers.py",
+        BOTTOMLESS_TEST_PRODUCER_KILLS="200",
+    ),
+    "spark": _test(
+        "jobs of Spark that die three times each",
+        "tests/spark/test_spark_job_kills.py tests/spark/test_spark_kills.py",
+        BOTTOMLESS_TEST_KILLS="3",
+    ),
+    "seeds": _module(
+        "200 simulated seeds, with as much trouble as by hand",
+        *("simulation", "1..200"),
+        tests=SIMULATION,
+    ),
+    "losses": _module(
+        "40 simulated seeds of lost homes and lost coordination",
+        *("simulation", "1..40", "--troubles", "losses"),
+        tests=SIMULATION,
+    ),
+    "tables": _module(
+        "tables of services after thousands of streams", "simulation", "tables", tests=SIMULATION
+    ),
+    "model": _test(
+        "1,000,000 steps of the manifest beside a list",
+        "tests/model/test_manifest_model.py::test_the_manifest_is_what_the_list_says",
+        BOTTOMLESS_MODEL_STEPS="1000000",
+    ),
+    "histories": _test(
+        "50 histories of clients, looked at for an order",
+        "tests/linearizability/test_linearizability.py",
+        BOTTOMLESS_TEST_ROUNDS="50",
+    ),
+    "memory": _test(
+        "memory over thirty attacks",
+        "tests/journeys/test_memory.py",
+        BOTTOMLESS_TEST_ATTACKS="30",
+    ),
+    "faults": _test(
+        "faults of the object store at random for ten minutes",
+        "tests/faults/test_mix.py",
+        BOTTOMLESS_TEST_SECONDS="600",
+    ),
+    "contract": _test(
+        "60 examples of each operation of the contract",
+        "tests/contract_http/test_schemathesis.py",
+        BOTTOMLESS_TEST_EXAMPLES="60",
+    ),
+    "properties": _test(
+        "1,000 examples of each property, other ones than in everyday runs",
+        "tests/unit -n logical",
+        BOTTOMLESS_TEST_PROPERTIES="1000",
+        BOTTOMLESS_TEST_EXAMPLES="200",
+        BOTTOMLESS_FUZZ_EXAMPLES="1000",
+    ),
+    "fuzz": Run(
+        "bytes for every decoder and parser, one hour in all",
+        ["./dev", "fuzz", "3600"],
+        tests="tests/fuzz/test_targets.py",
+    ),
+}

@@ -1,0 +1,44 @@
+"""Each long run has a short form in every run of the tests, and does what it says."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from soak.runs import RUNS, Run
+
+ROOT = Path(__file__).parents[2]
+SOURCES = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
+def test_each_long_run_has_a_canary_and_settings_that_somebody_reads(run: Run) -> None:
+    named = [word for word in run.tests.split() if word.startswith("tests/")]
+    assert named
+    for test in named:
+        path, _, function = test.partition("::")
+        assert (ROOT / path).exists()
+        if function:
+            tree = ast.parse((ROOT / path).read_text())
+            assert function in [node.name for node in tree.body if hasattr(node, "name")]
+    for setting in run.settings:
+        assert f'environ.get("{setting}"' in SOURCES
+
+
+def test_the_docs_name_every_long_run() -> None:
+    told = (ROOT / "docs/guarantees.md").read_text()
+    assert [name for name in RUNS if f"`./dev soak {name}`" not in told] == []
+
+
+def test_a_run_that_nobody_knows_is_refused_before_any_is_begun() -> None:
+    told = subprocess.run(
+        [sys.executable, "-m", "soak", "fuzz", "nosuch"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 2
+    assert "no such run: nosuch" in told.stderr
