@@ -42,6 +42,7 @@ from bottomless_server.ingest.records.json_pointer import follow, parse_pointer
 from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.ingest.records.json_values import Shape, Within, read_values, split_lines
 from bottomless_server.node.file_calls import RealFileCalls
+from bottomless_server.protocol.parameters import boolean, choice, integer, text
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
 from bottomless_server.runtime.base.sealed_token import seal, unseal
@@ -52,7 +53,7 @@ from bottomless_server.runtime.http.bodies import (
     parse_json_lines,
 )
 from bottomless_server.runtime.http.encodings import decode_body
-from bottomless_server.runtime.http.queries import boolean, choice, integer, parse_query, text
+from bottomless_server.runtime.http.queries import parse_query
 from bottomless_server.runtime.identity.credential import (
     RefusedError,
     bearer_token,

@@ -294,7 +294,7 @@ def manifest_program(ground: Ground) -> Program:
             ManifestSettings(data_dir=program.data_dir, **MANIFEST),
             FaultDrive(ground.drive, Wire(ground.weather)),
             ground.coordination,
-            PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),  # type: ignore[arg-type]
+            PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),
         )
 
     return Program(ground, "manifest", make)

@@ -10,13 +10,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from bottomless.errors import Code, Fenced, NotFound, OffsetGone, StoreError, Unavailable
+from bottomless.errors import Code, Fenced, NotFound, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.runtime.http.app import create_api, json_response, wrap
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    CHUNKS_QUERY,
+    COMMITS,
+    COMMITS_QUERY,
+    RUN_MEDIA_TYPE,
+    Bounds,
+    ChunkRun,
+    Commit,
+    Commits,
+    CommitsAsked,
+    decode_chunks_asked,
+    encode_commits,
+    encode_run,
+    moved,
+)
+from bottomless_server.runtime.http.app import create_api, json_response, parse_query, wrap
 from support.object_keys import fragment_key
 
 STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
@@ -70,65 +86,74 @@ class FakeIngest:
 
     def app(self) -> ASGIApp:
         api = create_api("ingest")
-        api.add_route("/internal/v1/commits", self._commits)
-        api.add_route("/internal/v1/streams/{stream_id}/chunks", self._chunks)
+        api.add_route(COMMITS, self._commits)
+        api.add_route(CHUNKS, self._chunks)
         return wrap(api)
 
     async def _commits(self, request: Request) -> Response:
         self.commits_asked += 1
-        instance, _, after = request.query_params.get("after", "").partition(":")
+        asked = CommitsAsked(**parse_query(request.scope, COMMITS_QUERY))
+        instance, _, after = (asked.after or "").partition(":")
         seen = int(after) if instance == self._instance else None
         if seen is not None and max(self._changed.values(), default=0) <= seen:
             self._news.clear()
             try:
-                async with asyncio.timeout(int(request.query_params["wait_ms"]) / 1000):
+                async with asyncio.timeout(asked.wait_ms / 1000):
                     await self._news.wait()
             except TimeoutError:
                 pass
             if instance != self._instance:
                 raise unavailable()
-        streams = [
+        streams = tuple(
             self._commit(stream_id, groups)
             for stream_id, groups in self.groups.items()
             if seen is None or self._changed.get(stream_id, 0) > seen
-        ]
+        )
         token = f"{self._instance}:{max(self._changed.values(), default=0)}"
-        return json_response({"token": token, "streams": streams})
+        return json_response(encode_commits(Commits(token, streams)))
 
-    def _commit(self, stream_id: str, groups: list[Group]) -> dict[str, Any]:
-        return {
-            "stream_id": stream_id,
-            "epoch": self.epoch,
-            "committed_next": groups[-1].next_offset,
-            "published_next": 0,
-            "log_end": groups[-1].log_end,
-            "target_bytes": self.target_bytes,
-            "max_age_ms": self.max_age_ms,
-        }
+    def _commit(self, stream_id: str, groups: list[Group]) -> Commit:
+        return Commit(
+            stream_id=StreamId(stream_id),
+            epoch=self.epoch,
+            committed_next=groups[-1].next_offset,
+            published_next=0,
+            log_end=groups[-1].log_end,
+            target_bytes=self.target_bytes,
+            max_age_ms=self.max_age_ms,
+        )
+
+    def _bounds(self, groups: list[Group]) -> Bounds:
+        committed_next = groups[-1].next_offset if groups else 0
+        return Bounds(self.epoch, self.local_first_offset, committed_next, 0, 0, None, 0)
 
     async def _chunks(self, request: Request) -> Response:
-        first = int(request.query_params["first_offset"])
-        max_bytes = int(request.query_params["max_bytes"])
+        asked = decode_chunks_asked(parse_query(request.scope, CHUNKS_QUERY))
+        first = asked.first_offset
+        groups = self.groups[request.path_params["stream_id"]]
         if self.failures:
             raise self.failures.pop(0)
         if first < self.local_first_offset:
-            raise OffsetGone("it is published and gone", code=Code.MOVED)
+            raise moved(self._bounds(groups))
         sent: list[Group] = []
-        for group in self.groups[request.path_params["stream_id"]]:
+        for group in groups:
             size = sum(len(taken.data) for taken in sent)
-            if group.next_offset > first and (not sent or size + len(group.data) <= max_bytes):
+            if group.next_offset > first and (
+                not sent or size + len(group.data) <= asked.max_bytes
+            ):
                 sent.append(group)
             elif sent:
                 break
         data = b"".join(group.data for group in sent)
-        self.asked.append(Asked(first, max_bytes, len(data)))
-        headers = {
-            "Chunks-Epoch": str(self.epoch),
-            "Chunks-First-Offset": str(sent[0].first_offset if sent else first),
-            "Chunks-Next-Offset": str(sent[-1].next_offset if sent else first),
-            "Chunks-Log-End": str(sent[-1].log_end if sent else 0),
-        }
-        return Response(data, headers=headers, media_type="application/octet-stream")
+        self.asked.append(Asked(first, asked.max_bytes, len(data)))
+        run = ChunkRun(
+            self._bounds(groups),
+            sent[0].first_offset if sent else first,
+            sent[-1].next_offset if sent else first,
+            sent[-1].log_end if sent else 0,
+            data,
+        )
+        return Response(data, 200, encode_run(run), RUN_MEDIA_TYPE)
 
 
 class FakeManifest:

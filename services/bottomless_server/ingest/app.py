@@ -15,7 +15,7 @@ from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.ingest.front.metrics import TimedFileCalls, ingest_gauges
-from bottomless_server.ingest.front.names import ManifestCalls, StreamNames
+from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.producer_routes import add_producer_routes
 from bottomless_server.ingest.front.routes import AppendRoute, Appends
 from bottomless_server.ingest.front.staged_routes import add_staged_route
@@ -39,6 +39,7 @@ from bottomless_server.node.file_calls import FileCalls, make_dir_durable
 from bottomless_server.node.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.node.lease import Clocks, LeaseBounds, NodeLease
 from bottomless_server.node.owner import Owner
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
@@ -71,7 +72,7 @@ class IngestService:
         self,
         settings: IngestSettings,
         coordination: Coordination,
-        manifest: ManifestCalls,
+        manifest: PeerPort,
         files: FileCalls,
         clocks: Clocks,
         forwarding: Forwarding,
@@ -264,7 +265,7 @@ def create_service(
     settings: IngestSettings,
     coordination: Coordination,
     *,
-    manifest: ManifestCalls | None = None,
+    manifest: PeerPort | None = None,
     files: FileCalls | None = None,
     clocks: Clocks = REAL_CLOCKS,
     forwarding: Forwarding | None = None,

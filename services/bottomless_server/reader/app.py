@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
@@ -25,7 +26,6 @@ from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.patience import Patience
-from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import Roots
@@ -81,8 +81,8 @@ def create_service(
     settings: ReaderSettings,
     drive: Drive,
     *,
-    manifest: Asked | None = None,
-    ingest: AskedAt | None = None,
+    manifest: PeerPort | None = None,
+    ingest: PeersPort | None = None,
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
     peers = _peers(settings, manifest, ingest)
@@ -146,14 +146,16 @@ def create_service(
 
 
 class _AskedPeers(NamedTuple):
-    manifest: Asked
-    ingest: AskedAt
-    waiting: AskedAt
+    manifest: PeerPort
+    ingest: PeersPort
+    waiting: PeersPort
     """Ingest again, over connections of their own: requests that wait there take no others' place."""
     opened: list[Peer | Peers]
 
 
-def _peers(settings: ReaderSettings, manifest: Asked | None, ingest: AskedAt | None) -> _AskedPeers:
+def _peers(
+    settings: ReaderSettings, manifest: PeerPort | None, ingest: PeersPort | None
+) -> _AskedPeers:
     opened: list[Peer | Peers] = []
     waiting = ingest
     secret = secret_to_send(settings)

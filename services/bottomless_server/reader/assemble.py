@@ -20,8 +20,8 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
+from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.core.locator import (
-    Bounds,
     Start,
     above_floor,
     below_end,

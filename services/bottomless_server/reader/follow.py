@@ -21,8 +21,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.offset_spec import At, format_timestamp
+from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
-from bottomless_server.reader.core.locator import Bounds
 from bottomless_server.reader.followers import Followers, SharedPage, Wanted
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.on_loop import loop_time

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bottomless.errors import Code, Unavailable
-from bottomless_server.reader.ports import Asked
-from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
+from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes, PeerPort
 
 MANIFEST_SECONDS: Final = 6.0
 """Far longer than an answer takes, and shorter than people wait."""
@@ -26,7 +25,7 @@ class ManifestAway(Unavailable):
 class ManifestCalls:
     """Calls of manifest as the peer makes them, with a bound of time."""
 
-    def __init__(self, manifest: Asked) -> None:
+    def __init__(self, manifest: PeerPort) -> None:
         self._manifest = manifest
 
     async def call(
@@ -35,7 +34,7 @@ class ManifestCalls:
         path: str,
         /,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
@@ -63,10 +62,13 @@ class ManifestCalls:
         path: str,
         /,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         timeout_seconds: float | None = None,
     ) -> PeerBytes:
         return await self._manifest.fetch(path, params=params, timeout_seconds=timeout_seconds)
+
+    async def aclose(self) -> None:
+        await self._manifest.aclose()
 
 
 def _away() -> ManifestAway:

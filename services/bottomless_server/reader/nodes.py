@@ -7,7 +7,7 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from bottomless_server.reader.ports import Asked
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _KEEP_SECONDS: Final = 1.0
@@ -17,7 +17,7 @@ _KEEP_SECONDS: Final = 1.0
 class IngestNodes:
     """The nodes that were alive a moment ago."""
 
-    def __init__(self, manifest: Asked) -> None:
+    def __init__(self, manifest: PeerPort) -> None:
         self._manifest = manifest
         self._known: TTLCache[None, list[str]] = TTLCache(1, _KEEP_SECONDS)
         self._asking: SingleFlight[None, list[str]] = SingleFlight(linger_seconds=0)

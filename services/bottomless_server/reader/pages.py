@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.offset_spec import OffsetSpec
-from bottomless_server.reader.core.locator import Bounds, Start
+from bottomless_server.protocol.tail import Bounds
+from bottomless_server.reader.core.locator import Start
 from bottomless_server.reader.core.page import Gap
 from bottomless_server.reader.streams import StreamFacts
 

@@ -17,8 +17,9 @@ from bottomless.model.offset_spec import (
     Stored,
     Tail,
 )
+from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader import tail as tails
-from bottomless_server.reader.core.locator import Bounds, hole_of
+from bottomless_server.reader.core.locator import hole_of
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.stored_offsets import StoredOffsets
@@ -107,8 +108,8 @@ class Resolver:
         That is the first such record, or the beginning of what is lost right before it: nobody
         knows any more how late that was. A page that begins there names it.
         """
-        bounds, local = await self._tail.locate(stream, timestamp)
-        if local is not None and local > bounds.local_first:
+        local, bounds = await self._tail.locate(stream, timestamp)
+        if local is not None and local > bounds.local_first_offset:
             # An earlier local chunk is too early, and so is all that object storage alone has.
             return local
         # At least as new as what the owner freed, so that no chunk is in neither tier.

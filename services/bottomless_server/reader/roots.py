@@ -22,9 +22,9 @@ from bottomless.formats.keys import group_key, root_key
 from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import StreamId, Uid, parse_uid, uid_from_bytes
 from bottomless.model.stream import RootPointer
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.patience import patiently
-from bottomless_server.reader.ports import Asked
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.nodes import load_node
@@ -66,7 +66,7 @@ class Tree:
 
 
 class Roots:
-    def __init__(self, manifest: Asked, drive: Drive, cache: SharedCache, ttl_ms: int) -> None:
+    def __init__(self, manifest: PeerPort, drive: Drive, cache: SharedCache, ttl_ms: int) -> None:
         self._manifest = manifest
         self._drive = drive
         self._cache = cache

@@ -14,7 +14,7 @@ from typing import Final
 
 from bottomless.errors import Overloaded
 from bottomless.model.names import StreamId
-from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail, TailAnswer
 from bottomless_server.runtime.base.single_flight import SingleFlight

@@ -5,11 +5,11 @@ Contract: openapi/internal.yaml, `get_stored_offset`.
 
 from bottomless.errors import Code, NotFound
 from bottomless.model.names import Reference, StreamId
-from bottomless_server.reader.ports import Asked
+from bottomless_server.protocol.peer import PeerPort
 
 
 class StoredOffsets:
-    def __init__(self, manifest: Asked) -> None:
+    def __init__(self, manifest: PeerPort) -> None:
         self._manifest = manifest
 
     async def find(self, stream_id: StreamId, consumer: Reference) -> int | None:

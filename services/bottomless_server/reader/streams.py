@@ -11,7 +11,7 @@ from cachetools import TTLCache
 from bottomless.errors import NotFound
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
-from bottomless_server.reader.ports import Asked
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import stream_not_found
 
@@ -59,7 +59,7 @@ class WaitedOn:
 
 
 class Streams:
-    def __init__(self, manifest: Asked, ttl_ms: int) -> None:
+    def __init__(self, manifest: PeerPort, ttl_ms: int) -> None:
         self._manifest = manifest
         self._known: TTLCache[FullName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
         self._asking: SingleFlight[FullName, StreamFacts] = SingleFlight(linger_seconds=0)

@@ -6,18 +6,29 @@ only an owner with the newest epoch that this process has heard of is believed.
 On the record's path: beside fragments.py, which reads what has left the tail.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from cachetools import LRUCache
 
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId
-from bottomless_server.reader.core.locator import Bounds
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import PeerPort, PeersPort
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    LOCATE,
+    Bounds,
+    ChunksAsked,
+    LocateAsked,
+    Located,
+    bounds_of_moved,
+    decode_located,
+    decode_run,
+)
 from bottomless_server.reader.nodes import IngestNodes
-from bottomless_server.reader.ports import Asked, AskedAt
 from bottomless_server.reader.streams import StreamFacts
 
 T = TypeVar("T")
@@ -41,14 +52,8 @@ class TailAnswer:
     """The offset lies below what the owner still holds: read it from object storage."""
 
 
-class Located(NamedTuple):
-    bounds: Bounds
-    offset: int | None
-    """First offset of the first local chunk that is late enough, None if none is."""
-
-
 class Tail:
-    def __init__(self, peers: AskedAt, waiting: AskedAt, nodes: IngestNodes) -> None:
+    def __init__(self, peers: PeersPort, waiting: PeersPort, nodes: IngestNodes) -> None:
         """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
         self._peers = peers
         self._waiting = waiting
@@ -74,20 +79,21 @@ class Tail:
         Raises:
             Unavailable: no owner answers.
         """
-        params = {"first_offset": first_offset, "max_bytes": size, "wait_ms": wait_ms}
+        params = ChunksAsked(first_offset, size, wait_ms).params()
 
-        async def ask(peer: Asked) -> TailAnswer:
+        async def ask(peer: PeerPort) -> TailAnswer:
             try:
                 answer = await peer.fetch(
-                    f"/internal/v1/streams/{stream.stream_id}/chunks",
+                    of_stream(CHUNKS, stream.stream_id),
                     params=params,
                     timeout_seconds=wait_ms / 1000 + _ANSWER_SECONDS,
                 )
             except StoreError as error:
                 if error.code is not Code.MOVED:
                     raise
-                return TailAnswer(_bounds_of_facts(error.facts), moved=True)
-            return _answer_of(answer.headers, answer.data)
+                return TailAnswer(bounds_of_moved(error), moved=True)
+            run = decode_run(answer)
+            return TailAnswer(run.bounds, run.data, run.first_offset, run.next_offset)
 
         peers = self._waiting if wait_ms else self._peers
         return await self._ask(peers, stream, ask, lambda answer: answer.bounds)
@@ -99,18 +105,18 @@ class Tail:
             Unavailable: no owner answers.
         """
 
-        async def ask(peer: Asked) -> Located:
-            path = f"/internal/v1/streams/{stream.stream_id}/locate"
-            answer = await peer.call("GET", path, params={"timestamp": timestamp})
-            return Located(_bounds_of_facts(answer.body), answer.body["offset"])
+        async def ask(peer: PeerPort) -> Located:
+            path = of_stream(LOCATE, stream.stream_id)
+            answer = await peer.call("GET", path, params=LocateAsked(timestamp).params())
+            return decode_located(answer.body)
 
         return await self._ask(self._peers, stream, ask, lambda located: located.bounds)
 
     async def _ask(
         self,
-        peers: AskedAt,
+        peers: PeersPort,
         stream: StreamFacts,
-        ask: Callable[[Asked], Awaitable[T]],
+        ask: Callable[[PeerPort], Awaitable[T]],
         bounds_of: Callable[[T], Bounds],
     ) -> T:
         """Ask the owner; where it is gone or no owner any more, ask all nodes: one may claim."""
@@ -143,34 +149,3 @@ class Tail:
         if stream.owner_url is not None and not asked:
             return stream.owner_url
         return next((url for url in await self._nodes.urls() if url not in asked), None)
-
-
-def _bounds_of_facts(facts: Mapping[str, Any]) -> Bounds:
-    return Bounds(
-        epoch=facts["epoch"],
-        local_first=facts["local_first_offset"],
-        committed_next=facts["committed_next"],
-        published_next=facts["published_next"],
-        version=facts["version"],
-        last_chunk_offset=facts.get("last_chunk_offset"),
-        last_timestamp=facts.get("last_timestamp"),
-    )
-
-
-def _answer_of(headers: Mapping[str, str], data: bytes | memoryview) -> TailAnswer:
-    lower = {name.lower(): value for name, value in headers.items()}
-
-    def optional(name: str) -> int | None:
-        return int(lower[name]) if lower.get(name) else None
-
-    bounds = Bounds(
-        epoch=int(lower["chunks-epoch"]),
-        local_first=int(lower["local-first-offset"]),
-        committed_next=int(lower["committed-next-offset"]),
-        published_next=int(lower["published-next-offset"]),
-        version=int(lower["manifest-version"]),
-        last_chunk_offset=optional("last-chunk-offset"),
-        last_timestamp=optional("last-timestamp"),
-    )
-    first_offset, next_offset = (int(lower[f"chunks-{name}-offset"]) for name in ("first", "next"))
-    return TailAnswer(bounds, data, first_offset, next_offset)

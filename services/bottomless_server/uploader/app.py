@@ -14,12 +14,13 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
-from bottomless_server.uploader.calls import CallPeer, CallPeers, ManifestCalls
+from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.failures import Retries
 from bottomless_server.uploader.nodes import NodeFeeds
 from bottomless_server.uploader.settings import UploaderSettings
@@ -89,8 +90,8 @@ def create_service(
     settings: UploaderSettings,
     drive: Drive,
     *,
-    ingest: CallPeers | None = None,
-    manifest: CallPeer | None = None,
+    ingest: PeersPort | None = None,
+    manifest: PeerPort | None = None,
 ) -> UploaderService:
     """Put the uploader together; peers are made of the settings' urls where none are given.
 

@@ -1,14 +1,24 @@
 """The calls that the uploader makes, with typed answers. Contract: openapi/internal.yaml."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
-from bottomless.model.names import StreamId, Uid, parse_stream_id, parse_uid
-from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
-from bottomless_server.uploader.core.cutter import ChunksFetched, CommitSeen
+from bottomless.model.names import StreamId, Uid, parse_uid
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    COMMITS,
+    ChunkRun,
+    ChunksAsked,
+    Commits,
+    CommitsAsked,
+    decode_commits,
+    decode_run,
+)
 
 _T = TypeVar("_T")
 
@@ -20,56 +30,6 @@ FETCH_TIMEOUT_SECONDS = 60.0
 """Room for a large fragment over a slow link."""
 REGISTER_TIMEOUT_SECONDS = 30.0
 """Longer than the manifest waits for a fragment to be applied."""
-
-
-class CallPeer(Protocol):
-    """What is used of runtime.peers.Peer."""
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        body: Any = None,
-        timeout_seconds: float | None = None,
-    ) -> PeerAnswer: ...
-
-    async def fetch(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        timeout_seconds: float | None = None,
-    ) -> PeerBytes: ...
-
-    async def aclose(self) -> None: ...
-
-
-class CallPeers(Protocol):
-    """What is used of runtime.peers.Peers."""
-
-    def at(self, url: str, /) -> CallPeer: ...
-
-    async def aclose(self) -> None: ...
-
-
-class StreamCommit(NamedTuple):
-    stream_id: StreamId
-    published_next: int
-    seen: CommitSeen
-
-
-class Commits(NamedTuple):
-    token: str
-    streams: tuple[StreamCommit, ...]
-
-
-class ChunkRun(NamedTuple):
-    data: bytes | memoryview
-    fetched: ChunksFetched
-    epoch: int
-    """The epoch of the owner that gave it."""
 
 
 class Opened(NamedTuple):
@@ -88,40 +48,35 @@ class Registered(NamedTuple):
 
 
 class IngestCalls:
-    def __init__(self, peer: CallPeer) -> None:
+    def __init__(self, peer: PeerPort) -> None:
         self._peer = peer
 
     async def commits(self, after: str | None, wait_ms: int) -> Commits:
         """Streams that changed since the token `after`; all with unpublished data without one."""
-        params: dict[str, str | int] = {"wait_ms": wait_ms}
-        if after is not None:
-            params["after"] = after
         answer = await self._peer.call(
             "GET",
-            "/internal/v1/commits",
-            params=params,
+            COMMITS,
+            params=CommitsAsked(wait_ms, after).params(),
             timeout_seconds=wait_ms / 1000 + POLL_MARGIN_SECONDS,
         )
-        return _read("ingest", answer.body, _commits)
+        return decode_commits(answer.body)
 
     async def chunks(self, stream_id: StreamId, first_offset: int, max_bytes: int) -> ChunkRun:
         """Whole committed chunks from the one that holds `first_offset`; fewer than asked for, maybe."""
-        size_max = min(max_bytes, FETCH_SIZE_MAX)
+        asked = ChunksAsked(first_offset, min(max_bytes, FETCH_SIZE_MAX))
         answer = await self._peer.fetch(
-            f"/internal/v1/streams/{stream_id}/chunks",
-            params={"first_offset": first_offset, "max_bytes": size_max, "wait_ms": 0},
+            of_stream(CHUNKS, stream_id),
+            params=asked.params(),
             timeout_seconds=FETCH_TIMEOUT_SECONDS,
         )
-        headers = {name.lower(): value for name, value in answer.headers.items()}
-        fetched = _read("ingest", headers, lambda h: _fetched(h, len(answer.data)))
-        epoch = _read("ingest", headers, lambda h: int(h["chunks-epoch"]))
-        if not answer.data:
-            fetched = fetched._replace(first_offset=first_offset, next_offset=first_offset)
-        return ChunkRun(answer.data, fetched, epoch)
+        run = decode_run(answer)
+        if not run.data:
+            return run._replace(first_offset=first_offset, next_offset=first_offset)
+        return run
 
 
 class ManifestCalls:
-    def __init__(self, peer: CallPeer) -> None:
+    def __init__(self, peer: PeerPort) -> None:
         self._peer = peer
 
     async def node_urls(self) -> list[str]:
@@ -184,30 +139,6 @@ class ManifestCalls:
             timeout_seconds=REGISTER_TIMEOUT_SECONDS,
         )
         return answer.body
-
-
-def _commits(body: Any) -> Commits:
-    return Commits(str(body["token"]), tuple(map(_stream_commit, body["streams"])))
-
-
-def _stream_commit(item: Any) -> StreamCommit:
-    seen = CommitSeen(
-        epoch=int(item["epoch"]),
-        committed_next=int(item["committed_next"]),
-        log_end=int(item["log_end"]),
-        target_bytes=int(item["target_bytes"]),
-        max_age_ms=int(item["max_age_ms"]),
-    )
-    return StreamCommit(parse_stream_id(item["stream_id"]), int(item["published_next"]), seen)
-
-
-def _fetched(headers: Mapping[str, str], size: int) -> ChunksFetched:
-    return ChunksFetched(
-        first_offset=int(headers["chunks-first-offset"]),
-        next_offset=int(headers["chunks-next-offset"]),
-        size=size,
-        log_end=int(headers["chunks-log-end"]),
-    )
 
 
 def _read(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:

@@ -8,8 +8,9 @@ how to take. So nothing has to be remembered here, and nothing can be missed.
 from collections.abc import Callable
 from typing import Final
 
+from bottomless_server.protocol.tail import Commit, Commits
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.uploader.calls import Commits, IngestCalls, StreamCommit
+from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.failures import Failures, Retries
 
 PAUSE_SECONDS: Final = 0.05
@@ -24,7 +25,7 @@ class CommitFeed:
         self,
         ingest: IngestCalls,
         retries: Retries,
-        seen: Callable[[StreamCommit, IngestCalls], None],
+        seen: Callable[[Commit, IngestCalls], None],
         wait_ms: int,
     ) -> None:
         self.failures = Failures()

@@ -11,8 +11,10 @@ from typing import Any
 import structlog
 
 from bottomless.errors import StoreError
+from bottomless_server.protocol.peer import PeersPort
+from bottomless_server.protocol.tail import Commit
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.uploader.calls import CallPeers, IngestCalls, ManifestCalls, StreamCommit
+from bottomless_server.uploader.calls import IngestCalls, ManifestCalls
 from bottomless_server.uploader.failures import Failures, Retries
 from bottomless_server.uploader.feed import CommitFeed
 
@@ -24,10 +26,10 @@ class NodeFeeds:
 
     def __init__(
         self,
-        ingest: CallPeers,
+        ingest: PeersPort,
         manifest: ManifestCalls,
         retries: Retries,
-        seen: Callable[[StreamCommit, IngestCalls], None],
+        seen: Callable[[Commit, IngestCalls], None],
         *,
         wait_ms: int,
         every_ms: int,

@@ -14,8 +14,9 @@ from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
+from bottomless_server.protocol.tail import Commit
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.uploader.calls import IngestCalls, StreamCommit
+from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.failures import Failures
@@ -128,13 +129,13 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def seen(self, commit: StreamCommit, ingest: IngestCalls) -> None:
+    def seen(self, commit: Commit, ingest: IngestCalls) -> None:
         """Take word of a stream; a task is started where there is something to upload."""
         stream = self._streams.get(commit.stream_id)
         if stream is None:
-            if commit.published_next >= commit.seen.committed_next:
+            if commit.published_next >= commit.committed_next:
                 return
-            owner = OwnerSeen(commit.seen.epoch, ingest)
+            owner = OwnerSeen(commit.epoch, ingest)
             stream = StreamTask(commit.stream_id, owner, self._parts)
             self._streams[commit.stream_id] = stream
             self._tasks[commit.stream_id] = asyncio.create_task(
@@ -142,7 +143,7 @@ class Streams:
             )
             if self._draining:
                 stream.drain()
-        stream.commit_seen(commit.seen, ingest)
+        stream.commit_seen(_seen(commit), ingest)
 
     async def drain(self, seconds: float) -> bool:
         """Cut everything that was seen and wait for it; returns whether all of it is applied in time."""
@@ -192,3 +193,13 @@ class Streams:
         finally:
             # In the same step as the end of `run`: a commit that comes next starts a new task.
             del self._streams[stream_id], self._tasks[stream_id]
+
+
+def _seen(commit: Commit) -> CommitSeen:
+    return CommitSeen(
+        epoch=commit.epoch,
+        committed_next=commit.committed_next,
+        log_end=commit.log_end,
+        target_bytes=commit.target_bytes,
+        max_age_ms=commit.max_age_ms,
+    )

@@ -35,11 +35,13 @@ from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.protocol.peer import PeersPort
+from bottomless_server.protocol.tail import ChunkRun
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.objects import put_object
 from bottomless_server.uploader.budget import ByteBudget
-from bottomless_server.uploader.calls import CallPeers, ChunkRun, IngestCalls, ManifestCalls
-from bottomless_server.uploader.core.cutter import Cut, Cutter, Fetch, Measure, Wait
+from bottomless_server.uploader.calls import IngestCalls, ManifestCalls
+from bottomless_server.uploader.core.cutter import ChunksFetched, Cut, Cutter, Fetch, Measure, Wait
 from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.core.window import Window
@@ -59,7 +61,7 @@ class Parts:
 
     settings: UploaderSettings
     drive: Drive
-    ingest: CallPeers
+    ingest: PeersPort
     manifest: ManifestCalls
     budget: ByteBudget
     retries: Retries
@@ -150,7 +152,7 @@ class Session:
         while True:
             match self._cutter.decide(self._parts.clock_ms()):
                 case Measure(first_offset):
-                    self._cutter.measured((await self._fetch(first_offset, 1)).fetched)
+                    self._cutter.measured(_fetched(await self._fetch(first_offset, 1)))
                 case Fetch() as fetch:
                     await self._gather(fetch)
                 case Cut() as cut:
@@ -191,13 +193,13 @@ class Session:
             self._gathered.append(run.data)
             held = sum(map(len, self._gathered))
             self._parts.budget.charge(self._gathered_ticket, held)
-        self._cutter.chunks_fetched(run.fetched)
+        self._cutter.chunks_fetched(_fetched(run))
 
     async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun:
         run = await self._owner.source.chunks(self._stream_id, first_offset, max_bytes)
-        if not self._owner.takes(run.epoch):
+        if not self._owner.takes(run.bounds.epoch):
             raise Unavailable("the tail is shown by an owner of the past", code=Code.NOT_OWNER)
-        if run.data and run.fetched.first_offset != first_offset:
+        if run.data and run.first_offset != first_offset:
             raise corrupt("chunk feed", "no chunk begins where the last fragment ends")
         if not run.data and not self._gathered:
             raise Unavailable("the owner does not show what it said is committed")
@@ -289,3 +291,7 @@ class Session:
     def _free(self, ticket: int) -> None:
         self._tickets.discard(ticket)
         self._parts.budget.free(ticket)
+
+
+def _fetched(run: ChunkRun) -> ChunksFetched:
+    return ChunksFetched(run.first_offset, run.next_offset, len(run.data), run.log_end)

@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import httpx
 import orjson
 import pyarrow as pa
 from support.asgi import client_of
+from support.peers import SilentPeer
 
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
@@ -33,7 +34,7 @@ from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import Clocks, NodeLease
-from bottomless_server.runtime.peers.peers import PeerAnswer
+from bottomless_server.protocol.peer import Params, PeerAnswer
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
@@ -169,7 +170,7 @@ class StandingClocks:
         )
 
 
-class SmallManifest:
+class SmallManifest(SilentPeer):
     """Answers who a name is, from the same coordination."""
 
     def __init__(self, streams: Streams) -> None:
@@ -187,9 +188,11 @@ class SmallManifest:
         self,
         method: str,
         path: str,
+        /,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         body: Any = None,
+        **_: Any,
     ) -> PeerAnswer:
         if method == "POST":
             assert path == "/internal/v1/names"
@@ -225,9 +228,6 @@ class SmallManifest:
         stream_id = await self._streams.find(name)
         record = await self._streams.load(stream_id)
         return PeerAnswer(200, {}, {"stream_id": stream_id, "state": record.state.value})
-
-    async def aclose(self) -> None:
-        pass
 
 
 class House:

@@ -49,13 +49,13 @@ async def test_a_follower_waits_for_news(house: House) -> None:
 
 async def test_who_asks_at_a_stop_waits_for_nothing() -> None:
     feed = CommitFeed("instance")
-    token = (await feed.wait(None, 0))["token"]
+    token = (await feed.wait(None, 0)).token
     waiting = asyncio.create_task(feed.wait(token, 3600))
     await asyncio.sleep(0)
     feed.end()
 
-    assert (await waiting)["streams"] == []
-    assert (await feed.wait(token, 3600))["streams"] == []
+    assert (await waiting).streams == ()
+    assert (await feed.wait(token, 3600)).streams == ()
 
 
 async def test_a_new_follower_hears_of_what_is_not_published(house: House) -> None:

@@ -16,7 +16,7 @@ from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import StreamNames
-from bottomless_server.runtime.peers.peers import PeerAnswer
+from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
 from unit.ingest.house import SmallManifest, StandingClocks, eventually
 

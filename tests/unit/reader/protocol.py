@@ -1,15 +1,29 @@
 """A manifest and an ingest that answer as the internal protocol says, about a world's stream."""
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bottomless.errors import Code, NotFound, OffsetGone, Unavailable
+from support.peers import SilentPeer
+
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.model.names import StreamId
 from bottomless.model.stream import RootPointer
-from bottomless_server.runtime.peers.peers import PeerAnswer, PeerBytes
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    LOCATE,
+    Bounds,
+    ChunkRun,
+    Located,
+    decode_chunks_asked,
+    decode_locate_asked,
+    encode_located,
+    encode_run,
+    moved,
+)
 
 if TYPE_CHECKING:
     from unit.reader.world import LocalChunk, World
@@ -19,13 +33,14 @@ OWNER = "http://owner"
 
 
 @dataclass
-class Manifest:
+class Manifest(SilentPeer):
     world: "World"
 
     async def call(
         self,
         _: str,
         path: str,
+        /,
         **__: Any,
     ) -> PeerAnswer:
         world = self.world
@@ -74,9 +89,6 @@ class Manifest:
         }
         return PeerAnswer(200, {}, members)
 
-    async def fetch(self, path: str, **_: Any) -> PeerBytes:
-        raise AssertionError(path)
-
 
 @dataclass
 class Owners:
@@ -85,23 +97,26 @@ class Owners:
     def at(self, url: str) -> "Ingest":
         return Ingest(self.world, url)
 
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
 
 @dataclass
-class Ingest:
+class Ingest(SilentPeer):
     world: "World"
     url: str
 
-    def bounds(self) -> dict[str, Any]:
+    def bounds(self) -> Bounds:
         world = self.world
-        return {
-            "epoch": world.epoch,
-            "local_first_offset": world.local_first,
-            "committed_next": world.committed_next,
-            "published_next": world.node.next_offset,
-            "version": world.version,
-            "last_chunk_offset": world.chunks[-1].first_offset if world.chunks else None,
-            "last_timestamp": world.records[max(world.records)][0] if world.records else 0,
-        }
+        return Bounds(
+            epoch=world.epoch,
+            local_first_offset=world.local_first,
+            committed_next=world.committed_next,
+            published_next=world.node.next_offset,
+            version=world.version,
+            last_chunk_offset=world.chunks[-1].first_offset if world.chunks else None,
+            last_timestamp=world.records[max(world.records)][0] if world.records else 0,
+        )
 
     def check(self, path: str) -> None:
         if self.url not in self.world.alive:
@@ -110,61 +125,42 @@ class Ingest:
             raise NotFound("there is no such stream")
 
     async def call(
-        self,
-        _: str,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        **__: Any,
+        self, _: str, path: str, /, *, params: Params | None = None, **__: Any
     ) -> PeerAnswer:
         self.check(path)
-        assert path == f"/internal/v1/streams/{STREAM_ID}/locate"
+        assert path == of_stream(LOCATE, STREAM_ID)
         assert params is not None
-        found = [c for c in self.world.chunks if c.timestamp >= int(params["timestamp"])]
-        return PeerAnswer(
-            200, {}, {"offset": found[0].first_offset if found else None, **self.bounds()}
-        )
+        asked = decode_locate_asked(params)
+        found = [c for c in self.world.chunks if c.timestamp >= asked.timestamp]
+        located = Located(found[0].first_offset if found else None, self.bounds())
+        return PeerAnswer(200, {}, encode_located(located))
 
-    async def fetch(
-        self,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        **__: Any,
-    ) -> PeerBytes:
+    async def fetch(self, path: str, /, *, params: Params | None = None, **__: Any) -> PeerBytes:
         self.check(path)
         world = self.world
+        assert path == of_stream(CHUNKS, world.stream_id)
         assert params is not None
-        offset, size, wait_ms = (
-            int(params[name]) for name in ("first_offset", "max_bytes", "wait_ms")
-        )
+        asked = decode_chunks_asked(params)
+        offset = asked.first_offset
         world.asked.append(f"chunks {offset}")
         if offset < world.local_first:
-            raise OffsetGone("moved", code=Code.MOVED, facts=self.bounds())
-        if offset == world.committed_next and wait_ms:
+            raise moved(self.bounds())
+        if offset == world.committed_next and asked.wait_ms:
             appended = world.appended
             world.waiting.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(appended.wait(), wait_ms / 1000)
+                await asyncio.wait_for(appended.wait(), asked.wait_ms / 1000)
             self.check(path)
         chunks: list[LocalChunk] = []
         for chunk in world.chunks:
-            if chunk.next_offset > offset and (not chunks or sum(map(len, sent(chunks))) < size):
+            held = sum(map(len, sent(chunks)))
+            if chunk.next_offset > offset and (not chunks or held < asked.max_bytes):
                 chunks.append(chunk)
-        bounds = self.bounds()
-        headers = {
-            "Chunks-Epoch": str(bounds["epoch"]),
-            "Chunks-First-Offset": str(chunks[0].first_offset if chunks else offset),
-            "Chunks-Next-Offset": str(chunks[-1].next_offset if chunks else offset),
-            "Local-First-Offset": str(bounds["local_first_offset"]),
-            "Committed-Next-Offset": str(bounds["committed_next"]),
-            "Published-Next-Offset": str(bounds["published_next"]),
-            "Manifest-Version": str(bounds["version"]),
-            "Last-Timestamp": str(bounds["last_timestamp"]),
-        }
-        if bounds["last_chunk_offset"] is not None:
-            headers["Last-Chunk-Offset"] = str(bounds["last_chunk_offset"])
-        return PeerBytes(headers, b"".join(sent(chunks)))
+        data = b"".join(sent(chunks))
+        first_offset = chunks[0].first_offset if chunks else offset
+        next_offset = chunks[-1].next_offset if chunks else offset
+        run = ChunkRun(self.bounds(), first_offset, next_offset, len(data), data)
+        return PeerBytes(encode_run(run), data)
 
 
 def sent(chunks: "list[LocalChunk]") -> list[bytes]:

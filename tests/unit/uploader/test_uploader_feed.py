@@ -3,7 +3,8 @@
 import asyncio
 from typing import cast
 
-from bottomless_server.uploader.calls import Commits, IngestCalls
+from bottomless_server.protocol.tail import Commits
+from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.failures import Retries
 from bottomless_server.uploader.feed import PAUSE_SECONDS, CommitFeed
 from bottomless_server.uploader.settings import UploaderSettings

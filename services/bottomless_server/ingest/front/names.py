@@ -11,9 +11,9 @@ learned from there: what is not known, or is another stream's by now, waits for 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 from cachetools import LRUCache
@@ -23,8 +23,8 @@ from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
 from bottomless_server.node.lease import Clocks
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.single_flight import SingleFlight
-from bottomless_server.runtime.peers.peers import PeerAnswer
 from bottomless_server.stores.streams import Streams, stream_not_found
 
 log = structlog.get_logger(__name__)
@@ -38,28 +38,11 @@ _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 
 
-class ManifestCalls(Protocol):
-    """What ingest asks of manifest; a `Peer` is one."""
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str | int] | None = None,
-        body: Any = None,
-    ) -> PeerAnswer: ...
-
-    async def aclose(self) -> None: ...
-
-
 class StreamNames:
     """A small cache in front of manifest; one question at a time for each name, and one for all
     that are due."""
 
-    def __init__(
-        self, manifest: ManifestCalls, streams: Streams, clocks: Clocks, keep_ms: int
-    ) -> None:
+    def __init__(self, manifest: PeerPort, streams: Streams, clocks: Clocks, keep_ms: int) -> None:
         self._manifest = manifest
         self._streams = streams
         self._clocks = clocks

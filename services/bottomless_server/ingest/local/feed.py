@@ -10,9 +10,9 @@ tail, the reader.
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import Executor
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from bottomless.errors import Code, Corrupt, OffsetGone
+from bottomless.errors import Corrupt
 from bottomless.formats.chunk import decode_header
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags
@@ -22,6 +22,7 @@ from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
+from bottomless_server.protocol.tail import Bounds, ChunkRun, Commit, Commits, moved
 from bottomless_server.runtime.base.on_loop import in_thread
 
 _FOLLOWED_SECONDS: Final = 6.0
@@ -30,16 +31,6 @@ on a machine that has too much to do; and a stream that is taken for one that no
 waits for this node's return."""
 _CHANGED_COUNT_MAX: Final = 10_000
 """Streams named in one answer; the token then stands at the last of them."""
-
-
-class Run(NamedTuple):
-    """Whole chunks, one after the other; none at the end of the stream."""
-
-    data: bytes
-    first_offset: int
-    next_offset: int
-    log_end: int
-    """Cumulative log bytes up to the end of the last chunk."""
 
 
 class CommitFeed:
@@ -92,7 +83,7 @@ class CommitFeed:
         self._ended = True
         self._pulse.fire()
 
-    async def wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
+    async def wait(self, token: str | None, wait_seconds: float) -> Commits:
         """Streams that changed since `token`, at once or when there are any."""
         self._waiting_count += 1
         try:
@@ -101,7 +92,7 @@ class CommitFeed:
             self._waiting_count -= 1
             self._asked_at = asyncio.get_running_loop().time()
 
-    async def _wait(self, token: str | None, wait_seconds: float) -> dict[str, Any]:
+    async def _wait(self, token: str | None, wait_seconds: float) -> Commits:
         after = self._parse(token)
         if after is None:
             # A new follower hears of everything that is not published yet.
@@ -130,36 +121,35 @@ class CommitFeed:
             return None
         return int(number)
 
-    def _answer(self, count: int, appenders: list[Appender]) -> dict[str, Any]:
-        streams = [
-            {
-                "stream_id": appender.stream_id,
-                "epoch": appender.claim.epoch,
-                "committed_next": appender.log.next_offset,
-                "published_next": appender.published_next,
-                "log_end": appender.log.log_end,
-                "target_bytes": appender.config.fragment.target_bytes,
-                "max_age_ms": 0 if self._hurried else appender.config.fragment.max_age_ms,
-            }
+    def _answer(self, count: int, appenders: list[Appender]) -> Commits:
+        streams = tuple(
+            Commit(
+                stream_id=appender.stream_id,
+                epoch=appender.claim.epoch,
+                committed_next=appender.log.next_offset,
+                published_next=appender.published_next,
+                log_end=appender.log.log_end,
+                target_bytes=appender.config.fragment.target_bytes,
+                max_age_ms=0 if self._hurried else appender.config.fragment.max_age_ms,
+            )
             for appender in appenders
             # One whose claim is in doubt is told of again when it is confirmed.
             if appender.stopped is None and appender.claim.held
-        ]
-        return {"token": f"{self._instance}.{count}", "streams": streams}
+        )
+        return Commits(f"{self._instance}.{count}", streams)
 
 
-def bounds_of(appender: Appender) -> dict[str, int | None]:
+def bounds_of(appender: Appender) -> Bounds:
     """What every answer says of a stream beside its bytes."""
-    return {
-        "epoch": appender.claim.epoch,
-        "local_first_offset": appender.log.first_offset,
-        "committed_next": appender.log.next_offset,
-        "published_next": appender.published_next,
-        "version": appender.version,
-        "last_chunk_offset": appender.log.last_chunk_offset,
-        # 0 where no record is left here: object storage knows it then.
-        "last_timestamp": appender.log.last_record_timestamp or 0,
-    }
+    return Bounds(
+        epoch=appender.claim.epoch,
+        local_first_offset=appender.log.first_offset,
+        committed_next=appender.log.next_offset,
+        published_next=appender.published_next,
+        version=appender.version,
+        last_chunk_offset=appender.log.last_chunk_offset,
+        last_timestamp=appender.log.last_record_timestamp or 0,
+    )
 
 
 def locate(appender: Appender, timestamp: int) -> int | None:
@@ -181,7 +171,7 @@ async def read_run(
     first_offset: int,
     size_max: int,
     wait_seconds: float,
-) -> Run:
+) -> ChunkRun:
     """Whole chunks from the one that holds `first_offset`; at least one, if there is one.
 
     They end at the end of a segment at the latest, and never within a group.
@@ -197,36 +187,37 @@ async def read_run(
         await wait_for(advanced, wait_seconds)
         appender.claim.require()
     if first_offset >= appender.log.next_offset:
-        return Run(b"", first_offset, first_offset, appender.log.log_end)
+        bounds, log_end = bounds_of(appender), appender.log.log_end
+        return ChunkRun(bounds, first_offset, first_offset, log_end, b"")
     if first_offset < appender.log.first_offset:
-        raise moved(appender)
+        raise moved(bounds_of(appender))
     segment = _segment_of(appender, first_offset)
     try:
-        run = await in_thread(
+        found = await in_thread(
             executor, _read, files, appender, segment, first_offset, size_max, len(segment.index)
         )
     except FileNotFoundError:
         # It was freed meanwhile.
-        raise moved(appender) from None
+        raise moved(bounds_of(appender)) from None
     appender.claim.require()
-    return run
+    # As they are now: what was committed and freed during the read is in them.
+    return ChunkRun(bounds_of(appender), *found)
 
 
-def moved(appender: Appender) -> OffsetGone:
-    """The answer for what is in object storage only, with all that is needed to find it."""
-    return OffsetGone(
-        "these offsets are not kept here any more",
-        code=Code.MOVED,
-        retryable=True,
-        facts=bounds_of(appender),
-    )
+class _Found(NamedTuple):
+    """What was read of a file: the rest of a `ChunkRun`, after its bounds."""
+
+    first_offset: int
+    next_offset: int
+    log_end: int
+    data: bytes
 
 
 def _segment_of(appender: Appender, offset: int) -> Segment:
     for segment in reversed(appender.log.segments):
         if segment.first_offset <= offset:
             return segment
-    raise moved(appender)
+    raise moved(bounds_of(appender))
 
 
 def _read(
@@ -236,7 +227,7 @@ def _read(
     first_offset: int,
     size_max: int,
     count: int,
-) -> Run:
+) -> _Found:
     index = segment.index
     number = index.holding(first_offset)
     first = index.place(number)
@@ -261,7 +252,7 @@ def _read(
         files.close(fd)
     log_end = segment.log_start + place.position + place.size - HEADER_SIZE
     whole = data if len(parts) == 1 else b"".join(parts)
-    return Run(whole, first.first_offset, place.next_offset, log_end)
+    return _Found(first.first_offset, place.next_offset, log_end, whole)
 
 
 def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:

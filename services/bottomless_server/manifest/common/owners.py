@@ -8,7 +8,18 @@ from typing import Final, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
-from bottomless_server.runtime.peers.peers import Peers
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import PeersPort
+from bottomless_server.protocol.tail import (
+    CLOSE,
+    LOCATE,
+    PUBLISHED,
+    Bounds,
+    LocateAsked,
+    Published,
+    decode_located,
+    encode_published,
+)
 
 _LOCATE_SECONDS: Final = 5.0
 _TELL_SECONDS: Final = 5.0
@@ -43,37 +54,37 @@ class Owners(Protocol):
 class PeerOwners:
     """Owners that are asked over HTTP, at their internal addresses."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: PeersPort) -> None:
         self._peers = peers
 
     async def committed_next(
         self, url: str, stream_id: StreamId, timeout_seconds: float = _LOCATE_SECONDS
     ) -> int | None:
-        return await self._bound("committed_next", url, stream_id, timeout_seconds)
+        bounds = await self._bounds(url, stream_id, timeout_seconds)
+        return None if bounds is None else bounds.committed_next
 
     async def first_offset(
         self, url: str, stream_id: StreamId, timeout_seconds: float = _LOCATE_SECONDS
     ) -> int | None:
-        return await self._bound("local_first_offset", url, stream_id, timeout_seconds)
+        bounds = await self._bounds(url, stream_id, timeout_seconds)
+        return None if bounds is None else bounds.local_first_offset
 
-    async def _bound(
-        self, name: str, url: str, stream_id: StreamId, timeout_seconds: float
-    ) -> int | None:
-        path = f"/internal/v1/streams/{stream_id}/locate"
+    async def _bounds(self, url: str, stream_id: StreamId, timeout_seconds: float) -> Bounds | None:
+        # Which time is asked for does not matter: the bounds stand beside every answer.
+        params = LocateAsked(timestamp=0).params()
         try:
             answer = await self._peers.at(url).call(
-                "GET", path, params={"timestamp": "0"}, timeout_seconds=timeout_seconds
+                "GET", of_stream(LOCATE, stream_id), params=params, timeout_seconds=timeout_seconds
             )
+            return decode_located(answer.body).bounds
         except StoreError:
             return None
-        found = answer.body.get(name) if isinstance(answer.body, dict) else None
-        return found if isinstance(found, int) else None
 
     async def published(
         self, url: str, stream_id: StreamId, next_offset: int, version: int
     ) -> bool:
-        path = f"/internal/v1/streams/{stream_id}/published"
-        body = {"next_offset": next_offset, "version": version}
+        path = of_stream(PUBLISHED, stream_id)
+        body = encode_published(Published(next_offset, version))
         try:
             await self._peers.at(url).call("PUT", path, body=body, timeout_seconds=_TELL_SECONDS)
         except StoreError:
@@ -81,7 +92,7 @@ class PeerOwners:
         return True
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
-        path = f"/internal/v1/streams/{stream_id}/close"
+        path = of_stream(CLOSE, stream_id)
         try:
             await self._peers.at(url).call("POST", path, timeout_seconds=timeout_seconds)
         except StoreError:

@@ -14,22 +14,7 @@ import numpy as np
 from bottomless.errors import Code, Corrupt, OffsetGone
 from bottomless.formats.fragment import FragmentIndex
 from bottomless.model.offset_spec import At, OffsetSpec, Since
-
-
-class Bounds(NamedTuple):
-    """What the live owner of a stream says of it. All but `epoch` and `version` never go back."""
-
-    epoch: int
-    local_first: int
-    """Below it the owner has nothing: ask object storage."""
-    committed_next: int
-    published_next: int
-    version: int
-    """The version of the manifest that the owner's frees follow; a reader needs a root at least that
-    new."""
-    last_chunk_offset: int | None
-    """First offset of the last local chunk, None if there is none."""
-    last_timestamp: int | None
+from bottomless_server.protocol.tail import Bounds
 
 
 class Start(NamedTuple):
@@ -106,7 +91,11 @@ def hole_of(bounds: Bounds, published_next: int) -> tuple[int, int] | None:
     published, so where its log begins beyond that, what was between is lost and does not come.
     """
     stored_next = max(published_next, bounds.published_next)
-    return (stored_next, bounds.local_first) if bounds.local_first > stored_next else None
+    return (
+        (stored_next, bounds.local_first_offset)
+        if bounds.local_first_offset > stored_next
+        else None
+    )
 
 
 def outside_hole(position: int, hole: tuple[int, int] | None) -> None:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError
 from bottomless.model.limits import URL_SIZE_MAX
+from bottomless_server.protocol.parameters import Parser, boolean, choice, integer, text
 from bottomless_server.runtime.http.bodies import (
     ClientGone,
     any_content_type,
@@ -43,15 +44,7 @@ from bottomless_server.runtime.http.problems import (
     send_problem,
     unexpected,
 )
-from bottomless_server.runtime.http.queries import (
-    Parser,
-    bad_parameter,
-    boolean,
-    choice,
-    integer,
-    parse_query,
-    text,
-)
+from bottomless_server.runtime.http.queries import bad_parameter, parse_query
 
 __all__ = [
     "PROBLEM_TYPE",

@@ -5,18 +5,15 @@ somewhere else.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope
 
 from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless_server.protocol.parameters import Parser
 
-Parser = Callable[[str], Any]
-"""Turns the text of a parameter into its value, or raises InvalidRequest."""
-
-_INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
@@ -45,42 +42,6 @@ def parse_query(scope: Scope, parsers: Mapping[str, Parser]) -> dict[str, Any]:
         except InvalidRequest as error:
             raise _at(error, name) from None
     return values
-
-
-def integer(low: int, high: int) -> Parser:
-    """A parser of decimal integers from `low` to `high`: no sign, no leading zero, no underscore."""
-
-    def parse(value: str) -> int:
-        if not _INTEGER.fullmatch(value) or not low <= int(value) <= high:
-            raise InvalidRequest(f"must be an integer from {low} to {high}")
-        return int(value)
-
-    return parse
-
-
-def choice(*words: str) -> Parser:
-    """A parser that takes one of `words`."""
-
-    def parse(value: str) -> str:
-        if value not in words:
-            raise InvalidRequest(f"must be one of: {', '.join(words)}")
-        return value
-
-    return parse
-
-
-def text(value: str) -> str:
-    """A parser that takes any text but none."""
-    if not value:
-        raise InvalidRequest("must not be empty")
-    return value
-
-
-def boolean(value: str) -> bool:
-    """A parser that takes `true` and `false`."""
-    if value not in ("true", "false"):
-        raise InvalidRequest("must be true or false")
-    return value == "true"
 
 
 def bad_parameter(name: str, sentence: str) -> InvalidRequest:

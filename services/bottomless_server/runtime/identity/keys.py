@@ -16,16 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.names import parse_tenant
+from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
-from bottomless_server.runtime.peers.peers import PeerAnswer
 
 GRACE_SECONDS: Final = 30.0
 """How old the word of a manifest may get that does not answer."""
@@ -45,14 +45,6 @@ makes them up takes no place from those who are known, and sends manifest no mor
 STRANGER_WAIT_SECONDS: Final = 2.0
 
 _ACTIVE: Final = "active"
-
-
-class AskedPeer(Protocol):
-    """What is asked; a `Peer` of manifest's internal listener is one."""
-
-    async def call(
-        self, method: str, path: str, *, timeout_seconds: float | None = None
-    ) -> PeerAnswer: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +68,7 @@ class KeyLookup:
 
     def __init__(
         self,
-        manifest: AskedPeer,
+        manifest: PeerPort,
         fresh_seconds: float,
         *,
         now: Callable[[], float] = time.time,

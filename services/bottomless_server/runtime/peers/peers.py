@@ -21,6 +21,7 @@ import structlog
 
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
 from bottomless_server.runtime.http.bodies import JSON
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on
@@ -34,21 +35,6 @@ _IDLE_SECONDS: Final = 15
 """Shorter than servers keep an idle connection, so that no request meets its closing."""
 _CONNECTION_COUNT_MAX: Final = 256
 _CONNECT_SECONDS: Final = 5.0
-
-
-class PeerAnswer(NamedTuple):
-    status: int
-    """Below 400: worse is raised."""
-    headers: Mapping[str, str]
-    """Names are found in any case."""
-    body: Any
-    """None where the answer has no body."""
-
-
-class PeerBytes(NamedTuple):
-    headers: Mapping[str, str]
-    """Names are found in any case."""
-    data: bytes | memoryview
 
 
 class _Answer(NamedTuple):
@@ -111,7 +97,7 @@ class Peer:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
@@ -137,7 +123,7 @@ class Peer:
         self,
         path: str,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Params | None = None,
         timeout_seconds: float | None = None,
     ) -> PeerBytes:
         """Read the bytes at a path, all of them or none.
@@ -161,7 +147,7 @@ class Peer:
         self,
         method: str,
         path: str,
-        params: Mapping[str, str | int] | None,
+        params: Params | None,
         headers: Mapping[str, str],
         content: bytes | None,
         timeout_seconds: float | None,

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import LogCapture
 from support.asgi import client_of
+from support.peers import SilentPeer
 
 from bottomless.errors import Denied, NotFound, StoreError, Unavailable
 from bottomless_server.runtime.base.cannot_start import CannotStart
@@ -27,7 +28,6 @@ from bottomless_server.runtime.identity.credential_watch import CredentialWatch,
 from bottomless_server.runtime.identity.gate import Gate, judge
 from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.rules import find_rules
-from bottomless_server.runtime.peers.peers import PeerAnswer
 
 BEARER = {"authorization": "Bearer ada"}
 
@@ -36,7 +36,7 @@ class Known(Authenticator):
     """Knows people by their tokens, for as long as they stand in `people`."""
 
     def __init__(self, **people: Principal | StoreError) -> None:
-        super().__init__(KeyLookup(_Nobody(), 10.0), None)
+        super().__init__(KeyLookup(SilentPeer(), 10.0), None)
         self.people = people
         self.asked_count = 0
 
@@ -48,13 +48,6 @@ class Known(Authenticator):
         if isinstance(found, StoreError):
             raise found
         return found
-
-
-class _Nobody:
-    async def call(
-        self, method: str, path: str, *, timeout_seconds: float | None = None
-    ) -> PeerAnswer:
-        raise AssertionError((method, path, timeout_seconds))
 
 
 def ada(*scopes: str, tenant: str = "default") -> Principal:

@@ -6,17 +6,18 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from support.peers import SilentPeer
 
 from bottomless.errors import Code, NotFound, Unavailable
+from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError, parse_api_key
 from bottomless_server.runtime.identity.keys import ASK_SECONDS, STRANGER_COUNT_MAX, KeyLookup
-from bottomless_server.runtime.peers.peers import PeerAnswer
 
 SECRET = "0123456789abcdef"
 KEY = ApiKey("a1", SECRET)
 
 
-class Manifest:
+class Manifest(SilentPeer):
     """Answers as it is told, or not."""
 
     def __init__(self) -> None:
@@ -27,7 +28,7 @@ class Manifest:
         self.answering.set()
 
     async def call(
-        self, method: str, path: str, *, timeout_seconds: float | None = None
+        self, method: str, path: str, /, *, timeout_seconds: float | None = None, **_: Any
     ) -> PeerAnswer:
         assert (method, timeout_seconds) == ("GET", ASK_SECONDS)
         key_id = path.removeprefix("/internal/v1/keys/")

@@ -18,21 +18,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of
+from support.peers import SilentPeer
 
+from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.identity.keys import KeyLookup
-from bottomless_server.runtime.peers.peers import PeerAnswer
 
 ROOT: Final = "the-operator"
 KEY_ID: Final = "0" * 24
 STEPS: Final = ("use", "use", "use old", "revoke", "rotate", "fail", "hold", "release", "wait")
 
 
-class Manifest:
+class Manifest(SilentPeer):
     """One key; each answer says what was known when it was asked for, however late it comes."""
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Manifest:
         return f"secret{number:026d}"
 
     async def call(
-        self, method: str, path: str, *, timeout_seconds: float | None = None
+        self, method: str, path: str, /, *, timeout_seconds: float | None = None, **_: Any
     ) -> PeerAnswer:
         assert (method, path) == ("GET", f"/internal/v1/keys/{KEY_ID}")
         assert timeout_seconds is not None

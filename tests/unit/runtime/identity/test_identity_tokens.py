@@ -12,6 +12,7 @@ from jwt.algorithms import RSAAlgorithm
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from support.asgi import on_tcp
+from support.peers import SilentPeer
 from support.signed import AUDIENCE, NAME, Issuer, claims_of
 
 from bottomless.errors import Unavailable
@@ -21,7 +22,6 @@ from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import SIZE_MAX, Jwks, loader, parse_jwks
 from bottomless_server.runtime.identity.keys import KeyLookup
 from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
-from bottomless_server.runtime.peers.peers import PeerAnswer
 
 ISSUER = Issuer()
 OTHER = Issuer()
@@ -36,13 +36,6 @@ RULES: dict[str, Any] = {
 }
 
 
-class NoManifest:
-    async def call(
-        self, method: str, path: str, *, timeout_seconds: float | None = None
-    ) -> PeerAnswer:
-        raise AssertionError((method, path, timeout_seconds))
-
-
 class World:
     """One set of keys that changes, and who believes it."""
 
@@ -54,7 +47,7 @@ class World:
         self.now = time.time()
         self.jwks = Jwks(self._load, 300.0, elapsed=lambda: self.elapsed)
         self.tokens = SignedTokens(TokenRules(**{**RULES, **rules}), self.jwks)
-        keys = KeyLookup(NoManifest(), 10.0)
+        keys = KeyLookup(SilentPeer(), 10.0)
         self.authenticator = Authenticator(
             keys, self.tokens, now=lambda: self.now, elapsed=lambda: self.elapsed
         )

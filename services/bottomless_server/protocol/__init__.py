@@ -1,0 +1,1 @@
+"""What the services say to each other: encode and decode side by side, every name once. Pure."""
