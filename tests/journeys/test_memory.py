@@ -27,7 +27,7 @@ that are parsed some 300, and what the allocator keeps of both."""
 GROWTH = 192 * MIB
 """Of later attacks beyond the first two. Peaks of equal attacks were 205 to 487 MiB, by what
 happens to be decoded at once; that nothing is kept of what broke off is held by
-tests/unit/runtime/test_runtime_bulk.py and test_runtime_protocol.py."""
+tests/unit/runtime/test_runtime_get_in_place.py and test_runtime_protocol.py."""
 RECORD_COUNT = 24
 ATTACKS = int(os.environ.get("BOTTOMLESS_TEST_ATTACKS", "3"))
 

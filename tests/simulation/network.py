@@ -21,7 +21,7 @@ from bottomless.errors import Outcome
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.forwarding import Forwarding
 from bottomless_server.runtime.http.app import ClientGone, wrap
-from bottomless_server.runtime.peers import bulk
+from bottomless_server.runtime.peers import get_in_place
 from bottomless_server.runtime.peers.peers import Peer
 from simulation.loop import Process
 
@@ -228,10 +228,10 @@ class SimulatedPeer(Peer):
             raise self._unavailable(Outcome.NONE)
         return _Session(self._network, self._source, self.base_url, self._timeout_seconds)
 
-    def _open_bulk(self) -> Any:
+    def _open_in_place(self) -> Any:
         if self._closed:
             raise self._unavailable(Outcome.NONE)
-        return _Bulk(self._network, self._source, self.base_url)
+        return _InPlace(self._network, self._source, self.base_url)
 
 
 class SimulatedPeers:
@@ -309,25 +309,27 @@ class _Session(NamedTuple):
         yield _Answer(reply.status, reply.headers, _Content(reply.body))
 
 
-class _Bulk(NamedTuple):
-    """As `BulkClient`."""
+class _InPlace(NamedTuple):
+    """As `InPlaceClient`."""
 
     network: Network
     source: str
     url: str
 
-    async def get(self, target: str, headers: Mapping[str, str], seconds: float) -> bulk.BulkAnswer:
+    async def get(
+        self, target: str, headers: Mapping[str, str], seconds: float
+    ) -> get_in_place.InPlaceAnswer:
         path, _, query = target.partition("?")
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         sent = Request("GET", path, query.encode(), raw)
         try:
             reply = await self.network.ask(self.source, self.url, sent, seconds)
         except NoConnection as error:
-            raise bulk.NoConnection from error
+            raise get_in_place.NoConnection from error
         except NoAnswer as error:
-            raise bulk.BrokenOff from error
+            raise get_in_place.BrokenOff from error
         answered = StarletteHeaders(raw=reply.headers)
-        return bulk.BulkAnswer(reply.status, answered, memoryview(reply.body))
+        return get_in_place.InPlaceAnswer(reply.status, answered, memoryview(reply.body))
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -4,7 +4,8 @@ Why not its pipelines? They turn a connection that broke while keys were watched
 into the error that means "others changed them", and may reconnect and send again.
 Here one attempt is one connection from WATCH to the reply of EXEC: an error before
 EXEC is sent changed nothing; after it nobody knows, and the caller hears so. Either
-way that connection is closed, so that no late reply can reach another caller.
+way that connection is closed, so that no late reply can reach another caller. What pipelines do
+was tried, see decision 30.
 
 On the server after a crash of this process: before EXEC arrived, nothing of the
 transaction; after it, all of it, synced before the reply (`appendfsync always`).

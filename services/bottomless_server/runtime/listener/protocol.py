@@ -1,7 +1,8 @@
 """The HTTP/1.1 protocol of our listeners: uvicorn's, with bounds and with problems.
 
 Uvicorn's own has no bound on the bytes or the time of a request, waits for ever for a client
-that takes nothing, and answers what is not HTTP in plain text.
+that takes nothing, and answers what is not HTTP in plain text. Decision 29 has the reasons and figures;
+tests/unit/runtime/test_runtime_uvicorn.py lists all that is used of uvicorn here.
 
 Who is refused while bytes of its request are still on their way would lose the answer to a
 reset connection. So such a connection lingers: it is closed for writing, and what still comes

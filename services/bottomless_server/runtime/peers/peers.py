@@ -5,8 +5,8 @@ code, facts, outcome. So a service reads like one that calls functions, and know
 every failure whether a write may have happened. Nothing is retried here; the library asks once
 more only where a method allows it and a connection that was kept turns out to be closed.
 
-Calls go by aiohttp, of which one costs a fifth of what httpx takes; bulk goes by `bulk.py`, which
-copies nothing on its way.
+Calls go by aiohttp, of which one costs a fifth of what httpx takes; bytes are fetched by
+`get_in_place.py`, which copies nothing on their way.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
 from bottomless_server.runtime.http.bodies import JSON
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on
-from bottomless_server.runtime.peers.bulk import BrokenOff, BulkClient, NoConnection
+from bottomless_server.runtime.peers.get_in_place import BrokenOff, InPlaceClient, NoConnection
 from bottomless_server.runtime.peers.internal_headers import headers_to
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class Peer:
         self._closed = False
         # Made at the first call, in the loop that makes it.
         self._session: aiohttp.ClientSession | None = None
-        self._bulk: BulkClient | None = None
+        self._in_place: InPlaceClient | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,8 +86,8 @@ class Peer:
         """End all connections. A call that comes later meets a peer that is away: were a client
         opened for it, nobody would close that one."""
         self._closed = True
-        if self._bulk is not None:
-            self._bulk.close()
+        if self._in_place is not None:
+            self._in_place.close()
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -134,7 +134,7 @@ class Peer:
         """
         target = f"{path}?{urlencode(params)}" if params else path
         try:
-            answer = await self._open_bulk().get(
+            answer = await self._open_in_place().get(
                 target, passed_on(), timeout_seconds or self._timeout_seconds
             )
         except (NoConnection, BrokenOff, TimeoutError) as error:
@@ -199,10 +199,10 @@ class Peer:
             )
         return self._session
 
-    def _open_bulk(self) -> BulkClient:
+    def _open_in_place(self) -> InPlaceClient:
         if self._closed:
             raise self._unavailable(Outcome.NONE)
-        if self._bulk is None:
+        if self._in_place is None:
             loop = asyncio.get_running_loop()
             url = urlsplit(self._host_url)
             port = url.port or 80
@@ -212,14 +212,14 @@ class Peer:
                     return loop.create_unix_connection(protocol, self._socket_path)
                 return loop.create_connection(protocol, url.hostname or "", port)
 
-            self._bulk = BulkClient(
+            self._in_place = InPlaceClient(
                 connect,
                 {"host": url.netloc, **self._own_headers},
                 connection_count_max=self._connection_count_max,
                 connect_seconds=_CONNECT_SECONDS,
                 idle_seconds=_IDLE_SECONDS,
             )
-        return self._bulk
+        return self._in_place
 
     def _unavailable(self, outcome: Outcome) -> Unavailable:
         return Unavailable(
