@@ -1,7 +1,7 @@
 """`bottomless`, the command line. Other distributions add commands by entry points.
 
-One module a subject. Nothing heavy is imported before a command runs, so that help and
-completion are quick: a command that talks imports the client when it does.
+There is one module per subject. Nothing heavy is imported before a command runs, so that help and
+completion are quick: a command imports the client when it is about to talk to a server.
 """
 
 from bottomless.cli.app import create_app, main

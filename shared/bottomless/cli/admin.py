@@ -1,4 +1,4 @@
-"""Admin: what only an operator does: garbage, rebuilding, a home that is lost."""
+"""Admin: what only an operator does: garbage collection, rebuilding, lost homes."""
 
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from bottomless.model.limits import OFFSET_MAX
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `admin` with its commands to the command line."""
     group = typer.Typer(help="For operators.", no_args_is_help=True)
     group.command(
         "gc", epilog=examples("admin gc --dry-run", "admin gc --minimum-age 1D --yes --wait")

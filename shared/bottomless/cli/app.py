@@ -1,8 +1,8 @@
 """The command line as a whole: its own commands, and those that other distributions add.
 
-The group is `bottomless.commands`; an entry is a function that typer makes a command of,
-or a whole `typer.Typer`. `bottomless-server` adds `serve` so, and this distribution
-knows nothing of servers.
+The group is `bottomless.commands`; an entry is a function that typer makes a command of, or a whole
+`typer.Typer`. `bottomless-server` adds `serve` in this way, and this distribution knows nothing
+about servers.
 """
 
 import sys
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def create_app() -> typer.Typer:
-    """The command line with every command that is installed."""
+    """Make the command line with every command that is installed."""
     app = typer.Typer(
         name="bottomless",
         epilog=EXIT_CODES,

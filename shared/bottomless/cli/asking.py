@@ -1,4 +1,4 @@
-"""Asking: nothing is removed without a yes, from the terminal or from the command line."""
+"""Asking: nothing is removed without a yes, at the terminal or on the command line."""
 
 import sys
 from typing import Annotated
@@ -10,7 +10,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; chan
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on only with a yes; where nobody can be asked, that is wrong usage."""
+    """Continue only after a yes; if there is no terminal to ask at, that is wrong usage.
+
+    Raises:
+        typer.BadParameter: nobody can be asked.
+    """
     if yes:
         return
     if not sys.stdin.isatty():

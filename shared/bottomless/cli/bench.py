@@ -1,7 +1,7 @@
-"""Bench: a bounded load on a stream of its own, and what it took.
+"""Bench: a bounded load on a stream of its own, and how fast it went.
 
-What is measured is this program, the way and the server together, not the server alone. So
-it says how busy this program was, and what it did.
+What is measured is this program, the network and the server together, not the server alone. So it
+says how busy this program was, too.
 """
 
 import secrets
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bottomless.client import AsyncClient
 
 PREFIX: Final = "bench-"
-"""The names of the streams that it makes begin so; whatever of this name is left may be removed."""
+"""The names of the streams that it makes begin with this; any that is left may be removed."""
 
 _SECONDS_MAX: Final = 600
 _RECORD_SIZE_MAX: Final = MIB
@@ -53,6 +53,7 @@ class _Outcome:
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `bench` to the command line."""
     app.command(
         "bench",
         epilog=examples(

@@ -1,7 +1,7 @@
-"""Connection: which server a command talks to and as whom, out of all places that say so.
+"""Connection: which server a command talks to and as whom, of all places that can say so.
 
-Options beat the environment, and the environment beats a profile, unless an option names
-that profile. A profile's token goes to the url of that profile and to no other.
+Options beat the environment, and the environment beats a profile, unless an option names that
+profile. A profile's token goes to the url of that profile and to no other.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 
 CHOICE: Final = "bottomless.choice"
-"""Where a command's context keeps what it chose, for the line that tells a failure."""
+"""Where a command's context keeps what it chose, for the line that reports a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What came of it, and which place said it."""
+    """What was chosen, and which place said it."""
 
     url: str
     url_source: str
     credential: Layer | None
-    """The place that names a token, by itself or by a file."""
+    """The place that gives a token, directly or by a file."""
     ca_file: Path | None
     withheld: Layer | None
-    """A profile whose token is not sent, since the url is not the one of that profile."""
+    """A profile whose token is not sent, since the url is not that of the profile."""
 
 
 def choose(layers: Sequence[Layer]) -> Choice:
@@ -55,7 +55,7 @@ def choose(layers: Sequence[Layer]) -> Choice:
 
 
 def fault_of(url: str) -> str | None:
-    """Why this is not the url of a server, in a sentence that does not repeat it."""
+    """Say why this is not the url of a server, without repeating it; None if it is one."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -75,7 +75,7 @@ def fault_of(url: str) -> str | None:
 
 
 def place_of(url: str) -> str:
-    """Host and port, as people look for what listens there."""
+    """Extract host and port, as people look for what listens there."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 

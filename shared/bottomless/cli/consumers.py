@@ -1,4 +1,4 @@
-"""Consumers: how far each has come, and setting that by hand."""
+"""Consumers: how far each of them has come, and setting that by hand."""
 
 from typing import Annotated, Final
 
@@ -20,6 +20,7 @@ _COLUMNS: Final = [
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `consumers` with its commands to the command line."""
     group = typer.Typer(help="The stored offsets of consumers.", no_args_is_help=True)
     group.command("ls", epilog=examples("consumers ls orders"))(_list)
     group.command("get", epilog=examples("consumers get orders billing -o json"))(_get)

@@ -1,7 +1,7 @@
-"""Doctor: is everything between here and the server as it should be, and what to do if not.
+"""Doctor: is everything between here and the server as it should be, and if not, what to do.
 
-It reads, and asks for a stream that does not exist; only with `--round-trip` it makes one,
-and removes it again.
+It reads, and asks for a stream that does not exist; only with `--round-trip` does it make one, and
+removes it again.
 """
 
 import os
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bottomless.client import Client
 
 PREFIX: Final = "doctor-"
-"""The names of the streams that it makes begin so; whatever of this name is left may be removed."""
+"""The names of the streams that it makes begin with this; any that is left may be removed."""
 
 _SECONDS_MAX: Final = 15.0
 """How long one call may take: a doctor that hangs says nothing."""
@@ -41,6 +41,7 @@ _COLUMNS: Final = [Column("CHECK", lambda item: item["check"])]
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `doctor` to the command line."""
     app.command(
         "doctor", epilog=examples("doctor", "doctor --round-trip", "doctor -o json > report.json")
     )(_doctor)

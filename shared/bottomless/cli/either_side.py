@@ -1,7 +1,7 @@
-"""Either side: the options of the whole program are taken after a command as well as before it.
+"""Either side: the options of the whole program can stand after a command as well as before it.
 
-Each command gets them as hidden options of its own, unless it has one of that name or is another
-distribution's. What stands after the command counts, where both sides say something.
+Each command gets them as hidden options, unless it has an option of that name or belongs to another
+distribution. If both sides say something, what stands after the command counts.
 """
 
 from copy import copy
@@ -16,7 +16,7 @@ _OWN: Final = "bottomless."
 
 
 def spread_options(group: Any) -> None:
-    """Let every command below a group take the options of that group."""
+    """Let every command below a group accept the options of that group."""
     options = [option for option in group.params if option.name in _SPREAD]
     for command in group.commands.values():
         _add(command, options)

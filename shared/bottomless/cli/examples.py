@@ -1,10 +1,10 @@
-"""Examples: what a command looks like in use, below its help. A test holds them to the options."""
+"""Examples: a command in use, below its help. A test checks them against the options."""
 
 from collections.abc import Sequence
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help; a line is what follows the name of the program."""
+    """Make the end of a command's help; a line is what follows the name of the program."""
     return "Examples:\n\n" + _verbatim([f"  bottomless {line}" for line in lines])
 
 

@@ -1,7 +1,7 @@
 """Failures: one line on stderr that says what happened and what to do, and an exit code.
 
-The line is `bottomless: sentence (code); outcome; advice`. A bug keeps its traceback:
-whoever reports it needs that more than a nice line.
+The line is `bottomless: sentence (code); outcome; advice`. A bug keeps its traceback, which a
+report of it needs more than a nice line.
 """
 
 import os
@@ -84,7 +84,7 @@ _ADVICE_BY_CODE: Final = {
 
 
 class Guarded(TyperGroup):
-    """The group of all commands; no failure that can be foreseen leaves it as a traceback."""
+    """The group of all commands; no foreseeable failure leaves it as a traceback."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -101,7 +101,7 @@ class Guarded(TyperGroup):
 
 @contextmanager
 def usage_told_plainly() -> Iterator[None]:
-    """Take away what the library that checks options puts before each sentence."""
+    """Remove what the library that checks options puts before each sentence."""
     try:
         yield
     except typer.BadParameter as error:
@@ -111,9 +111,9 @@ def usage_told_plainly() -> Iterator[None]:
 
 @contextmanager
 def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterator[None]:
-    """Turn what goes wrong in the block into a line and an exit code.
+    """Turn a failure in the block into a line and an exit code.
 
-    `choice` says afterwards which server was talked to, if one was.
+    `choice` says afterwards which server was talked to, if any.
     """
     try:
         try:
@@ -136,13 +136,13 @@ def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterato
 
 
 def tell(sentence: str) -> None:
-    """Say something to the one at the terminal, past what stdout carries."""
+    """Say something to the user at the terminal, on stderr and not in the output."""
     sys.stderr.write(f"bottomless: {' '.join(sentence.split())}\n")
     sys.stderr.flush()
 
 
 def sentence_of(error: StoreError, choice: Choice | None = None) -> str:
-    """What happened, whether anything was changed, and what to do: one line."""
+    """Make the line of a failure: what happened, whether anything was changed, what to do."""
     sentence, advice = advice_for(error, choice)
     parts = [f"{sentence} ({error.code})"]
     parts += error.reasons()[:_FAULT_COUNT_MAX]
@@ -154,7 +154,7 @@ def sentence_of(error: StoreError, choice: Choice | None = None) -> str:
 
 
 def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
-    """What happened, as exactly as can be said, and what to do; empty if nobody knows."""
+    """Say what happened, as exactly as possible, and what to do; the advice may be empty."""
     reason = None if choice is None else reason_of(error, choice)
     if reason is not None:
         return reason
@@ -165,7 +165,7 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
 
 
 def exit_code_of(error: StoreError) -> int:
-    """The exit code that says what kind of error it is."""
+    """Choose the exit code for the kind of error."""
     match error:
         case Denied():
             return _DENIED

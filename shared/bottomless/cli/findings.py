@@ -1,4 +1,4 @@
-"""Findings: what a doctor makes of what was seen. Pure: facts in, a sentence and an advice out."""
+"""Findings: what a doctor concludes from what it saw. Pure: facts in, a sentence and advice out."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bottomless.cli.probe import Probe, Tls
 
 CLOCK_SECONDS_MAX: Final = 5.0
-"""Beyond this, starts by time and the ends of credentials are not where people think."""
+"""With a larger difference, starts by time and ends of credentials are not where people expect."""
 
 _ENDS_SOON: Final = timedelta(days=14)
 _PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -22,6 +22,8 @@ _WELL: Final = frozenset({"running", "ready", "live"})
 
 
 class Status(StrEnum):
+    """How a check went."""
+
     OK = "ok"
     WARN = "warn"
     FAIL = "fail"
@@ -29,14 +31,17 @@ class Status(StrEnum):
 
 
 class Finding(NamedTuple):
+    """The result of one check: a sentence, and what to do."""
+
     check: str
     status: Status
     sentence: str
     advice: str = ""
-    """What to do; empty where nothing is to be done."""
+    """What to do; empty where there is nothing to do."""
 
 
 def reached(choice: Choice, seen: "Probe") -> Finding:
+    """Report that the server answers, how fast, and which place named it."""
     milliseconds = f"{seen.seconds * 1000:.1f} ms"
     said_by = f"the url is from: {choice.url_source}"
     return Finding(
@@ -45,6 +50,7 @@ def reached(choice: Choice, seen: "Probe") -> Finding:
 
 
 def clock(seen: "Probe") -> Finding:
+    """Judge by how many seconds the server's clock and this one differ."""
     if seen.clock_ahead is None:
         return Finding("clock", Status.SKIP, "the answer says no time")
     seconds = seen.clock_ahead.total_seconds()
@@ -64,6 +70,7 @@ def clock(seen: "Probe") -> Finding:
 
 
 def transport(choice: Choice, tls: "Tls | None", now: datetime) -> Finding:
+    """Judge whether the way to the server is encrypted, and how long its certificate is valid."""
     if tls is not None:
         left = tls.ends_at - now
         said = f"{tls.version}, the certificate is good until {tls.ends_at:%Y-%m-%d}"
@@ -89,6 +96,7 @@ def transport(choice: Choice, tls: "Tls | None", now: datetime) -> Finding:
 
 
 def versions(own: str, server: Mapping[str, Any]) -> Finding:
+    """Compare the version of the server with that of this program."""
     said = f"server {server['version']}, API {server['api']}; this is {own}"
     if server["api"] != "v1":
         return Finding("version", Status.FAIL, said, "install the release that the server is of")
@@ -99,7 +107,10 @@ def versions(own: str, server: Mapping[str, Any]) -> Finding:
 
 
 def readiness(report: Mapping[str, Any]) -> Finding:
-    """What the services that report at `/readyz` say of themselves; through a proxy, those of one process."""
+    """Judge what the services report about themselves at `/readyz`.
+
+    With a proxy in between these are the services of one process.
+    """
     services: Mapping[str, Any] = report.get("services") or {}
     ill = [
         f"{name}: {said['status']}"
@@ -119,6 +130,7 @@ def readiness(report: Mapping[str, Any]) -> Finding:
 
 
 def identity(choice: Choice, who: Mapping[str, Any], now: datetime) -> Finding:
+    """Report who the caller is to the server, and until when."""
     if not who.get("authenticated"):
         if _is_near(choice.url):
             said = "the server knows nobody by name, and everybody may do everything"
@@ -139,7 +151,7 @@ def identity(choice: Choice, who: Mapping[str, Any], now: datetime) -> Finding:
 
 
 def environment(variables: Mapping[str, str], system: str) -> Finding:
-    """Which settings of this program are set, never to what, and which names are misspelt."""
+    """List the settings of this program that are set, and names that are misspelt; never values."""
     named = sorted(name for name in variables if name.upper().startswith(PREFIX))
     shown = " ".join(map(shown_variable, named))
     said = f"{system}; set here: {shown or 'no BOTTOMLESS_ variable'}"

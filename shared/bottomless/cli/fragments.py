@@ -22,6 +22,7 @@ _COLUMNS: Final = [
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `fragments` with its commands to the command line."""
     group = typer.Typer(help="The objects that hold a stream.", no_args_is_help=True)
     group.command(
         "ls",

@@ -7,7 +7,7 @@ _AGES: Final = ((365 * 86_400, "y"), (86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def size_of(count: int) -> str:
-    """Bytes, in units of thousands as discs and bills have them: `104.7 MB`."""
+    """Format bytes in units of thousands, as disks and bills have them: `104.7 MB`."""
     if count < 1000:
         return f"{count} B"
     size, power = count / 1000, 0
@@ -17,7 +17,7 @@ def size_of(count: int) -> str:
 
 
 def age_of(milliseconds: int) -> str:
-    """How long ago, in the largest unit of which there is one: `3s`, `5m`, `2h`, `7d`."""
+    """Format an age in ms, in the largest unit that fits: `3s`, `5m`, `2h`, `7d`."""
     seconds = max(milliseconds // 1000, 0)
     for unit_seconds, unit in _AGES:
         if seconds >= unit_seconds:

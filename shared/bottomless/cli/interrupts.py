@@ -1,7 +1,7 @@
-"""Interrupts: Ctrl-C and SIGTERM, at a moment at which it can be said what is done.
+"""Interrupts: Ctrl-C and SIGTERM, at a moment when it can be said what is done.
 
-A request that is under way is waited for, since otherwise nobody could say whether it is stored;
-a second signal does not wait. What is only being read or waited for is left at once.
+A request that is under way is waited for, since otherwise nobody could say whether it is stored; a
+second signal does not wait. Reading and waiting are interrupted at once.
 """
 
 import signal
@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Decides whether a signal ends what is done now, or waits for the end of a request."""
+    """Decides whether a signal ends the work at once, or after the request that is under way."""
 
     def __init__(self) -> None:
         self._under_way = False
@@ -32,7 +32,11 @@ class Interrupts:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """A block that the first signal lets end in good order, and ends then."""
+        """Protect a block from the first signal: it runs to its end, and the program ends then.
+
+        Raises:
+            Interrupted: a signal came in the block.
+        """
         self._under_way = True
         try:
             yield
@@ -42,7 +46,11 @@ class Interrupts:
             raise Interrupted(self._waiting)
 
     def note(self, number: int, _frame: FrameType | None) -> None:
-        """The handler of signals."""
+        """Handle a signal.
+
+        Raises:
+            Interrupted: no request is under way, or it is the second signal.
+        """
         if not self._under_way or self._waiting is not None:
             raise Interrupted(number)
         self._waiting = number
@@ -51,7 +59,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Take signals by these rules for as long as the block lasts, where that can be."""
+    """Handle signals by these rules while the block runs; outside of the main thread do nothing."""
     taken = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield taken

@@ -21,7 +21,7 @@ _BLOCK_COUNT: Final = 200
 
 
 def with_bounds(client: "Client", streams: Iterable[Item]) -> Iterator[Item]:
-    """Each stream with its bounds as `bounds`; None of one that does not tell them."""
+    """Add to each stream its bounds as `bounds`; None if the server does not tell them."""
     untold: list[StoreError] = []
 
     def ask(stream: Item) -> Item:
@@ -42,16 +42,19 @@ def with_bounds(client: "Client", streams: Iterable[Item]) -> Iterator[Item]:
 
 
 def records_of(item: Item) -> int | None:
+    """Count the offsets that the stream holds; None if its bounds are not known."""
     bounds = item["bounds"]
     return None if bounds is None else bounds["next_offset"] - bounds["first_offset"]
 
 
 def stored_size_of(item: Item) -> str | None:
+    """Format the bytes that object storage holds; None if the bounds are not known."""
     bounds = item["bounds"]
     return None if bounds is None else size_of(bounds["size_bytes"])
 
 
 def last_age_of(item: Item) -> str | None:
+    """Format the age of the last record; None if there is none, or the bounds are not known."""
     bounds = item["bounds"]
     if bounds is None or bounds["last_timestamp"] is None:
         return None

@@ -1,4 +1,7 @@
-"""Keys: create, list, show, rotate and revoke API keys. A secret is seen once, here or in a file."""
+"""Keys: create, list, show, rotate and revoke API keys.
+
+A secret is shown once, or put in a file.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -38,6 +41,7 @@ _SecretFile = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `keys` with its commands to the command line."""
     group = typer.Typer(help="API keys: who may do what.", no_args_is_help=True)
     group.command(
         "create",

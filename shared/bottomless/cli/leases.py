@@ -1,4 +1,4 @@
-"""Leases: hold a range against deletion while something reads it, a copy for example."""
+"""Leases: protect a range from deletion while something reads it, a copy for example."""
 
 from typing import Annotated, Final
 
@@ -19,6 +19,7 @@ _Ttl = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `leases` with its commands to the command line."""
     group = typer.Typer(help="Hold a range of a stream against deletion.", no_args_is_help=True)
     group.command("take", epilog=examples("leases take orders 1040 --ttl 1D"))(_take)
     group.command("renew", epilog=examples("leases renew orders 0198d2a45b1e --ttl 1D"))(_renew)

@@ -1,4 +1,4 @@
-"""Limits: what a request may hold, as the server says it."""
+"""Limits: how much a request may hold, as the server says it."""
 
 import typer
 
@@ -8,6 +8,7 @@ from bottomless.cli.session import open_client
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `limits` to the command line."""
     app.command("limits", epilog=examples("limits", "limits -o json"))(_limits)
 
 

@@ -21,7 +21,12 @@ _WAIT_COUNT_MAX: Final = 1_000_000
 
 
 async def write(client: "AsyncClient", stream: str, bounds: Bounds) -> Load:
-    """Append from all connections at once until time, bytes or room for measures end."""
+    """Append from all connections at once until time, bytes or room for measures end.
+
+    Raises:
+        Overloaded: the server was busy and does not say that nothing was stored.
+        StoreError: an append failed.
+    """
     load = Load()
     body = _body(bounds)
     size = bounds.record_bytes * bounds.batch_count

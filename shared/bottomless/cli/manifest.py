@@ -1,4 +1,4 @@
-"""Manifest: the tree of a stream's fragments, and whether it is true."""
+"""Manifest: the tree of a stream's fragments, and whether it is correct."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from bottomless.cli.stream_names import Stream
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `manifest` with its commands to the command line."""
     group = typer.Typer(help="The tree of a stream's fragments.", no_args_is_help=True)
     group.command("tree", epilog=examples("manifest tree orders --depth 2"))(_tree)
     group.command("verify", epilog=examples("manifest verify orders --checksums"))(_verify)

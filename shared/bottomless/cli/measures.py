@@ -9,33 +9,38 @@ _PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 
 class Bounds(NamedTuple):
-    """What is done, and when it ends."""
+    """What a load does, and when it ends."""
 
     seconds: float
     connections: int
+    """Connections that append at once."""
     record_bytes: int
     batch_count: int
+    """Records of one request."""
     max_bytes: int
 
 
 @dataclass(slots=True)
 class Load:
-    """What was done, and how long each request took."""
+    """What a load did, and how long each request took."""
 
     waits: list[float] = field(default_factory=list)
-    """Seconds of each request that was answered well."""
+    """Seconds that each successful request took."""
     record_count: int = 0
     size: int = 0
     """Bytes of values."""
     refused: int = 0
-    """Requests that the server did not take for now."""
+    """Requests that the server was too busy to accept."""
     seconds: float = 0.0
     busy_seconds: float = 0.0
     """CPU seconds of this program, on all cores."""
 
 
 def summary(load: Load) -> dict[str, Any]:
-    """Rates over the whole time, and waits of single requests; sizes in millions of bytes."""
+    """Compute rates over the whole time, and waits of single requests.
+
+    Sizes in millions of bytes.
+    """
     seconds = max(load.seconds, 1e-9)
     return {
         "requests": len(load.waits),
@@ -52,7 +57,7 @@ def summary(load: Load) -> dict[str, Any]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of the values that so many percent of them do not exceed."""
+    """Find the smallest of the ordered values that `percent` of them do not exceed."""
     assert ordered
     return ordered[max(ceil(len(ordered) * percent / 100), 1) - 1]
 

@@ -1,4 +1,4 @@
-"""Operations: what became of work that was accepted, and waiting for its end."""
+"""Operations: the state of work that was accepted, and waiting for its end."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ Wait = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `operations` with its commands to the command line."""
     group = typer.Typer(help="Work that was accepted and goes on by itself.", no_args_is_help=True)
     group.command(
         "show",
@@ -34,7 +35,11 @@ def add_to(app: typer.Typer) -> None:
 def finish(
     client: "Client", accepted: Mapping[str, Any], form: Form, *, wait: bool
 ) -> Mapping[str, Any] | None:
-    """Show what was accepted, or wait, show what came of it and return the result."""
+    """Show the operation that was accepted; with `wait`, wait for its end and return its result.
+
+    Raises:
+        StoreError: with `wait`: the operation failed.
+    """
     operation_id = accepted["operation_id"]
     if not wait:
         show(accepted, form, name=operation_id)
@@ -43,7 +48,11 @@ def finish(
 
 
 def settled(operation: Mapping[str, Any], form: Form) -> Mapping[str, Any] | None:
-    """Show an operation and return its result; what it failed of is raised."""
+    """Show a finished operation and return its result.
+
+    Raises:
+        StoreError: the operation failed, for this reason.
+    """
     from bottomless.client.problems import error_from_problem  # noqa: PLC0415
 
     seen = operation

@@ -1,4 +1,4 @@
-"""Output: values as a table, as JSON or as bare names; never colours, so pipes get the same."""
+"""Output: values as a table, as JSON or as bare names; never in colour, so pipes get the same."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ Item = Mapping[str, Any]
 
 
 class Form(StrEnum):
-    """How something is shown; as a name only what the next command needs to name it."""
+    """How something is shown; NAME is only what the next command needs to name it."""
 
     TABLE = "table"
     JSON = "json"
@@ -27,23 +27,27 @@ Output = Annotated[Form, typer.Option("--output", "-o", help="How to show it.")]
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, and what it takes of an item."""
+    """A column of a table: its title, and how to get its value from an item."""
 
     title: str
     value: Callable[[Item], object]
 
 
 def write(data: bytes) -> None:
-    """Write to stdout, whatever the terminal thinks of encodings."""
+    """Write bytes to stdout, whatever the terminal's encoding is."""
     sys.stdout.buffer.write(data)
 
 
 def line(text: str) -> None:
+    """Write a line of text to stdout."""
     write(f"{text}\n".encode(errors="replace"))
 
 
 def tell_unreadable(member: str) -> Callable[[dict[str, Any]], None]:
-    """Says on stderr which items of a list the server cannot read: `member` names them."""
+    """Make a function that reports on stderr an item of a list that the server cannot read.
+
+    `member` is the member that names an item.
+    """
 
     def tell(item: dict[str, Any]) -> None:
         sys.stderr.write(
@@ -67,7 +71,7 @@ def show_list(
 
 
 def show(value: Item, form: Form, *, name: str) -> None:
-    """Show one thing: its members one below the other, as JSON, or what names it alone."""
+    """Show one thing: its members one below the other, as JSON, or its name alone."""
     if form is Form.NAME:
         line(_cell(name))
         return

@@ -1,4 +1,4 @@
-"""Places in a stream as options say them; checked before anybody is asked."""
+"""Places in a stream as options name them; checked before any server is asked."""
 
 from typing import Final
 
@@ -14,10 +14,10 @@ CHOICES: Final = (
 
 
 def checked_place(text: str | None) -> str | None:
-    """The offset spec that a place stands for; the callback of an option or argument.
+    """Turn a place into its offset spec; the callback of an option or argument.
 
     Raises:
-        BadParameter: it is none; the error names the option and the choices.
+        typer.BadParameter: it is no place; the error names the option and the choices.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Positions: the bounds of a stream, and where an offset spec leads."""
+"""Positions: the bounds of a stream, and the offset that an offset spec leads to."""
 
 from typing import Annotated
 
@@ -12,6 +12,7 @@ from bottomless.cli.stream_names import Stream
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `offsets` and `resolve` to the command line."""
     app.command("offsets", epilog=examples("offsets orders -o json"))(_offsets)
     app.command(
         "resolve",

@@ -15,9 +15,11 @@ SECONDS_MAX: Final = 10.0
 
 
 class Tls(NamedTuple):
+    """What the connection says about its encryption."""
+
     version: str
     ends_at: datetime
-    """When the server's certificate ends."""
+    """When the server's certificate expires."""
 
 
 class Probe(NamedTuple):
@@ -26,7 +28,7 @@ class Probe(NamedTuple):
     seconds: float
     """From the first byte of the request to the head of the answer, without connecting."""
     clock_ahead: timedelta | None
-    """How far the server's clock is before ours; exact to a second, None if it does not say."""
+    """How far the server's clock is ahead of ours; exact to a second, None if it does not say."""
     tls: Tls | None
 
 
@@ -34,7 +36,7 @@ def probe(url: str, ca_file: Path | None) -> Probe:
     """Ask whether the server is alive.
 
     Raises:
-        Unavailable: nobody answers in time, or not with HTTP; its cause says what it was.
+        Unavailable: nobody answers in time, or not with HTTP; its cause says which.
     """
     try:
         connection = _connection(url, ca_file)

@@ -1,4 +1,4 @@
-"""Produce: append what stdin or a file holds."""
+"""Produce: append the contents of stdin or of a file."""
 
 import os
 import sys
@@ -92,6 +92,7 @@ _BatchBytes = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `produce` to the command line."""
     app.command(
         "produce",
         epilog=examples(
@@ -173,7 +174,7 @@ def _send(sender: Sender, source: BinaryIO, parts: Parts, taking: Taking) -> Non
 
 
 def interrupted_sentence(sender: Sender, skipped: int) -> str:
-    """What is stored, and how to go on."""
+    """Say what is stored after an interrupt, and how to continue."""
     stored = f"interrupted: {_records(sender.count)} stored"
     if sender.next_offset is not None:
         stored += f", the next offset is {sender.next_offset}"

@@ -1,4 +1,4 @@
-"""Producers: what a stream knows of those who number what they append."""
+"""Producers: what a stream knows about the producers that number what they append."""
 
 from typing import Final
 
@@ -20,6 +20,7 @@ _COLUMNS: Final = [
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `producers` with its commands to the command line."""
     group = typer.Typer(help="Producers that number what they append.", no_args_is_help=True)
     group.command("ls", epilog=examples("producers ls orders"))(_list)
     group.command("get", epilog=examples("producers get orders loader-7 -o json"))(_get)

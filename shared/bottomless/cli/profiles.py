@@ -1,7 +1,7 @@
-"""Profiles: servers with a name, and how one is known there, in a file of the user's own.
+"""Profiles: servers with a name, and the user's credential there, in a file of the user's own.
 
-The file is `config.toml` in the directory that the system has for such files. A table is a
-profile; `[default]` is taken where none is named. Secrets are read here and shown nowhere.
+The file is `config.toml` in the directory that the system has for such files. A table is a profile;
+`[default]` is used where none is named. Secrets are read here and shown nowhere.
 """
 
 import os
@@ -29,14 +29,18 @@ _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,8192}", re.ASCII)
 
 
 def config_file() -> Path:
-    """Where profiles are, whether or not there are any."""
+    """Find the file of profiles, whether or not it exists."""
     from platformdirs import user_config_path  # noqa: PLC0415
 
     return user_config_path("bottomless") / FILE_NAME
 
 
 def load_profile(name: str | None, file: Path) -> Layer | None:
-    """The profile of that name, which must be there, or the default one, which need not."""
+    """Load the profile of that name, which must exist, or the default one, which need not.
+
+    Raises:
+        typer.BadParameter: there is no such profile, or the file cannot be read.
+    """
     profiles = _profiles(file)
     found = profiles.get(name or DEFAULT)
     if found is None:
@@ -48,14 +52,21 @@ def load_profile(name: str | None, file: Path) -> Layer | None:
 
 
 def complete_profile(incomplete: str) -> list[str]:
-    """Names of profiles that start so, for the shell; none where the file cannot be read."""
+    """List the names of profiles that start with a text, for the shell.
+
+    It is empty if the file cannot be read.
+    """
     with suppress(typer.BadParameter):
         return sorted(name for name in _profiles(config_file()) if name.startswith(incomplete))
     return []
 
 
 def read_token(file: Path, named: str) -> str:
-    """The one line that a token file holds; `named` is how the user named the file."""
+    """Read the one line that a token file holds; `named` is how the user named the file.
+
+    Raises:
+        typer.BadParameter: the file cannot be read, others may read it, or it holds no token.
+    """
     try:
         with file.open("rb") as opened:
             _refuse_open_to_others(opened.fileno(), file, named)
@@ -66,7 +77,11 @@ def read_token(file: Path, named: str) -> str:
 
 
 def checked_token(text: str, named: str) -> str:
-    """The token, if it can be one; says nothing of what it is."""
+    """Check that a text can be a token; the error does not repeat it.
+
+    Raises:
+        typer.BadParameter: it is not one word of printable ASCII.
+    """
     if not _TOKEN.fullmatch(text):
         raise _wrong("this holds no token: one word of printable ASCII is expected", named)
     return text

@@ -1,4 +1,4 @@
-"""Progress: a bar on stderr where somebody looks at it, in bytes or in records."""
+"""Progress: a bar on stderr if that is a terminal, in bytes or in records."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,7 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(title: str, total: int | None, *, bytes_: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar that takes what is done; nothing where stderr is no terminal."""
+    """Show a bar; the block calls what it gets with the amount done.
+
+    Without a terminal do nothing.
+    """
     if not sys.stderr.isatty():
         yield lambda _done: None
         return

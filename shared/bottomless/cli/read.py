@@ -41,10 +41,13 @@ class Span(NamedTuple):
     stream_id: str
     start_offset: int
     end_offset: int
+    """The offset after the last one to read (exclusive end)."""
     limit: int | None
+    """Records that are read at most; None for all."""
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `read` to the command line."""
     app.command(
         "read",
         epilog=examples(
@@ -147,7 +150,7 @@ def span_of(
     limit: int | None = None,
     consumer: str | None = None,
 ) -> Span:
-    """Where a read starts and ends; says so if it does not start where it was told to."""
+    """Find where a read starts and ends; tells the user if it starts elsewhere than asked."""
     asked = {} if consumer is None else {"consumer": consumer}
     found = client.resolve(stream, start, **asked)
     # Words have a place by themselves; only of a number something is missing.
@@ -248,6 +251,7 @@ def _tables(client: "Client", stream: str, span: Span) -> Iterator["pa.Table"]:
 
 
 def tell_gaps(gaps: Any) -> None:
+    """Tell the user on stderr which offsets were given up for good."""
     for gap in gaps:
         tell(
             f"offsets {gap['first_offset']} to {gap['next_offset'] - 1} were given up for good; "

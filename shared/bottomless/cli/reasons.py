@@ -1,7 +1,7 @@
-"""Reasons: why a server could not be talked to, found in what lies beneath the client's error.
+"""Reasons: why a server could not be talked to, found in the causes of the client's error.
 
-The client says for every cause that the server does not answer. Whoever sits at a terminal
-wants to know whether the host, the port, the certificate or the program there is wrong.
+The client says for every cause that the server does not answer. A user at a terminal wants to know
+whether the host, the port, the certificate or the program there is wrong.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from bottomless.cli.connection import Choice, place_of
 from bottomless.errors import Code, StoreError, Unavailable
 
 STRANGER = "the answer is not that of a Bottomless server"
-"""As the client says it."""
+"""The client's sentence for an answer that is not ours."""
 
 _START = "start the server, or say with --url where it is"
 _LOOK = "see that --url names a Bottomless server"
@@ -19,12 +19,14 @@ _TLS = f"{_LOOK}, with https:// if it speaks TLS"
 
 
 class Reason(NamedTuple):
+    """Why something failed, and what to do."""
+
     sentence: str
     advice: str
 
 
 def reason_of(error: StoreError, choice: Choice) -> Reason | None:
-    """What is wrong between here and the server, if that is what the error is about."""
+    """Find what is wrong between here and the server; None if the error is about something else."""
     if error.code is Code.UNAUTHENTICATED:
         return Reason(error.message, _how_to_be_known(choice))
     if not isinstance(error, Unavailable):

@@ -27,14 +27,14 @@ class RecordForm(StrEnum):
 
 
 class FollowForm(StrEnum):
-    """How records are written that never end."""
+    """How records are written when there is no end to them."""
 
     TEXT = "text"
     NDJSON = "ndjson"
 
 
 class TextWriter:
-    """The value of each record and a line feed; with details offset, time and key before it."""
+    """Writes the value of each record and a line feed; with details first offset, time and key."""
 
     value_encoding = "text"
     """What the server is asked for, so that JSON comes as the text that it is stored as."""
@@ -43,6 +43,7 @@ class TextWriter:
         self._details = details
 
     def write(self, records: Iterable["Record"]) -> None:
+        """Write records to stdout."""
         for record in records:
             if self._details:
                 key = record.get("key", record.get("key_base64", ""))
@@ -50,24 +51,25 @@ class TextWriter:
             write(record.value + b"\n")
 
     def close(self) -> None:
-        pass
+        """Do nothing: the form has no end of its own."""
 
 
 class NdjsonWriter:
-    """A record a line, as the API shows it."""
+    """Writes one record per line, as the API shows it."""
 
     value_encoding = "auto"
 
     def write(self, records: Iterable["Record"]) -> None:
+        """Write records to stdout."""
         for record in records:
             write(orjson.dumps(record) + b"\n")
 
     def close(self) -> None:
-        pass
+        """Do nothing: the form has no end of its own."""
 
 
 class JsonWriter:
-    """One array, written as it grows."""
+    """Writes one array of records, as it grows."""
 
     value_encoding = "auto"
 
@@ -75,18 +77,22 @@ class JsonWriter:
         self._before = b"[\n"
 
     def write(self, records: Iterable["Record"]) -> None:
+        """Write records to stdout."""
         for record in records:
             write(self._before + orjson.dumps(record))
             self._before = b",\n"
 
     def close(self) -> None:
+        """Write the end of the array."""
         write(b"[]\n" if self._before == b"[\n" else b"\n]\n")
 
 
 class CsvWriter:
-    """A row a record (RFC 4180), after one of names; the columns are always the same.
+    """Writes one row per record (RFC 4180), after a row of names.
 
-    What is not UTF-8 stands in the column of base64 and leaves that of text empty.
+    The columns are always the same.
+
+    Bytes that are not UTF-8 are in the column of base64, and the column of text is then empty.
     """
 
     value_encoding = "text"
@@ -100,10 +106,11 @@ class CsvWriter:
         self._flush([self.COLUMNS])
 
     def write(self, records: Iterable["Record"]) -> None:
+        """Write records to stdout."""
         self._flush([self._cell(record.get(name)) for name in self.COLUMNS] for record in records)
 
     def close(self) -> None:
-        pass
+        """Do nothing: the form has no end of its own."""
 
     def _flush(self, rows: Iterable[Iterable[object]]) -> None:
         text = io.StringIO(newline="")
@@ -119,6 +126,7 @@ Writer = TextWriter | NdjsonWriter | JsonWriter | CsvWriter | TemplateWriter
 
 
 def writer_of(form: RecordForm | FollowForm, *, details: bool) -> Writer:
+    """Make the writer of a form; `details` are for text only."""
     match form.value:
         case "ndjson":
             return NdjsonWriter()

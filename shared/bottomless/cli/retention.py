@@ -1,4 +1,4 @@
-"""Retention and trim: what goes, seen before it goes."""
+"""Retention and trim: what is removed, shown before it is removed."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `retention` with its commands, and `trim`, to the command line."""
     group = typer.Typer(help="What a stream's limits remove.", no_args_is_help=True)
     group.command("preview", epilog=examples("retention preview orders --max-age 3D"))(_preview)
     group.command("apply", epilog=examples("retention apply orders --dry-run"))(_apply)

@@ -1,4 +1,4 @@
-"""Secret file: a secret that exists once goes to disk whole, and for its owner's eyes alone."""
+"""Secret file: a secret that exists once goes to disk whole, readable for its owner alone."""
 
 import os
 from contextlib import suppress
@@ -12,8 +12,8 @@ from bottomless.cli.failures import tell
 class SecretFile:
     """A place for a secret, made before the secret is.
 
-    Where it cannot be written, that is known before a key is made whose secret nobody has.
-    What is on disk after a crash:
+    If it cannot be written, that is known before a key is made whose secret nobody has. What is on
+    disk after a crash:
 
     1. `FILE.new` is made, empty. After a crash: it is there, and perhaps a key without a
        secret on the server, to be revoked. Whatever `FILE` held, it still holds.
@@ -31,7 +31,7 @@ class SecretFile:
         _sync_directory(path.parent)
 
     def keep(self, secret: str) -> None:
-        """Write it and give the file its name."""
+        """Write the secret and give the file its name."""
         with os.fdopen(os.dup(self._descriptor), "w", encoding="ascii") as file:
             file.write(f"{secret}\n")
             file.flush()

@@ -1,7 +1,7 @@
 """Sending: one batch after the other, each until it is stored.
 
-The client sends one again whose outcome is not known only for a producer with numbers, of
-whom the server knows what it has; without, it stops rather than store twice.
+Only for a producer with numbers does the client send a batch again whose outcome is not known,
+since the server then knows what it has; otherwise it stops rather than store records twice.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ RETRY_SECONDS: Final = 60.0
 
 
 class Sender:
-    """Appends to one stream, and knows how far it came."""
+    """Appends to one stream, and knows how far it has come."""
 
     def __init__(self, client: "Client", stream: str, *, producer: str | None = None) -> None:
         self._client = client
@@ -33,7 +33,10 @@ class Sender:
         self.next_offset: int | None = None
 
     def begin(self) -> None:
-        """See that the stream is there; fence older runs of the producer and learn its number."""
+        """Check that the stream exists.
+
+        Fence older runs of the producer and learn its next number.
+        """
         if self.producer is None:
             try:
                 self._client.describe(self._stream)
@@ -47,7 +50,7 @@ class Sender:
         self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
 
     def send(self, body: bytes, media_type: str, count: int) -> None:
-        """Append a body of so many records.
+        """Append a body of `count` records.
 
         Raises:
             StoreError: it is not stored, or that is not known.

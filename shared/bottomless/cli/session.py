@@ -1,7 +1,7 @@
-"""Session: what the options before a command say, and the client that comes of it.
+"""Session: what the options before a command say, and the client that is made from it.
 
-Nothing is read before a command talks to a server: help, completion and `serve` work
-whatever is wrong with a profile.
+Nothing is read before a command talks to a server: help, completion and `serve` work even if a
+profile is wrong.
 """
 
 import os
@@ -36,14 +36,18 @@ class Session:
 
     @classmethod
     def of_parameters(cls, given: Mapping[str, Any]) -> "Session":
-        """From the values by the names of the options."""
+        """Make a session from the values of the options, by their names."""
         token_file, ca_file = given.get("token_file"), given.get("ca_file")
         options = Layer(_OPTIONS, url=given.get("url"), token_file=token_file, ca_file=ca_file)
         return cls(options, given.get("profile"))
 
 
 def chosen(context: typer.Context) -> Choice:
-    """Which server, as whom, and by whose word."""
+    """Choose the server and the credential, and remember which place named them.
+
+    Raises:
+        typer.BadParameter: the url is not that of a server, or a file or profile is missing.
+    """
     session = context.find_root().obj
     assert isinstance(session, Session)
     choice = choose(list(_layers(session, os.environ, config_file())))
@@ -58,7 +62,7 @@ def chosen(context: typer.Context) -> Choice:
 
 
 def token_of(choice: Choice) -> str:
-    """The secret itself; empty if there is none."""
+    """Read the token that was chosen; empty if there is none."""
     told = choice.credential
     if told is None:
         return ""
@@ -72,10 +76,10 @@ def token_of(choice: Choice) -> str:
 def open_client(
     context: typer.Context, *, patient: bool = False, seconds: float | None = None
 ) -> "Client":
-    """A client of the server that the command line names; close it.
+    """Make a client for the server that the command line names; the caller closes it.
 
-    What fails is told at once, since somebody waits for it, unless the client is `patient`: for
-    what has begun well and would be a pity to break off. `seconds` bounds each call.
+    A failure is told at once, since a user waits for it, unless the client is `patient`: for work
+    that has begun well and should not be broken off. `seconds` bounds each call.
     """
     choice = chosen(context)
     token = token_of(choice)
@@ -95,7 +99,7 @@ def open_client(
 
 
 def open_async_client(context: typer.Context) -> "AsyncClient":
-    """A client for a command that has many requests under way at once."""
+    """Make a client for a command that has many requests under way at once."""
     choice = chosen(context)
     token = token_of(choice)
     from bottomless.client import AsyncClient  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Spark: jobs over whole streams, here or on a cluster. They are bottomless/spark/commands.py."""
+"""Spark: jobs over whole streams, here or on a cluster; bottomless/spark/commands.py has them."""
 
 import os
 from typing import Final
@@ -29,6 +29,7 @@ _EXAMPLES: Final = {
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `spark` with its commands to the command line."""
     group = typer.Typer(help="Jobs over whole streams, on Spark.", no_args_is_help=True)
     group.callback()(_root)
     for name, command in COMMANDS.items():

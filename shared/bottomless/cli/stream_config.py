@@ -1,4 +1,4 @@
-"""Stream configuration as options, shared by the commands that make one and that change one."""
+"""Options for a stream's configuration, shared by the commands that create and change a stream."""
 
 import re
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def config_of(
         list[str] | None, typer.Option(help="NAME=VALUE, or NAME= for none; repeatable.")
     ] = None,
 ) -> dict[str, Any]:
-    """The members of a configuration that were named."""
+    """Make a configuration of the members that were named."""
     fragment = {
         "target_bytes": _number(fragment_bytes, "--fragment-bytes", parse_size),
         "max_age_ms": _number(fragment_age_ms, "--fragment-age-ms", parse_milliseconds),
@@ -54,7 +54,7 @@ def config_of(
 
 
 def taking_config(command: Callable[..., None]) -> Callable[..., None]:
-    """Let the options of `config_of` stand where a command has its parameter `config`."""
+    """Give a command the options of `config_of` in place of its own parameter `config`."""
     made_of = signature(config_of).parameters
 
     @wraps(command)
@@ -73,7 +73,7 @@ def taking_config(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def retention_of(max_age: str | None, max_bytes: str | None) -> dict[str, Any]:
-    """The members that were given; `default` takes one back, as null does."""
+    """Make the members that were given; `default` takes one back, as null does."""
     limits: dict[str, Any] = {}
     if max_age is not None:
         limits["max_age"] = None if max_age == "default" else max_age

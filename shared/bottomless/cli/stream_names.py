@@ -1,6 +1,6 @@
 """Names as arguments: checked before anything is asked or sent; the shell can complete streams.
 
-A completion that fails is none: it may neither hang the shell nor write into its line.
+A completion that fails gives nothing: it may neither hang the shell nor write into its line.
 """
 
 from contextlib import suppress
@@ -12,14 +12,17 @@ import typer
 from bottomless.model.names import parse_reference, parse_stream_name
 
 COUNT_MAX: Final = 50
-"""More than this nobody reads as a choice."""
+"""Nobody reads more names than this as a choice."""
 
 SECONDS_MAX: Final = 2.0
-"""Longer nobody waits at a key."""
+"""Nobody waits longer than this after pressing a key."""
 
 
 def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of streams that start so; none where the server is not there or does not say."""
+    """List the names of streams that start with a text, for the shell.
+
+    It is empty if the server is not there or does not say.
+    """
     # Whatever is wrong, from a profile to the network: the key was pressed for a name.
     with suppress(Exception, SystemExit):
         from bottomless.cli.session import Session, open_client  # noqa: PLC0415
@@ -33,16 +36,20 @@ def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def checked_stream(text: str | None) -> str | None:
-    """The name of a stream, checked.
+    """Check the name of a stream, before anything is asked or sent.
 
     Raises:
-        InvalidRequest: `bad-name`, which ends the program before it asks or sends anything.
+        InvalidRequest: `bad-name`, which ends the program.
     """
     return None if text is None else parse_stream_name(text)
 
 
 def checked_reference(text: str | None) -> str | None:
-    """The name of a consumer or producer, checked; raises as `checked_stream`."""
+    """Check the name of a consumer or producer, before anything is asked or sent.
+
+    Raises:
+        InvalidRequest: `bad-name`, which ends the program.
+    """
     return None if text is None else parse_reference(text)
 
 

@@ -31,6 +31,7 @@ _Etag = Annotated[str | None, typer.Option(help="Only if `describe` still shows 
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `create`, `ls`, `describe`, `update` and `rm` to the command line."""
     app.command(
         "create",
         epilog=examples("create orders", "create orders --max-age 7D --label team=shop"),

@@ -1,8 +1,8 @@
 """Tail: the last records, and with -f those that come, whatever happens to the server.
 
-As a consumer it goes on where that has come to. What was written is committed after that, so
-after a crash at any point the stored offset is that of the last batch before, or of this one:
-records may be written twice, and none is left out.
+As a consumer it continues where that consumer has come to. What was written is committed
+afterwards. So after a crash at any point the stored offset is that of the previous batch or of this
+one: records may be written twice, and none is left out.
 """
 
 import sys
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `tail` to the command line."""
     app.command(
         "tail",
         epilog=examples(

@@ -50,10 +50,11 @@ _OF_RECORD: Final[dict[str, Callable[["Record"], bytes]]] = {
 
 
 def parse_template(text: str, stream: str) -> list[Part]:
-    """The parts of a template, in their order.
+    """Split a template into its parts, in their order.
 
     Raises:
-        typer.BadParameter: a letter or an escape that is not known, or one without its letter.
+        typer.BadParameter: it has a letter or an escape that is not known, or `%` or a backslash
+            at its end.
     """
     parts: list[Part] = []
     for token in _TOKEN.finditer(text):
@@ -82,7 +83,7 @@ def _of_letter(letter: str, stream: str) -> Part:
 
 
 class TemplateWriter:
-    """Each record as the template says, and nothing between them."""
+    """Writes each record as the template says, and nothing between them."""
 
     value_encoding = "text"
     """What the server is asked for, so that JSON comes as the text that it is stored as."""
@@ -91,8 +92,9 @@ class TemplateWriter:
         self._parts = parts
 
     def write(self, records: Iterable["Record"]) -> None:
+        """Write records to stdout."""
         for record in records:
             write(b"".join(p if isinstance(p, bytes) else p(record) for p in self._parts))
 
     def close(self) -> None:
-        pass
+        """Do nothing: the form has no end of its own."""

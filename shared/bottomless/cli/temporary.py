@@ -1,4 +1,4 @@
-"""Temporary streams: what a command needs that makes one of its own, and how to tell who lacks it."""
+"""Temporary streams: what a command that makes one needs, and how to tell a user without it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,13 @@ from bottomless.errors import Denied, NotFound
 
 @contextmanager
 def told_what_is_needed(prefix: str) -> Iterator[None]:
-    """Around the creation of a stream.
+    """Wrap the creation of a stream, and say which scopes it needs if they are missing.
 
-    Whoever may do nothing with a name is told that it does not exist, which of a stream that
-    is being created makes no sense to them.
+    Without any scope on a name the server answers that it does not exist, which makes no sense to
+    the user of a command that is creating it.
+
+    Raises:
+        Denied: a scope is missing.
     """
     try:
         yield

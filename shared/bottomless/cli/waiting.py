@@ -1,6 +1,6 @@
 """Waiting for the end of an operation, and saying on stderr what is waited for.
 
-What takes seconds stays silent. Whoever waits longer hears in which phase the work is, how
+A wait of seconds stays silent. During a longer one the user is told in which phase the work is, how
 far it has come, and, where it rests on purpose, until when.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bottomless.client import Client
 
 SILENT_SECONDS: Final = 10.0
-"""So long nobody wonders."""
+"""How long a wait needs no explanation."""
 
 _AGAIN_SECONDS: Final = 30.0
 """After this the same phase is told once more, with how far it has come."""
@@ -42,6 +42,9 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
     """Wait for the end of an operation and return it, succeeded or failed.
 
     A server that is away for a while is waited for too: the operation is not lost with it.
+
+    Raises:
+        StoreError: the server was away for too long, or does not know the operation.
     """
     from bottomless.client.upkeep import FINISHED  # noqa: PLC0415
 
@@ -70,7 +73,7 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
 
 
 class Narrator:
-    """Decides what is worth a line. Pure: the clock's readings are given."""
+    """Decides what is worth a line. Pure: the clock's readings are passed in."""
 
     def __init__(self, started: float) -> None:
         self._silent_until = started + SILENT_SECONDS
@@ -78,7 +81,10 @@ class Narrator:
         self._told_at = started
 
     def sentence(self, operation: Mapping[str, Any], now: float, clock: datetime) -> str | None:
-        """What to say of an operation that is not finished, if anything."""
+        """Choose what to say about an operation that is not finished; None for nothing.
+
+        `now` is in seconds of the monotonic clock, `clock` is the time of day.
+        """
         progress = operation["progress"]
         rests_until = progress.get("waits_until")
         error = operation["error"]

@@ -1,4 +1,4 @@
-"""Whoami: who the server takes the caller for, and what that one may do."""
+"""Whoami: who the caller is to the server, and what the caller may do."""
 
 import typer
 
@@ -8,6 +8,7 @@ from bottomless.cli.session import open_client
 
 
 def add_to(app: typer.Typer) -> None:
+    """Add `whoami` to the command line."""
     app.command("whoami", epilog=examples("whoami", "--profile staging whoami -o json"))(_whoami)
 
 

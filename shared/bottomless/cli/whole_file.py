@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes its name when the block ends well, also that of another.
+    """Open a file to write; it takes its name when the block ends without an error.
 
-    After a crash within the block, what was at `path` is still there, and beside it may lie
-    a file with a name that begins with a dot and ends in `.part`. The data is on disk before
-    the name is, so a name never leads to half of it.
+    A file that had the name is replaced. After a crash within the block, what was at `path` is
+    still there, and beside it may lie a file with a name that begins with a dot and ends in
+    `.part`. The data is on disk before the name is, so a name never leads to half of it.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

@@ -38,7 +38,7 @@ def ignored(_error: StoreError) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Consuming:
-    """Which stream is consumed, under which name, from where, and how progress is stored."""
+    """The stream that is consumed, under which name, from where, and how progress is stored."""
 
     stream: str
     name: str | None = None

@@ -120,12 +120,25 @@ class OnFirstUse:
         self._closed = False
 
     async def send(self, request: Request) -> Answer:
+        """Send a request, and return the whole answer.
+
+        Raises:
+            Unavailable: there was no whole answer; its outcome says what may have happened.
+        """
         return await self._transport().send(request)
 
     def open(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
+        """GET an answer that may be longer than memory, or never end.
+
+        Leaving the block closes it.
+
+        Raises:
+            Unavailable: no answer began.
+        """
         return self._transport().open(request)
 
     async def close(self) -> None:
+        """Close every connection, if any was made."""
         self._closed = True
         if self._made is not None:
             await self._made.close()

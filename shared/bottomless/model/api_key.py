@@ -56,8 +56,11 @@ class ApiKey:
     secrets: tuple[KeySecret, ...]
     """The newest first; empty for a key that is revoked."""
     rotated_at: int | None = None
+    """When it last got a new secret; None if never."""
     expires_at: int | None = None
+    """When it stops being valid by itself; None if never."""
     revoked_at: int | None = None
+    """When it was revoked; None if it was not."""
 
     @property
     def ends_at(self) -> int | None:

@@ -13,12 +13,12 @@ def admit(
     fragments: Iterable[Stored],
     tail_record_size: Callable[[int], float],
 ) -> int:
-    """The offset after the last record of a batch that begins at `first_offset` and may go to `end`.
+    """Choose the end (exclusive) of a batch that begins at `first_offset` and may reach `end`.
 
-    Whole fragments are taken as long as they fit and the last one in part, by its share of
-    bytes; always at least one record. The tail, after the last fragment, counts as one
-    fragment; `tail_record_size` says what a record is about to cost there. `fragments`
-    are asked for only as far as they are needed.
+    Whole fragments are taken as long as they fit, and the last one in part, by its share of bytes;
+    always at least one record. The tail, after the last fragment, counts as one fragment;
+    `tail_record_size` estimates the bytes of a record there. `fragments` are asked for only as far
+    as they are needed.
     """
     assert first_offset < end
     if limits.offsets is not None:

@@ -1,7 +1,7 @@
 """The package as one file for `--py-files`: for executors that have nothing of ours.
 
-They need Python 3.11, pyarrow, numpy, and for S3 botocore; Spark brings itself. The sums that
-a compiled library does elsewhere are done by numpy then, more slowly.
+They need Python 3.11, pyarrow, numpy, and for S3 botocore; Spark brings its own files. numpy then
+computes the checksums for which other machines have a compiled library, more slowly.
 
     python -m bottomless.spark.archive bottomless.zip
     spark-submit --py-files bottomless.zip job.py
@@ -20,7 +20,7 @@ _MOMENT: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def write_archive(path: Path) -> None:
-    """Write the archive, in place of one that is there."""
+    """Write the archive, replacing one that is there."""
     root = Path(bottomless.__file__).parents[1]
     files = sorted(file for name in _PACKAGES for file in (root / name).rglob("*.py"))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

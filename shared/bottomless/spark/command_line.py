@@ -1,4 +1,4 @@
-"""What the jobs' commands have in common: which stream they read, where they run, how they answer."""
+"""What the commands of all jobs share: the stream they read, where they run, how they answer."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 CONNECT: Final = "bottomless.spark.connect"
-"""Where a program around these leaves what it knows of the server, in the context's `meta`."""
+"""Where a surrounding program leaves what it knows about the server, in the context's `meta`."""
 URL_VARIABLE: Final = "BOTTOMLESS_URL"
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 
@@ -44,7 +44,7 @@ Submit = Annotated[
 
 
 class Form(StrEnum):
-    """How an answer is shown; as a name only what says most of it."""
+    """How an answer is shown: a table, JSON, or only the member that says most of it."""
 
     TABLE = "table"
     JSON = "json"
@@ -62,7 +62,7 @@ def read_of(
     end: End = None,
     option: Extra = None,
 ) -> dict[str, str]:
-    """The options of a read, as the command line has them."""
+    """Make the options of a read from the parameters of the command line."""
     options = pairs("--option", option)
     options |= {} if start is None else {"startingOffsets": start}
     options |= {} if end is None else {"endingOffsets": end}
@@ -70,7 +70,7 @@ def read_of(
 
 
 def taking_read(command: Callable[..., None]) -> Callable[..., None]:
-    """Let the parameters of `read_of` stand where a command has its parameter `read`."""
+    """Give a command the parameters of `read_of` in place of its own parameter `read`."""
     made_of = dict(signature(read_of).parameters)
     del made_of["context"]
 
@@ -95,6 +95,11 @@ def taking_read(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def server_of(context: typer.Context, url: str | None) -> Callable[[], str]:
+    """Find out the server's url when the returned function is called.
+
+    It is the option, else what the surrounding program knows, else that of the environment.
+    """
+
     def server() -> str:
         connect = context.meta.get(CONNECT)
         if url is None and connect is not None:
@@ -105,6 +110,11 @@ def server_of(context: typer.Context, url: str | None) -> Callable[[], str]:
 
 
 def pairs(name: str, given: list[str] | None) -> dict[str, str]:
+    """Read options of the form NAME=VALUE; `name` is the option that an error names.
+
+    Raises:
+        typer.BadParameter: one has another form.
+    """
     found = {}
     for text in given or ():
         key, equals, value = text.partition("=")

@@ -44,17 +44,17 @@ def read_slice(
     reading: Reading = Reading(),  # noqa: B008  # frozen
     skipped: Callable[[int], None] | None = None,
 ) -> Iterator[Placed]:
-    """Every record of the slice, in order, clipped exactly.
+    """Read every record of the slice, in order, clipped exactly.
 
-    Where offsets and times are all that is wanted, they come from the index, and no chunk is
-    read. `reading` says how to read chunks: whole chunks are checked, or the batches in them
-    against checksums of their own. What comes damaged or cut short is read once more,
-    since that can have happened on the way. Chunks that are damaged again may be left out;
-    then `skipped` is told of how many records.
+    Where offsets and times are all that is wanted, they come from the index, and no chunk is read.
+    `reading` says how to read chunks: whole chunks are checked, or the batches in them against
+    checksums of their own. What arrives damaged or cut short is read once more, since that can have
+    happened on the way. Chunks that are damaged again may be left out; then `skipped` is called
+    with the count of their records.
 
     Raises:
-        NotFound: `data-missing`, the object is gone; what came before was good.
-        Unavailable: the store does not give it; what came before was good.
+        NotFound: `data-missing`, the object is gone; what was given before is good.
+        Unavailable: the store does not give it; what was given before is good.
         Corrupt: the object is not what the manifest or its checksums say.
     """
     skips = reading.on_corrupt is OnCorrupt.SKIP

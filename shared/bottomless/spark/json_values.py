@@ -1,11 +1,11 @@
 """JSON values to columns, by Arrow's own parser and without a loop per record. Pure.
 
-Each value is put into a line of its own, `{"n":5,"v":…}`, and all lines are parsed at once.
-The number shows that no value has run into the next one: what is no JSON by itself could
-become some together with its neighbour.
+Each value is put into a line of its own, `{"n":5,"v":…}`, and all lines are parsed at once. The
+number shows that no value has run into the next one: a value that is not JSON by itself could
+become JSON together with its neighbour.
 
-A value that does not fit costs its whole record its columns: they are null. Arrow says only
-that there is one; halves, and halves of them, find it.
+A value that does not fit makes all columns of its record null. Arrow says only that there is such a
+value; it is found by trying halves, and halves of them.
 """
 
 from typing import Any, Final
@@ -22,10 +22,10 @@ _PARSED_AS_TEXT: Final = (pa.date32(),)
 
 
 def parse_json(values: "pa.Array[Any]", wanted: pa.StructType, *, strict: bool) -> pa.StructArray:
-    """One struct a value, with the members that are wanted.
+    """Make one struct per value, with the members that are wanted.
 
-    Members that are absent are null, others are left out. `strict` raises where a value is no
-    object of JSON, or a member has another type; else all of its columns are null.
+    Members that are absent are null, others are left out. A value that is no JSON object, or has a
+    member of another type, gives a struct of nulls, or with `strict` an error.
 
     Raises:
         InvalidRequest: `validation-failed`, with `strict`.
@@ -39,7 +39,7 @@ def parse_json(values: "pa.Array[Any]", wanted: pa.StructType, *, strict: bool) 
 
 
 def check_types(kind: pa.DataType) -> None:
-    """Refuse types that cannot be had of JSON.
+    """Refuse types that JSON values cannot be turned into.
 
     Raises:
         InvalidRequest: a type is not among those that are known here.

@@ -1,10 +1,10 @@
-"""Hold what a job is going to read against retention and trim, for as long as its tasks start.
+"""Protect what a job is going to read from retention and trim, for as long as its tasks start.
 
-A lease is taken when a job is planned and renewed by its tasks when they start; nobody has
-to give it back, since it runs out. It keeps objects from being deleted; it does not keep a
-stream from being trimmed, so only who reads objects by themselves gains by it.
+A lease is taken when a job is planned and renewed by its tasks when they start; nobody has to give
+it back, since it expires. It keeps objects from being deleted; it does not keep a stream from being
+trimmed, so only a job that reads objects by itself gains by it.
 
-After a crash at any step a lease is left that runs out by itself.
+After a crash at any step a lease is left, which expires by itself.
 """
 
 import logging
@@ -20,7 +20,8 @@ _log: Final = logging.getLogger(__name__)
 
 HOLDER: Final = "spark"
 RENEWALS: Final = 4
-"""Within the time of a lease: a late one and a lost one still leave it alive."""
+"""Renewals within the time of a lease: one that is late and one that is lost still leave it
+alive."""
 
 _renewed: Final[dict[str, float]] = {}
 """When this process renewed a lease last."""
@@ -28,19 +29,21 @@ _RENEWED_COUNT_MAX: Final = 256
 
 
 class Lease(NamedTuple):
+    """A lease that a job has taken."""
+
     lease_id: str
     seconds: int
-    """For how long it was asked; the service may have given less."""
+    """The time that was asked for; the service may have given less."""
     renewal_seconds: float
-    """After so long it should be renewed, or replaced by a newer one."""
+    """The time after which it should be renewed, or replaced by a newer one."""
 
 
 def take_lease(source: Source, first_offset: int, seconds: int) -> Lease | None:
-    """Hold everything from this offset on, or None where that cannot be.
+    """Protect everything from `first_offset` on for `seconds`; None where that cannot be done.
 
-    A job goes on without a lease, by the grace that everything has before it is deleted,
-    where this principal may not take one, the stream has as many as it may have, nothing
-    is in object storage yet, or the service at the url has none.
+    A job continues without a lease, relying on the grace before anything is deleted, if this
+    principal may not take one, the stream has as many as it may have, nothing is in object storage
+    yet, or the service at the url has no leases.
 
     Raises:
         OffsetGone: some of it may be deleted already.
@@ -71,7 +74,10 @@ def take_lease(source: Source, first_offset: int, seconds: int) -> Lease | None:
 
 
 def renew_lease(source: Source, lease: Lease | None) -> None:
-    """Let it run out later. Never fails: a job that loses its lease may still read all it needs."""
+    """Let a lease expire later.
+
+    It never fails: a job that loses its lease may still read all it needs.
+    """
     now = time.monotonic()
     if lease is None or now - _renewed.get(lease.lease_id, -1e9) < lease.renewal_seconds:
         return
@@ -86,7 +92,7 @@ def renew_lease(source: Source, lease: Lease | None) -> None:
 
 
 def return_lease(source: Source, lease: Lease | None) -> None:
-    """Hold no longer; a lease that cannot be returned runs out."""
+    """End a lease; one that cannot be returned expires."""
     if lease is None:
         return
     try:

@@ -1,4 +1,4 @@
-"""What was asked for and is not there any more: an error that names it, or a note of it."""
+"""Records that were asked for and are gone: an error that names them, or a note."""
 
 import logging
 from typing import Final
@@ -10,17 +10,19 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Losses:
-    """What one task, or one plan, does about records that retention or a trim took away."""
+    """What one task, or one plan, does about records that retention or a trim has removed."""
 
     def __init__(self, *, fail: bool, counts: Counts | None = None) -> None:
         self._fail = fail
         self._counts = counts or Counts()
 
     def note(self, first_offset: int, next_offset: int, error: Exception | None = None) -> None:
-        """Say that these offsets cannot be read any more.
+        """Note that offsets cannot be read any more.
+
+        They go from `first_offset` to `next_offset`, exclusive.
 
         Raises:
-            OffsetGone: with failOnDataLoss, as it is by default.
+            OffsetGone: with failOnDataLoss, which is the default.
         """
         if next_offset <= first_offset:
             return

@@ -1,7 +1,7 @@
-"""Options of the data source: what a user may say, checked before anything is read. Pure.
+"""Options of the data source: what a user may set, checked before anything is read. Pure.
 
-Spark hands options over as text with lower-cased names and pickles them into every
-task, so none of them may hold a secret.
+Spark passes options as text with lower-cased names and pickles them into every task, so none of
+them may hold a secret.
 """
 
 import json
@@ -16,7 +16,8 @@ from bottomless.model.names import StreamName, parse_stream_name
 from bottomless.spark.positions import Position, parse_position, parse_time
 
 PARTITION_SIZE_DEFAULT: Final = 256 * MIB
-"""A Python task costs some 50 ms before its first row, so it should read for longer than that."""
+"""Bytes of a partition. A Python task costs some 50 ms before its first row, so it should read
+for longer than that."""
 
 RANGE_SIZE_DEFAULT: Final = 8 * MIB
 """Bytes of one read: large enough for an object store, small enough for a worker's memory."""
@@ -40,10 +41,13 @@ COLUMNS_DEFAULT: Final = ("offset", "timestamp", "value")
 
 
 class Mode(StrEnum):
-    """How the bytes of what is in object storage are fetched; the tail always comes from the reader."""
+    """How the bytes of what is in object storage are fetched.
+
+    The tail always comes from the reader.
+    """
 
     AUTO = "auto"
-    """The first of the others that this worker may use and that answers, in this order."""
+    """The first of the others, in this order, that this worker may use and that answers."""
     DIRECT = "direct"
     """The store itself with the worker's own credentials, or an error."""
     PRESIGNED = "presigned"
@@ -53,7 +57,7 @@ class Mode(StrEnum):
 
 
 class OnCorrupt(StrEnum):
-    """What a worker does with a chunk that is damaged when it is read a second time, too."""
+    """What a worker does with a chunk that is still damaged when it is read a second time."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -62,20 +66,23 @@ class OnCorrupt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which records are wanted by their filter value."""
+    """The records that are wanted by their filter value."""
 
     values: tuple[str, ...]
     unfiltered: bool
-    """Also those that have none."""
+    """Whether records without a filter value are wanted, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a micro-batch takes at most, None for no bound; it takes one record at least."""
+    """How much a micro-batch takes at most; None means no bound. It takes at least one record."""
 
     size: int | None = None
+    """Bytes."""
     offsets: int | None = None
+    """Offsets, that is records and gaps."""
     fragments: int | None = None
+    """Fragments, among which the tail counts as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,8 @@ class S3View:
     ca: str | None
     """File of certificates to trust, at the same path on every machine of the workers."""
     credentials: str | None = None
-    """File of credentials, likewise; None for those of the worker's environment."""
+    """File of credentials, at the same path everywhere; None for those of the worker's
+    environment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +108,32 @@ class Reading:
     verify_checksums: bool = True
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
     prefetch: int = PREFETCH_DEFAULT
-    """Ranges of an object that are asked for ahead of the one in hand."""
+    """Ranges of an object that are requested ahead of the one that is being decoded."""
     range_size: int = RANGE_SIZE_DEFAULT
     bad_json_fails: bool = False
-    """A value that does not fit the option jsonSchema is an error, and not a row of nulls."""
+    """Whether a value that does not fit the option jsonSchema is an error, and not a row of
+    nulls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """The options of one read, checked."""
+
     url: str
     stream: StreamName
     mode: Mode
     starting: Position | None
-    """None where nothing is said: a batch begins at the beginning, a streaming query at the end."""
+    """None if it is not given: a batch read then begins at the beginning, a streaming query at
+    the end."""
     ending: Position | None
     include_tail: bool
     columns: tuple[str, ...]
     json_schema: str | None
-    """Members of JSON values that become a column, in the words of Spark: `id BIGINT, name STRING`."""
+    """Members of JSON values that become a column, in Spark's notation: `id BIGINT, name
+    STRING`."""
     target_partition_bytes: int
     min_partitions: int
+    """Partitions to aim for at least; target_partition_bytes is lowered where it gives fewer."""
     reading: Reading
     lease_seconds: int
     limits: Limits
@@ -164,7 +178,7 @@ _KNOWN: Final = frozenset(name.lower() for name in OPTION_NAMES)
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Read the options of one `load()`; names count in any case.
+    """Read the options of one `load()`; names may be in upper or lower case.
 
     Raises:
         InvalidRequest: one is unknown, missing, or not of its form.
@@ -211,7 +225,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def check_batch(options: Options) -> None:
-    """Refuse what has a meaning for streaming queries alone: it would be silently ignored."""
+    """Refuse options that only streaming queries have: a batch read would silently ignore them.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
     if options.limits != Limits():
         raise InvalidRequest(
             "maxBytesPerTrigger, maxOffsetsPerTrigger and maxFragmentsPerTrigger are for readStream"
@@ -219,7 +237,11 @@ def check_batch(options: Options) -> None:
 
 
 def check_streaming(options: Options) -> None:
-    """Refuse what has a meaning for batch reads alone."""
+    """Refuse options that only batch reads have.
+
+    Raises:
+        InvalidRequest: there is one.
+    """
     if options.ending is not None:
         raise InvalidRequest("endingOffsets and endingTimestamp are for read: a stream has no end")
 
@@ -280,6 +302,11 @@ def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
 
 
 def service_url(name: str, text: str) -> str:
+    """Check the url of a service in the option `name`, and remove slashes at its end.
+
+    Raises:
+        InvalidRequest: it is not one of HTTP, or contains a password.
+    """
     if not text.startswith(("http://", "https://")) or "@" in text:
         raise InvalidRequest(
             f"the option {name} starts with http:// or https:// and names nobody's password"

@@ -33,13 +33,13 @@ def read_pages(
     counts: Counts,
     losses: Losses,
 ) -> Iterator[pa.RecordBatch]:
-    """Every record from `first_offset` to `next_offset`, exclusive, in order.
+    """Read every record from `first_offset` to `next_offset`, exclusive, in order.
 
     Raises:
-        OffsetGone: `offset-trimmed`, and `losses` does not let it pass.
+        OffsetGone: `offset-trimmed`, and `losses` does not allow for it.
         NotFound: `data-missing`, the stream ends before `next_offset`.
         WrongOffset: `stream-replaced`, another stream has taken the name.
-        StoreError: as the reader answers.
+        StoreError: the reader's answer says why.
     """
     offset = first_offset
     while offset < next_offset:
@@ -66,7 +66,7 @@ def read_pages(
 
 
 def record_size_at(source: Source, offset: int, next_offset: int) -> float:
-    """What a record costs from `offset` on, about: as the next few of them do."""
+    """Estimate the bytes of a record from `offset` on, by a sample of the next few."""
     query = _query(source, offset, next_offset, SAMPLE_RECORD_COUNT, SAMPLE_SIZE)
     try:
         answer = ask(source, "records", query, ARROW)

@@ -1,5 +1,7 @@
-"""A range of offsets as partitions of Spark: its fragments are asked for and dealt out on the
-driver, and read in the workers."""
+"""A range of offsets as partitions of Spark.
+
+The driver asks for its fragments and divides them among tasks; the workers read them.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -44,10 +46,12 @@ def plan_partitions(
     *,
     from_what_is_there: bool = False,
 ) -> list[SharePartition]:
-    """Shares of a range that lies within the stream; `from_what_is_there` as in `lease_range`.
+    """Divide a range that lies within the stream into shares.
+
+    `from_what_is_there` says that nobody named the start: the range then begins with what is there.
 
     Raises:
-        OffsetGone: some of it was trimmed, and failOnDataLoss does not let that pass.
+        OffsetGone: some of it was trimmed, and failOnDataLoss does not allow for it.
         WrongOffset: `stream-replaced`, another stream has taken the name.
     """
     first, end = snapshot.first_offset, snapshot.next_offset
@@ -74,7 +78,7 @@ def plan_partitions(
 def read_partition(
     options: Options, schema: StructType, partition: SharePartition
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does with its partition, in a worker."""
+    """Read a partition, in a worker: a task's whole work."""
     task = Task(
         source=Source(options.url, options.stream, partition.stream_id),
         schema=to_arrow_schema(schema, timezone="UTC"),
@@ -88,6 +92,7 @@ def read_partition(
 
 
 def list_fragments(client: "Client", options: Options, snapshot: Snapshot) -> "Iterator[Fragment]":
+    """List the fragments of a snapshot, with the places of their objects if workers open them."""
     return client.fragments(
         options.stream,
         first_offset=snapshot.first_offset,
@@ -100,10 +105,13 @@ def list_fragments(client: "Client", options: Options, snapshot: Snapshot) -> "I
 def lease_range(
     options: Options, snapshot: Snapshot, *, from_what_is_there: bool = False
 ) -> Lease | None:
-    """A lease on a range; of one that may be deleted already, on what is left of it.
+    """Take a lease on a range, or on what is left of it if some may be deleted already.
 
-    That is an error where data must not be lost, unless nobody named the start:
+    Such a loss is an error where data must not be lost, unless nobody named the start:
     `from_what_is_there` asks for all that is there when the job is planned.
+
+    Raises:
+        OffsetGone: some of it is gone, and failOnDataLoss does not allow for it.
     """
     source = Source(options.url, options.stream, snapshot.stream_id)
     first, end = snapshot.first_offset, snapshot.next_offset
@@ -117,7 +125,7 @@ def lease_range(
 
 @contextmanager
 def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
-    """Lease a range for as long as the block runs: a stream has a bound on leases."""
+    """Hold a lease on a range while the block runs: a stream has a bound on leases."""
     lease = lease_range(options, snapshot)
     try:
         yield lease
@@ -126,7 +134,11 @@ def leased(options: Options, snapshot: Snapshot) -> Iterator[Lease | None]:
 
 
 def trimmed_to(error: OffsetGone, first: int, end: int, options: Options) -> int:
-    """The offset to go on from, where some from `first` on are gone."""
+    """Find the offset to continue from, where some offsets from `first` on are gone.
+
+    Raises:
+        OffsetGone: with failOnDataLoss, which is the default.
+    """
     following = _floor_of(error, first, end)
     Losses(fail=options.reading.fail_on_data_loss).note(first, following, error)
     return following
@@ -151,6 +163,7 @@ def _floor_of(error: OffsetGone, first: int, end: int) -> int:
 
 
 def stored_of(fragment: "Fragment") -> Stored:
+    """Turn a fragment of the client's list into what a plan needs of it."""
     return Stored(
         fragment.fragment_id,
         fragment.object_key,
@@ -162,7 +175,7 @@ def stored_of(fragment: "Fragment") -> Stored:
 
 
 def place_of(store: Mapping[str, Any] | None, s3: S3View) -> StorePlace | None:
-    """Where the objects lie as workers see it, None where they were not to be told."""
+    """Find out where the objects lie as workers see it; None if the list does not tell."""
     if store is None:
         return None
     if store["kind"] != "s3":

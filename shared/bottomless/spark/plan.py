@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Stored(NamedTuple):
-    """A fragment as the list shows it."""
+    """A fragment as the list shows it. `next_offset` is exclusive."""
 
     fragment_id: str
     object_key: str | None
@@ -41,7 +41,7 @@ class Slice(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What one task reads: slices of fragments, or a range of the tail where there are none."""
+    """What one task reads: slices of fragments, or a range of the tail if there are none."""
 
     first_offset: int
     next_offset: int
@@ -58,9 +58,10 @@ def plan(
 ) -> list[Share]:
     """Split a range of offsets into shares, in offset order, each offset in exactly one.
 
-    `fragments` is in offset order and may stick out of the range on both sides; where it
-    ends before the range does, the rest is the tail. Offsets between fragments were never
-    given to a record and belong to no share.
+    `fragments` are in offset order and may extend beyond the range on both sides; where they end
+    before the range does, the rest is the tail. Offsets between fragments were never given to a
+    record and belong to no share. A share has about `target_bytes`, and less where otherwise there
+    would be fewer than `min_shares`.
     """
     assert first_offset <= next_offset
     clipped = [cut for item in fragments if (cut := _clip(item, first_offset, next_offset))]

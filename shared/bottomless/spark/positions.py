@@ -44,7 +44,7 @@ _CHOICES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """An offset of one very stream, whoever has its name now."""
+    """An offset of one particular stream, whichever stream has its name by now."""
 
     offset: int
     stream_id: StreamId
@@ -54,7 +54,7 @@ Position = First | Next | At | Tail | Ago | Since | Pinned
 
 
 def parse_position(name: str, text: str, stream: StreamName) -> Position:
-    """Read the option `name`, `startingOffsets` or `endingOffsets`, of a stream.
+    """Read the option `name`, which is `startingOffsets` or `endingOffsets`, of a stream.
 
     Raises:
         InvalidRequest: it has none of the forms, or names another stream.
@@ -80,34 +80,41 @@ def _in_words_of_http(text: str) -> str:
 
 
 def parse_time(text: str) -> Since:
-    """Read the option `startingTimestamp` or `endingTimestamp`: RFC 3339, or ms since 1970."""
+    """Read the option `startingTimestamp` or `endingTimestamp`: RFC 3339, or ms since 1970.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
     return Since(parse_timestamp(text.strip()))
 
 
 def position_of(offset: int, name: StreamName, stream_id: StreamId) -> dict[str, Any]:
-    """A position as a checkpoint keeps it.
+    """Make a position in the form that a checkpoint keeps.
 
-    Always with its members in this order: Spark compares positions as text.
+    Its members are always in this order: Spark compares positions as text.
     """
     return {"v": OFFSET_VERSION, "s": {name: {"o": offset, "u": stream_id}}}
 
 
 def began_at(latest: Mapping[str, Any], offset: int) -> dict[str, Any]:
-    """A position for reports alone, which also says where the query began; never in a checkpoint."""
+    """Make a position for reports alone, which also says where the query began.
+
+    It is never in a checkpoint.
+    """
     return {**latest, _BEGAN: offset}
 
 
 def beginning_of(latest: Mapping[str, Any]) -> int | None:
-    """What `began_at` added; None where the query began before the process that reports."""
+    """Read what `began_at` added; None if the query began before the process that reports."""
     offset = latest.get(_BEGAN)
     return offset if isinstance(offset, int) else None
 
 
 def read_position(value: Mapping[str, Any], name: StreamName) -> Pinned:
-    """What `position_of` made.
+    """Read what `position_of` made.
 
     Raises:
-        InvalidRequest: it is not that, or of another stream.
+        InvalidRequest: it is something else, or of another stream.
     """
     try:
         if value["v"] != OFFSET_VERSION:

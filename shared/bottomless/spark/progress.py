@@ -24,23 +24,26 @@ _log: Final = logging.getLogger(__name__)
 
 
 class StreamProgress(NamedTuple):
-    """One stream in one micro-batch of one query."""
+    """What one micro-batch of one query has read of one stream."""
 
     query_id: str
     query_name: str | None
     batch_id: int
+    """Number of the micro-batch."""
     stream: str
     stream_id: str
     start_offset: int
     """The first offset of the batch; for a query's first batch it is where the query began."""
     end_offset: int
+    """The end (exclusive) of the batch."""
     latest_offset: int | None
-    """End of the stream as it was known then."""
+    """The end of the stream as it was known then; None if it was not known."""
     rows: int
+    """Rows that the batch gave."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets that are left to read."""
+        """Offsets that are left to read; None if the stream's end is not known."""
         return None if self.latest_offset is None else max(0, self.latest_offset - self.end_offset)
 
     @property
@@ -58,7 +61,7 @@ def progress_of(
     latest: str | None,
     rows: int,
 ) -> StreamProgress | None:
-    """What one source of a query reports; None where it is none of ours, or has read nothing yet."""
+    """Read what one source of a query reports; None if it is not ours, or has read nothing yet."""
     ends = _read(end)
     if ends is None:
         return None
@@ -85,15 +88,16 @@ def progress_of(
 
 
 class StreamProgressListener(StreamingQueryListener):
-    """Hands the progress of every stream on, to the log unless told otherwise."""
+    """Passes the progress of every stream on, to the log unless told otherwise."""
 
     def __init__(self, report: Callable[[StreamProgress], None] | None = None) -> None:
         self._report = report or _to_log
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing has been read yet."""
+        """Do nothing: nothing has been read yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Pass on the progress of each of our streams in a micro-batch."""
         progress = event.progress
         for source in progress.sources:
             made = progress_of(
@@ -109,7 +113,7 @@ class StreamProgressListener(StreamingQueryListener):
                 self._report(made)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """What it had read stands in its last progress."""
+        """Do nothing: the last progress says what was read."""
 
 
 def _to_log(progress: StreamProgress) -> None:

@@ -1,8 +1,8 @@
 """One task of Spark: read a share of the plan where it is best read, and count it.
 
-A slice is read from its object, on the ways that `ways.py` knows. In mode auto, an object
-that is gone or out of this worker's reach is read on the next way from the first record
-that is still missing, so that no record comes twice.
+A slice is read from its object, on the ways that `ways.py` knows. In mode auto, an object that is
+gone or out of this worker's reach is read on the next way from the first record that is still
+missing, so that no record comes twice.
 
 On the record's path: after shared/bottomless/spark/plan.py, before
 shared/bottomless/spark/source.py.
@@ -40,13 +40,13 @@ class Task:
     mode: Mode
     reading: Reading = Reading()  # noqa: RUF009  # frozen
     ca: str | None = None
-    """File of certificates that presigned URLs are trusted with."""
+    """File of certificates to trust when presigned URLs are read."""
     lease: Lease | None = None
     metrics_dir: str | None = None
 
 
 def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[pa.RecordBatch]:
-    """Every record of the share, in order, in batches that Spark takes as they are."""
+    """Read every record of the share, in order, in batches that Spark takes as they are."""
     settle_worker()
     renew_lease(task.source, task.lease)
     counts = Counts()
@@ -153,10 +153,10 @@ def sum_counts(metrics_dir: str | Path) -> Counts:
 
 @cache
 def settle_worker() -> None:
-    """Take what was imported so far out of garbage collection, once a worker process.
+    """Take everything imported so far out of garbage collection, once per worker process.
 
-    Workers are forked and collect often; walking all modules each time takes longer than
-    decoding a small task's batches.
+    Workers are forked and collect often; walking all modules each time takes longer than decoding a
+    small task's batches.
     """
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
-"""Read ranges of an object ahead of whoever decodes them, in order, some at a time.
+"""Read ranges of an object ahead of their decoder, in order, some at a time.
 
-A store answers after tens of milliseconds, so the next ranges are under way while one is
-decoded. What is held is bounded: `ahead` ranges beside the one in hand.
+A store answers after tens of milliseconds, so the next ranges are under way while one is decoded.
+What is held is bounded: `ahead` ranges beside the one that is being decoded.
 """
 
 from collections import deque
@@ -13,14 +13,16 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 THREAD_COUNT: Final = 16
-"""Threads of one worker process, for all its tasks; more ranges than that wait for their turn."""
+"""Threads of one worker process, for all its tasks; further ranges wait for their turn."""
 
 
 def read_ahead(reads: Iterable[Callable[[], T]], ahead: int) -> Iterator[T]:
-    """What the reads return, in order; up to `ahead` of them are made before they are wanted.
+    """Give the results of the reads in order.
 
-    A read that fails raises when its turn comes: what came before was good. Whoever stops
-    early leaves at most those to finish that have begun.
+    Up to `ahead` of them are made before they are wanted.
+
+    A read that fails raises when its turn comes: what was given before is good. If the caller stops
+    early, only the reads that have begun still run to their end.
     """
     if ahead == 0:
         for read in reads:

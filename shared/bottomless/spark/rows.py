@@ -1,9 +1,9 @@
 """Arrow batches of stored columns to Arrow batches as Spark wants them. Pure.
 
-Spark checks types to the letter, so every batch is fitted to the schema of the DataFrame:
-columns that a batch does not store are filled, `offset` and `timestamp` are made of
-the chunk's header, and nothing is done record by record. Values stay where they are:
-a fitted batch views the bytes that were read.
+Spark checks types exactly, so every batch is fitted to the schema of the DataFrame: columns that a
+batch does not store are filled, `offset` and `timestamp` are made from the chunk's header, and
+nothing is done record by record. Values stay where they are: a fitted batch views the bytes that
+were read.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ from bottomless.spark.json_values import parse_json
 from bottomless.spark.options import Wanted
 
 JSON_COLUMN: Final = "json"
-"""What members of JSON values are put into."""
+"""The column into which members of JSON values are put."""
 BATCH_ROW_COUNT_MAX: Final = 50_000
 BATCH_SIZE_MAX: Final = 8 * MIB
-"""Bounds what the worker holds and what the JVM has to take at once."""
+"""Bytes of a batch: bounds what the worker holds and what the JVM has to take at once."""
 BATCH_ROW_COUNT_WANTED: Final = 10_000
 """Larger batches go through as they are; smaller ones are joined, which copies them."""
 
@@ -40,16 +40,19 @@ class RowShape:
         self._values = None if wanted is None else pa.array(wanted.values, pa.string())
 
     def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
-        """Fit a batch of a chunk, whose header gives the offset of the first record and the time."""
+        """Fit a batch of a chunk.
+
+        `first_offset` and `timestamp` (ms) are those of the chunk's header.
+        """
         return self._chosen(stored, self._fit(stored, first_offset, timestamp))
 
     @property
     def is_in_index(self) -> bool:
-        """Whether a fragment's index says all that is wanted, so that no record need be read."""
+        """Whether a fragment's index has all that is wanted, so that no record need be read."""
         return self._wanted is None and {"offset", "timestamp"}.issuperset(self._schema.names)
 
     def of_index(self, first_offset: int, timestamps: NDArray[np.int64]) -> pa.RecordBatch:
-        """A row for each of the times in ms, of which `is_in_index` says that no more is wanted."""
+        """Make a row for each of the times in ms; for a shape that `is_in_index`."""
         made = {
             "offset": lambda: _counting(first_offset, len(timestamps)),
             "timestamp": lambda: _times(timestamps * 1000),

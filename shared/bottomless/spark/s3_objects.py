@@ -1,8 +1,8 @@
 """Objects of an S3 store, read by a worker with credentials of its own.
 
-They come from where every program finds them: the environment, a profile, the role of the
-machine. Nothing of them passes through Spark. A worker process keeps one client, since
-making one takes longer than a read.
+The credentials come from where every program finds them: the environment, a profile, the role of
+the machine. Nothing of them passes through Spark. A worker process keeps one client, since making
+one takes longer than a read.
 """
 
 from collections.abc import Iterator
@@ -38,11 +38,14 @@ from bottomless.spark.store import (
 )
 
 REGION_DEFAULT: Final = "us-east-1"
-"""A signature needs one: a store of one's own takes any, and AWS says where the bucket is."""
+"""A signature needs a region: a store of one's own accepts any, and AWS says where the bucket
+is."""
 _WAY_OUT: Final = "mode=presigned and mode=reader need no credentials in the workers"
 
 
 class S3Objects:
+    """The objects of one S3 store."""
+
     def __init__(self, place: StorePlace, counts: Counts) -> None:
         self._place = place
         self._counts = counts
@@ -50,6 +53,15 @@ class S3Objects:
         self._prefix = f"{prefix}/" if prefix else ""
 
     def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        """Read `size` bytes of a fragment's object from byte `start`.
+
+        Fewer where it ends before.
+
+        Raises:
+            ObjectMissing: there is no such object (any more).
+            DriveUnavailable: the store did not give them, however often it was asked.
+            DriveRefused: the store does not give them to this worker.
+        """
         assert fragment.object_key is not None
         object_key = self._prefix + fragment.object_key
         data = patiently(lambda: self._get(object_key, start, size))

@@ -1,4 +1,4 @@
-"""Ask the reader service from a worker, over HTTP, by the library that comes with botocore."""
+"""Ask the reader service from a worker over HTTP, with the library that botocore uses."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _REQUEST_COUNT_MAX: Final = 6
 
 
 class Source(NamedTuple):
-    """Which stream, and where it is asked for."""
+    """A stream that is read, and the url of the service that is asked for it."""
 
     url: str
     name: StreamName
@@ -29,16 +29,21 @@ class Source(NamedTuple):
 def ask(
     source: Source, path: str, query: Mapping[str, str], media_type: str
 ) -> urllib3.BaseHTTPResponse:
-    """GET what lies below the stream's own path.
+    """GET a path below the stream's own path.
 
     Raises:
-        StoreError: as the reader answers.
+        StoreError: the reader's answer says why.
     """
     return _request(source, "GET", path, media_type, fields=query)
 
 
 def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-    """As `ask`, for an answer that is an object of JSON."""
+    """GET a path below the stream's own path, whose answer is a JSON object.
+
+    Raises:
+        Unavailable: the answer is not that of a Bottomless server.
+        StoreError: the reader's answer says why.
+    """
     members = _json_or_none(ask(source, path, query, JSON).data)
     if not isinstance(members, dict):
         raise Unavailable("the answer is not that of a Bottomless server")
@@ -48,7 +53,12 @@ def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, A
 def send_json(
     source: Source, method: str, path: str, body: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Ask for a change below the stream's own path; an answer without a body is an empty object."""
+    """Ask for a change below the stream's own path; an answer without a body is an empty object.
+
+    Raises:
+        Unavailable: the answer is not that of a Bottomless server.
+        StoreError: the service's answer says why.
+    """
     answer = _request(source, method, path, JSON, json=body)
     members = _json_or_none(answer.data) if answer.data else {}
     if not isinstance(members, dict):

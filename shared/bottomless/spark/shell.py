@@ -22,12 +22,12 @@ URL: Final = os.environ.get(URL_VARIABLE) or URL_DEFAULT
 
 
 def options(name: str, **more: Any) -> dict[str, str]:
-    """Options of a read of a stream."""
+    """Make the options of a read of a stream."""
     return {"url": URL, "stream": name, **{key: str(value) for key, value in more.items()}}
 
 
 def stream(name: str, **more: Any) -> "DataFrame":
-    """A stream as it is now."""
+    """Read a stream as it is now, as a DataFrame."""
     session = SparkSession.getActiveSession()
     assert session is not None
     return session.read.format("bottomless").options(**options(name, **more)).load()

@@ -1,21 +1,20 @@
 """The sink `bottomless`: rows of a DataFrame become records of a stream, each once.
 
-Tasks stage what they write: it is on the disk of the stream's owner and seen by nobody. The
-driver then commits what all tasks of the batch have staged, as one append with a number. A
-task that runs twice, or a batch that is tried again, stages again; only what is committed
-counts, and a number is committed once, whatever the batch was cut into. What was staged for
-nothing expires.
+Tasks stage what they write: it is on the disk of the stream's owner and nobody sees it. The driver
+then commits what all tasks of the batch have staged, as one append with a number. A task that runs
+twice, or a batch that is tried again, stages again; only what is committed counts, and a number is
+committed once, however the batch was cut. What was staged in vain expires.
 
-Batches of a query: the producer is `txnAppId` and the id that Spark keeps in the checkpoint,
-the number follows from that of the batch. A checkpoint that was removed has another id, and
-begins again with batch 0: the stream then knows another producer of this `txnAppId`, and the
-query fails rather than write everything once more.
+Batches of a query: the producer is `txnAppId` and the id that Spark keeps in the checkpoint, the
+number follows from that of the batch. If a checkpoint was removed, the new one has another id, and
+begins again with batch 0: the stream then knows another producer of this `txnAppId`, and the query
+fails rather than write everything once more.
 
-A write of its own: the producer is `txnAppId` and `txnId`, so a second run with the same
-`txnId` writes nothing. Without `txnId` each run is another one.
+A write by itself: the producer is `txnAppId` and `txnId`, so a second run with the same `txnId`
+writes nothing. Without `txnId` each run is a new one.
 
-What is there after a crash at each step: staged bodies, which expire; or the batch, or, where
-it is larger than one append, its first parts, which the next attempt of the batch completes
+What is there after a crash at each step: staged bodies, which expire; or the batch, or, where it is
+larger than one append, its first parts, which the next attempt of the batch completes
 (services/bottomless_server/ingest/staged/commits.py).
 """
 
@@ -41,7 +40,7 @@ from bottomless.spark.staging import Committed, Target, commit, is_known, produc
 
 APP_DEFAULT: Final = "spark"
 NUMBERS_OF_A_BATCH: Final = 2**20
-"""Each part of a batch has its own; more than a batch of 64 TiB needs."""
+"""Each part of a batch has a number of its own; this is more than a batch of 64 TiB needs."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Where Spark tells a task which query it is of; the id lies in the checkpoint."""
 
@@ -56,7 +55,7 @@ class StagedRows(WriterCommitMessage):
 
 
 class BottomlessWriter(DataSourceArrowWriter):
-    """`df.write.format("bottomless")`, in mode append."""
+    """The writer of `df.write.format("bottomless")`, in mode append."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(schema, overwrite=overwrite)
@@ -67,14 +66,16 @@ class BottomlessWriter(DataSourceArrowWriter):
 
     # PySpark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:  # type: ignore[override]
+        """Stage the rows of one task, in a worker."""
         return stage_rows(self._target, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit what all tasks have staged as one append, on the driver."""
         commit_staged(self._target, self._producer_id, 0, _staged(messages))
 
 
 class BottomlessStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("bottomless")`."""
+    """The writer of `df.writeStream.format("bottomless")`."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         _check(schema, overwrite=overwrite)
@@ -84,6 +85,7 @@ class BottomlessStreamWriter(DataSourceStreamArrowWriter):
 
     # PySpark's own Arrow writers narrow the argument in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:  # type: ignore[override]
+        """Stage the rows of one task of a micro-batch, in a worker."""
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
         staged = stage_rows(self._target, iterator)
@@ -91,6 +93,12 @@ class BottomlessStreamWriter(DataSourceStreamArrowWriter):
         return staged
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Commit what all tasks of a micro-batch have staged as one append, on the driver.
+
+        Raises:
+            InvalidRequest: Spark does not say which query this is.
+            WrongOffset: another checkpoint has written under this `txnAppId`.
+        """
         staged = _staged(messages)
         if not any(one.staged_ids for one in staged):
             return
@@ -103,12 +111,12 @@ class BottomlessStreamWriter(DataSourceStreamArrowWriter):
         commit_staged(self._target, producer_id, batchId * NUMBERS_OF_A_BATCH, staged)
 
     def producer_of(self, query_id: str) -> str:
-        """The name of the producer that writes the batches of one checkpoint."""
+        """Make the name of the producer that writes the batches of one checkpoint."""
         return f"{self._app_id}.{query_id}"
 
 
 def stage_rows(target: Target, batches: Iterator[pa.RecordBatch]) -> StagedRows:
-    """Stage every row; no request where there is none."""
+    """Stage every row; no request is made if there is none."""
     staged = StagedRows([], 0)
     for body in encode_bodies(batches):
         staged.staged_ids.append(stage(target, body.data))
@@ -119,7 +127,7 @@ def stage_rows(target: Target, batches: Iterator[pa.RecordBatch]) -> StagedRows:
 def commit_staged(
     target: Target, producer_id: str, number: int, staged: Sequence[StagedRows]
 ) -> Committed | None:
-    """Commit what all tasks have staged, in their order; nothing where they have nothing."""
+    """Commit what all tasks have staged, in their order; None if they have staged nothing."""
     staged_ids = [staged_id for one in staged for staged_id in one.staged_ids]
     return commit(target, producer_id, number, staged_ids) if staged_ids else None
 

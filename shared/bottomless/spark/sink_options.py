@@ -1,4 +1,4 @@
-"""Options of the sink: what a user may say, checked before anything is written. Pure."""
+"""Options of the sink: what a user may set, checked before anything is written. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,21 +13,23 @@ _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})
 """What Spark keeps among the options of a stream for itself."""
 TXN_SIZE_MAX: Final = 100
-"""Two of them, or one and the id of a query, are the name of a producer."""
+"""Characters. Two of them, or one and the id of a query, are the name of a producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
+    """The options of one write, checked."""
+
     url: str
     stream: StreamName
     txn_app_id: str | None
-    """The name of what writes: the same in every run."""
+    """The name of the program that writes: the same in every run."""
     txn_id: str | None
-    """What a batch is: a second one with the same id writes nothing."""
+    """The id of what is written: a second write with the same id does nothing."""
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Read the options of one write; names count in any case.
+    """Read the options of one write; names may be in upper or lower case.
 
     Raises:
         InvalidRequest: one is unknown, missing, or not of its form.

@@ -26,7 +26,7 @@ from bottomless.model.limits import MIB
 from bottomless.model.record import Columns, Content
 
 BODY_SIZE: Final = 8 * MIB
-"""Bytes of a body when it is sent: half of what the server takes."""
+"""Bytes of a body when it is sent: half of what the server accepts."""
 _FRAME_SIZE_MAX: Final = 4 * MIB
 _RECORD_COUNT_MAX: Final = 500_000
 """Records of one body; half of what the server takes. A body ends early before it has more."""
@@ -45,12 +45,14 @@ _BY_NAME: Final = {field.name: column for column, field in FIELDS.items()}
 
 
 class Body(NamedTuple):
+    """Batch frames that are sent in one request."""
+
     data: bytes
     record_count: int
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse a DataFrame that is not of records.
+    """Refuse a DataFrame whose columns are not those of records.
 
     Raises:
         InvalidRequest: a column is missing, unknown, or of another type.
@@ -75,7 +77,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def encode_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[Body]:
-    """Every row, in order, as bodies that the server takes; none where there is no row.
+    """Encode every row, in order, as bodies that the server accepts; none if there is no row.
 
     Raises:
         InvalidRequest: a value is null.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot(NamedTuple):
-    """What a DataFrame is of: this stream, these offsets."""
+    """The stream and the offsets that a DataFrame holds. `next_offset` is exclusive."""
 
     stream_id: StreamId
     first_offset: int
@@ -48,7 +48,13 @@ def take_snapshot(options: Options) -> Snapshot:
 
 
 def check_start(first: int, offsets: "Offsets", *, fail_on_data_loss: bool) -> int:
-    """The offset to begin at: never moved silently, since a job would not notice what is missing."""
+    """Check the offset to begin at; it is moved to the first one there only if loss is allowed.
+
+    It is never moved silently, since a job would not notice what is missing.
+
+    Raises:
+        OffsetGone: it is beyond the stream's end, or below its beginning with `fail_on_data_loss`.
+    """
     if first > offsets.next_offset:
         raise _outside("startingOffsets", offsets)
     if first < offsets.first_offset:
@@ -59,7 +65,11 @@ def check_start(first: int, offsets: "Offsets", *, fail_on_data_loss: bool) -> i
 
 
 def resolve(client: "Client", name: StreamName, position: Position, offsets: "Offsets") -> int:
-    """The offset that a position means; numbers come back as they were given."""
+    """Find the offset that a position means; numbers are returned as they were given.
+
+    Raises:
+        WrongOffset: `stream-replaced`: the position is of another stream.
+    """
     match position:
         case At(offset):
             return offset
@@ -82,7 +92,7 @@ def resolve(client: "Client", name: StreamName, position: Position, offsets: "Of
 
 
 def check_same_stream(known: StreamId, found: StreamId) -> None:
-    """Refuse to go on in a stream that has taken the name of the one that was read.
+    """Refuse to continue in a stream that has taken the name of the one that was read.
 
     Raises:
         WrongOffset: `stream-replaced`, with both ids.

@@ -1,14 +1,13 @@
 """The data source `bottomless`: from `load()` to rows.
 
-`schema()` resolves the stream's id and bounds once, so a DataFrame is a pinned snapshot:
-what is appended later is not in it, however often it is counted. With a schema of the
-user's own Spark does not call `schema()`; then each query pins its own end.
-The fragment list is asked for at each query, within the pinned bounds, so that what has
-moved to object storage since is read from there.
+`schema()` resolves the stream's id and bounds once, so a DataFrame is a pinned snapshot: what is
+appended later is not in it, however often it is counted. If the user gives a schema, Spark does not
+call `schema()`; then each query pins its own end. The fragment list is asked for at each query,
+within the pinned bounds, so that what has moved to object storage since is read from there.
 
-There is no `pushFilters`, on purpose: in PySpark 4.1 to 4.3 a filter that was pushed for
-one query stays for later queries on the same DataFrame, which then lose rows. Ranges and
-columns are options instead.
+There is no `pushFilters`, on purpose: in PySpark 4.1 to 4.3 a filter that was pushed for one query
+stays for later queries on the same DataFrame, which then lose rows. Ranges and columns are options
+instead.
 
 On the record's path: after shared/bottomless/spark/read.py; here it is a row, the last stop.
 """
@@ -66,47 +65,71 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 class BottomlessSource(DataSource):
-    """`format("bottomless")`; options.py says what a read takes, sink_options.py what a write."""
+    """The data source `format("bottomless")`.
+
+    options.py lists the options of a read, sink_options.py those of a write.
+    """
 
     # Spark asks that the constructor be left alone, and pickles what schema() sets.
     _snapshot: Snapshot | None = None
 
     @classmethod
     def name(cls) -> str:
+        """The name by which `format` finds this source."""
         return "bottomless"
 
     def schema(self) -> Any:
-        """A StructType, or words of Spark's own for one where the option jsonSchema has some."""
+        """Give the columns as a StructType, or with the option jsonSchema as Spark's DDL text."""
         options = parse_options(self.options)
         self._snapshot = _pin(options)
         return _schema(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Make the reader of a batch read.
+
+        Raises:
+            InvalidRequest: an option or the schema is wrong.
+        """
         options = parse_options(self.options)
         check_batch(options)
         _check_schema(schema)
         return BottomlessReader(options, self._snapshot or take_snapshot(options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Make the reader of a streaming query.
+
+        Raises:
+            InvalidRequest: an option or the schema is wrong.
+        """
         options = parse_options(self.options)
         check_streaming(options)
         _check_schema(schema)
         return BottomlessStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BottomlessWriter:  # Spark's own
+        """Make the writer of one write.
+
+        Raises:
+            InvalidRequest: an option or the schema is wrong.
+        """
         options = parse_sink_options(self.options, streaming=False)
         return BottomlessWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BottomlessStreamWriter:  # noqa: N802  # Spark's own
+        """Make the writer of a streaming query.
+
+        Raises:
+            InvalidRequest: an option or the schema is wrong.
+        """
         options = parse_sink_options(self.options, streaming=True)
         return BottomlessStreamWriter(options, schema, overwrite=overwrite)
 
 
 def schema_of_rows(options: Options) -> StructType:
-    """The columns that a read with these options has; needs a session.
+    """Make the columns that a read with these options has; needs a session.
 
     Raises:
-        InvalidRequest: a type cannot be had of JSON.
+        InvalidRequest: JSON values cannot be turned into one of the types.
     """
     found = _schema(options)
     schema = StructType.fromDDL(found) if isinstance(found, str) else found
@@ -138,7 +161,7 @@ def _pin(options: Options) -> Snapshot | None:
 
 
 class BottomlessReader(DataSourceReader):
-    """Plans on the driver, reads in the workers."""
+    """The reader of a batch read: plans on the driver, reads in the workers."""
 
     def __init__(self, options: Options, snapshot: Snapshot, schema: StructType) -> None:
         self._options = options
@@ -146,6 +169,7 @@ class BottomlessReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
+        """Plan what each task reads, on the driver; takes a lease on the range first."""
         options, snapshot = self._options, self._snapshot
         if snapshot.first_offset == snapshot.next_offset:
             return []
@@ -158,6 +182,7 @@ class BottomlessReader(DataSourceReader):
             return plan_partitions(client, options, snapshot, lease, from_what_is_there=everything)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in a worker."""
         if not isinstance(partition, SharePartition):
             # Spark makes one partition of nothing where the plan is empty.
             return iter(())

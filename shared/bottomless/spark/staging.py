@@ -1,6 +1,6 @@
 """Ask ingest from a worker, or from the driver: stage bodies, commit them, look at producers.
 
-Both can be asked again after any failure: a body that is staged twice expires once, and a
+All of it can be repeated after any failure: of a body that is staged twice one copy expires, and a
 commit is told from its repeat by its number.
 """
 
@@ -26,23 +26,25 @@ _PAGE_COUNT: Final = 1000
 
 
 class Target(NamedTuple):
-    """Which stream is written, and where it is asked for."""
+    """A stream that is written, and the url of the service that is asked for it."""
 
     url: str
     stream: StreamName
 
 
 class Committed(NamedTuple):
+    """The answer to a commit."""
+
     record_count: int
-    """Records that this commit stored; none where it is a repeat."""
+    """Records that this commit stored; 0 for a repeat."""
     replayed: bool
 
 
 def stage(target: Target, body: bytes) -> str:
-    """Stage one body; returns the id to commit it by.
+    """Stage one body; returns the id by which to commit it.
 
     Raises:
-        StoreError: as ingest answers.
+        StoreError: ingest's answer says why.
     """
     answer = _ask(target, "POST", "staged", body=body, headers={"Content-Type": FRAMES})
     return str(answer["staged_id"])
@@ -52,7 +54,7 @@ def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[s
     """Append staged bodies in order, unless this number of the producer is stored already.
 
     Raises:
-        StoreError: as ingest answers; the same again is right.
+        StoreError: ingest's answer says why; repeating the commit is safe.
     """
     headers = {"Content-Type": STAGED, "Producer-Id": producer_id, "Txn-Number": str(number)}
     body = json.dumps({"staged": [*staged_ids]}).encode()
@@ -61,12 +63,12 @@ def commit(target: Target, producer_id: str, number: int, staged_ids: Sequence[s
 
 
 def is_known(target: Target, producer_id: str) -> bool:
-    """Whether the stream knows a producer."""
+    """Tell whether the stream knows a producer."""
     return last_number(target, producer_id) is not None
 
 
 def last_number(target: Target, producer_id: str) -> int | None:
-    """The last number that the stream has of a producer, None where it does not know it."""
+    """Ask for the last number of a producer; None if the stream does not know the producer."""
     try:
         known = _ask(target, "GET", f"producers/{check_reference(producer_id)}")
     except NotFound as error:
@@ -77,7 +79,7 @@ def last_number(target: Target, producer_id: str) -> int | None:
 
 
 def producers(target: Target) -> Iterator[str]:
-    """The names of all producers that the stream knows."""
+    """List the names of all producers that the stream knows."""
     query: dict[str, str] = {"limit": str(_PAGE_COUNT)}
     while True:
         page = _ask(target, "GET", "producers", query=query)

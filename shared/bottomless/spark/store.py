@@ -1,9 +1,8 @@
-"""Objects as a Spark worker reads them: synchronous, in ranges, counted.
+"""Objects as a Spark worker reads them: synchronously, in ranges, counted.
 
-Beside the drives, which are asynchronous and made for services; a worker has no
-event loop and reads some ranges at a time, from threads. Here is what all such readers have in
-common, and the one for a directory; `s3_objects.py` has that for S3, `url_objects.py`
-that for presigned URLs.
+The drives are asynchronous and made for services; a worker has no event loop and reads some ranges
+at a time, from threads. Here is what all such readers have in common, and the one for a directory;
+`s3_objects.py` has that for S3, `url_objects.py` that for presigned URLs.
 """
 
 import os
@@ -20,18 +19,18 @@ from bottomless.errors import StoreError
 from bottomless.spark.plan import Stored
 
 ATTEMPT_COUNT_MAX: Final = 4
-"""Attempts of one ranged read: with the waits between them a second or two, enough for a throttled
-moment. More patience is Spark's, which runs the task again."""
+"""Attempts of one ranged read: with the waits between them a second or two, enough for a moment
+of throttling. Spark is more patient: it runs the task again."""
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 30
-"""Silence for so long is a lost reply."""
+"""Silence for this long counts as a lost reply."""
 READ_SECONDS_MAX: Final = 120
-"""All attempts of one ranged read: no new one is begun after it."""
+"""Bounds all attempts of one ranged read: no new one is begun after it."""
 _WAIT_SECONDS: Final = 0.2
 """After the first attempt; twice as long after each further one."""
 _JITTER_SECONDS: Final = 0.3
 CONNECTION_COUNT_MAX: Final = 16
-"""As many as ranges can be under way at once in a worker process."""
+"""As many ranges as can be under way at once in a worker process."""
 
 
 class StorePlace(NamedTuple):
@@ -45,7 +44,7 @@ class StorePlace(NamedTuple):
     ca: str | None = None
     """File of certificates to trust, on the machine of the worker."""
     credentials: str | None = None
-    """File of credentials, likewise; None for those of the worker's environment."""
+    """File of credentials, on the machine of the worker; None for those of its environment."""
 
 
 @dataclass(slots=True)
@@ -65,11 +64,12 @@ class Counts:
     record_count: int = 0
     batch_count: int = 0
     lost_offsets: int = 0
-    """Skipped, since they were trimmed before they were read."""
+    """Offsets that were skipped, since they were trimmed before they were read."""
     corrupt_offsets: int = 0
-    """Skipped, since the chunk that holds them is damaged."""
+    """Offsets that were skipped, since the chunk that holds them is damaged."""
 
     def add_object_read(self, size: int, *, presigned: bool = False) -> None:
+        """Count one ranged read of `size` bytes; from any thread."""
         # Ranges are read by several threads, and `+=` is not one step.
         with _counting:
             self.object_reads += 1
@@ -84,7 +84,9 @@ class Objects(Protocol):
     """Ranged reads of one store."""
 
     def read(self, fragment: Stored, start: int, size: int) -> bytes:
-        """The `size` bytes of a fragment's object from `start`; fewer where it ends before.
+        """Read `size` bytes of a fragment's object from byte `start`.
+
+        Fewer where it ends before.
 
         Raises:
             ObjectMissing: there is no such object (any more).
@@ -95,7 +97,11 @@ class Objects(Protocol):
 
 
 def patiently(read: Callable[[], bytes]) -> bytes:
-    """Read again, after growing waits, while the store fails or asks to come back later."""
+    """Repeat a read, after growing waits, while the store fails or asks to come back later.
+
+    Raises:
+        StoreError: that of the last attempt.
+    """
     # By hand: executors have no library for it.
     end = time.monotonic() + READ_SECONDS_MAX
     for attempt in range(1, ATTEMPT_COUNT_MAX):
@@ -110,7 +116,9 @@ def patiently(read: Callable[[], bytes]) -> bytes:
 
 
 def check_ca(ca: str | None) -> None:
-    """Look whether a file of certificates is there: the libraries only say that they cannot connect.
+    """Check that a file of certificates is there; without one there is nothing to check.
+
+    The libraries only say that they cannot connect.
 
     Raises:
         DriveRefused: it is not.
@@ -120,7 +128,7 @@ def check_ca(ca: str | None) -> None:
 
 
 def check_range(content_range: str | None, start: int, length: int, size: int) -> None:
-    """Look at what the store is about to send, before gigabytes of it are in memory.
+    """Check what the store is about to send, before gigabytes of it are in memory.
 
     Raises:
         DriveRefused: it is not the range that was asked for.
@@ -130,13 +138,19 @@ def check_range(content_range: str | None, start: int, length: int, size: int) -
 
 
 class LocalObjects:
-    """Objects that are files under a directory."""
+    """Objects that are files below a directory."""
 
     def __init__(self, root: Path, counts: Counts) -> None:
         self._root = root
         self._counts = counts
 
     def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        """Read `size` bytes of a fragment's file from byte `start`; fewer where it ends before.
+
+        Raises:
+            ObjectMissing: there is no such file (any more).
+            DriveUnavailable: the file cannot be read.
+        """
         assert fragment.object_key is not None
         assert ".." not in PurePosixPath(fragment.object_key).parts
         try:

@@ -1,14 +1,14 @@
 """The streaming side of the data source: micro-batches by offset, with their position in Spark.
 
-All state is in Spark's checkpoint: a position is an offset and the id of its stream. What
-this process keeps is a cache, the end that a query with availableNow goes to, and a lease.
-After a crash Spark asks for the batch that it had planned by the same two positions, and a
-range of a stream always holds the same records; so a restart neither loses nor repeats
-any towards a sink that commits with the batch.
+All state is in Spark's checkpoint: a position is an offset and the id of its stream. What this
+process keeps is a cache, the end at which a query with availableNow stops, and a lease. After a
+crash Spark asks for the batch that it had planned by the same two positions, and a range of a
+stream always holds the same records; so a restart neither loses nor repeats any record if the sink
+commits with the batch.
 
-Nothing hangs on `commit` or `stop`: Spark calls the first a batch late and the second not
-always. Spark makes this reader in two processes, in one of them only to read, so that its
-constructor asks nobody.
+Nothing depends on `commit` or `stop`: Spark calls the first a batch late and the second not always.
+Spark makes this reader in two processes, in one of them only to read, so its constructor asks no
+service.
 """
 
 import logging
@@ -57,7 +57,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("bottomless")`."""
+    """The reader of `spark.readStream.format("bottomless")`."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -70,6 +70,11 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._lease: tuple[Lease, float] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Find the position at which a query without a checkpoint begins.
+
+        Raises:
+            OffsetGone: the stream does not hold it, and failOnDataLoss does not allow for that.
+        """
         # Spark asks again at each trigger until the first batch is done: "latest" must not
         # move meanwhile, or records between two triggers would be left out.
         if self._initial is None:
@@ -85,6 +90,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Tell Spark the bound of a micro-batch that the options set."""
         # PySpark takes one limit; the others are applied beside it.
         limits = self._options.limits
         if limits.size is not None:
@@ -96,10 +102,17 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note the present end of the stream: the query stops there."""
         offsets = self._tip.refresh()
         self._target = Pinned(self._tip.end(offsets), offsets.stream_id)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Choose the end of the next micro-batch; it is `start` itself if there is nothing new.
+
+        Raises:
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+            OffsetGone: records were trimmed, and failOnDataLoss does not allow for that.
+        """
         begin = read_position(start, self._options.stream)
         if self._target is None:
             offsets = self._tip.beyond(begin.offset)
@@ -117,10 +130,10 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._position(end, begin.stream_id)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """The end as it is known, for the reports of a query.
+        """Give the known end of the stream for a query's reports; None if it is not known.
 
-        Of its first batch Spark reports no start: it has stored no position yet. So a query that
-        began here says where, as one more member, which stands in no checkpoint.
+        For a query's first batch Spark reports no start: it has stored no position yet. So a query
+        that began here says where, in one more member, which is in no checkpoint.
         """
         known = self._tip.known
         if known is None:
@@ -131,6 +144,12 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return began_at(latest, read_position(self._initial, self._options.stream).offset)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Plan what each task of a micro-batch reads, on the driver.
+
+        Raises:
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+            OffsetGone: records were trimmed, and failOnDataLoss does not allow for that.
+        """
         stream = self._options.stream
         begin, stop = read_position(start, stream), read_position(end, stream)
         if begin.offset == stop.offset:
@@ -145,11 +164,13 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return plan_partitions(self._client, self._options, snapshot, lease)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in a worker."""
         if not isinstance(partition, SharePartition):
             return iter(())
         return read_partition(self._options, self._schema, partition)
 
     def stop(self) -> None:
+        """Return the lease, and close the connections."""
         if self._lease is not None and self._tip.known is not None:
             return_lease(self._source(self._tip.known.stream_id), self._lease[0])
         if self._opened is not None:

@@ -1,9 +1,8 @@
 """Know where a stream ends without asking all the time.
 
-Spark asks an idle streaming query for the end some eighty times a second, and once more
-each time for its progress report. All of that is answered from one place: a request is
-made at most every quarter of a second, and while nothing is new it waits at the reader
-until something is.
+Spark asks an idle streaming query for the end some eighty times a second, and once more each time
+for its progress report. All of that is answered from one place: a request is made at most every
+quarter of a second, and while nothing is new it waits at the reader until something is.
 """
 
 from collections.abc import Callable
@@ -15,15 +14,17 @@ if TYPE_CHECKING:
     from bottomless.client import Offsets
 
 SPACING_SECONDS: Final = 0.25
-"""Between the beginnings of two requests."""
+"""The least time between the beginnings of two requests."""
 WAIT_MS: Final = 500
-"""What a request waits for news: also how much later a query notices that it is to stop."""
+"""How long a request waits for news: also how much later a query notices that it is to stop."""
 
 Ask = Callable[[dict[str, int]], dict[str, Any]]
-"""The members of `GET …/offsets` with this query."""
+"""Asks for the members of `GET …/offsets` with this query."""
 
 
 class Tip:
+    """The end of one stream, as a streaming query knows it."""
+
     def __init__(self, ask: Ask, now: Callable[[], float], *, tail: bool) -> None:
         """`tail` says whether what is not in object storage yet counts."""
         self._ask = ask
@@ -34,24 +35,25 @@ class Tip:
 
     @property
     def known(self) -> "Offsets | None":
-        """What the last request answered, however long ago."""
+        """The answer to the last request, however long ago; None before the first."""
         return self._known
 
     def end(self, offsets: "Offsets") -> int:
+        """Choose the end (exclusive) that the query reads to, with the tail or without it."""
         return offsets.next_offset if self._tail else offsets.object_store_next_offset
 
     def refresh(self) -> "Offsets":
-        """Ask now."""
+        """Ask for the stream's bounds now."""
         return self._request({})
 
     def recent(self) -> "Offsets":
-        """As of the last quarter of a second."""
+        """Give the stream's bounds, which are at most a quarter of a second old."""
         if self._known is None or self._now() - self._asked_at >= SPACING_SECONDS:
             return self.refresh()
         return self._known
 
     def beyond(self, offset: int) -> "Offsets":
-        """The bounds now, or when there is something at `offset`, or when waiting took too long."""
+        """Wait until the stream has something at `offset`, or half a second; returns its bounds."""
         known = self._known
         if known is None or self.end(known) > offset:
             return self.recent()

@@ -1,8 +1,8 @@
-"""Objects read with presigned URLs: the bytes come from the store, the permission from the reader.
+"""Objects read with presigned URLs: bytes come from the store, the permission from the reader.
 
-A worker needs no credentials for it. It asks the reader for the URLs of its own share only,
-some at a time, and again where one has run out: a job may take longer than a URL lives.
-Nothing of a URL travels through Spark or stands in an error.
+A worker needs no credentials for it. It asks the reader for the URLs of its own share only, some at
+a time, and again when one has expired: a job may take longer than a URL lives. No URL travels
+through Spark or appears in an error.
 """
 
 import re
@@ -46,6 +46,15 @@ class UrlObjects:
         self._asking = threading.Lock()
 
     def read(self, fragment: Stored, start: int, size: int) -> bytes:
+        """Read `size` bytes of a fragment's object from byte `start`.
+
+        Fewer where it ends before.
+
+        Raises:
+            ObjectMissing: there is no such object (any more).
+            DriveUnavailable: the store did not give them, however often it was asked.
+            DriveRefused: the store refuses a URL that was just made.
+        """
         known = self._urls.get(fragment.fragment_id)
         if known is not None:
             try:

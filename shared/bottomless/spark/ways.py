@@ -1,14 +1,13 @@
-"""Which way a worker takes to what is in object storage, and when it leaves one for the next.
+"""The ways of a worker to what is in object storage, and when it changes to the next one.
 
     direct      the store itself, with the worker's own credentials
     presigned   the store itself, with URLs that the reader signs
-    reader      pages of records from the reader, which is always left
+    reader      pages of records from the reader, which is always available
 
-Modes direct, presigned and reader are one way, and its errors are the job's. Mode auto
-takes them in this order as far as the store knows them. A store that refuses or does not
-answer this worker will do so for the next thousand fragments too, so the process leaves
-that way for a while; that an object is gone says nothing of others, and the reader knows
-best what became of it.
+Modes direct, presigned and reader are one way, and its errors are the job's. Mode auto takes them
+in this order as far as the store knows them. A store that refuses or does not answer this worker
+will do so for the next thousand fragments too, so the process avoids that way for a while; that one
+object is gone says nothing about others, and the reader knows best what became of it.
 """
 
 import time
@@ -23,7 +22,7 @@ from bottomless.spark.store import Counts, LocalObjects, Objects, StorePlace
 from bottomless.spark.url_objects import UrlObjects
 
 LEFT_SECONDS: Final = 60
-"""Long beside the attempts that a dead way costs, short beside a job: it may come back."""
+"""How long a failed way is avoided: long beside the attempts that it costs, short beside a job."""
 _AUTO: Final = {"file": (Mode.DIRECT,), "s3": (Mode.DIRECT, Mode.PRESIGNED)}
 """By kind of store: what is tried before the reader."""
 
@@ -32,6 +31,8 @@ _left: Final[dict[tuple[str, Mode, StorePlace | None], float]] = {}
 
 
 class Way(NamedTuple):
+    """One way to the objects of a store, open."""
+
     mode: Mode
     objects: Objects
 
@@ -57,7 +58,7 @@ class Ways:
         self._opened: dict[Mode, Way] = {}
 
     def open(self) -> Iterator[Way]:
-        """The ways that are worth trying now, none where only the reader is left."""
+        """Give the ways that are worth trying now; none where only the reader remains."""
         for mode in self._modes():
             # A mode that is one way has nothing else to take: what auto left, it tries.
             if self._mode is Mode.AUTO and _left.get(self._name(mode), 0) > time.monotonic():
@@ -86,7 +87,7 @@ class Ways:
 
 
 def open_objects(place: StorePlace, counts: Counts) -> Objects:
-    """The reader of a store for workers that may use it by themselves.
+    """Open a store for workers that may read it by themselves.
 
     Raises:
         InvalidRequest: they cannot read stores of this kind.

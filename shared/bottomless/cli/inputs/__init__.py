@@ -1,8 +1,8 @@
-"""Inputs: what `produce` reads; one module a format.
+"""Inputs: what `produce` reads; one module per format.
 
-A module has `parts(source, taking)`: the bodies to send, in the order of the input, of all but
-the first `taking.skipped` records. It holds one part in memory. What is no such input is an
-`InvalidRequest` that says where, after the parts before it.
+Each module has `parts(source, taking)`: the bodies to send, in the order of the input, of all
+records but the first `taking.skipped`. It holds one part in memory. An input that is not of its
+format is an `InvalidRequest` that says where, after the parts before it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ Parts = Callable[[BinaryIO, Taking], Iterator[Part]]
 
 
 class Format(StrEnum):
-    """What the input is made of; each has a module of that name here."""
+    """The format of the input; each has a module of that name here."""
 
     LINES = "lines"
     NDJSON = "ndjson"
@@ -30,7 +30,7 @@ class Format(StrEnum):
 
 
 WITH_MEMBERS = (Format.NDJSON, Format.CSV, Format.PARQUET)
-"""Formats whose records have members, of which one can be the key."""
+"""Formats whose records have members, one of which can be the key."""
 
 
 WITHOUT_ENVELOPE = (Format.LINES, Format.NDJSON, Format.RAW, Format.CSV, Format.PARQUET)
@@ -52,12 +52,12 @@ _OTHERWISE = frozenset(
 
 
 def format_of(file: Path | None) -> Format:
-    """The format that a file's name says; otherwise lines."""
+    """Tell the format from a file's name; otherwise it is lines."""
     return _BY_NAME.get(_suffix_of(file), Format.LINES)
 
 
 def is_doubtful(file: Path | None) -> bool:
-    """Whether a file is taken as lines although its name says something else."""
+    """Tell whether a file is read as lines although its name says something else."""
     return _suffix_of(file) in _OTHERWISE
 
 
@@ -70,5 +70,5 @@ def _suffix_of(file: Path | None) -> str:
 
 
 def parts_of(form: Format) -> Parts:
-    """What makes parts of this format; loaded when it is asked for, since some bring libraries."""
+    """Load the function that makes parts of this format; some formats need further libraries."""
     return cast("Parts", import_module(f"{__name__}.{form.value}").parts)

@@ -16,11 +16,16 @@ _FILE_BEGIN: Final = b"ARROW1\0\0"
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of an Arrow IPC stream or file.
+
+    Raises:
+        InvalidRequest: the input is something else; the parts before it were given.
+    """
     return parts_of_batches(_batches(source), taking)
 
 
 def parts_of_batches(batches: Iterable["pa.RecordBatch"], taking: Taking) -> Iterator[Part]:
-    """What goes out of batches with the columns of records, after the first rows."""
+    """Make parts of batches that have the columns of records, without the rows to skip."""
     from bottomless.client.encoding import ARROW  # noqa: PLC0415
     from bottomless.client.tables import arrow_body  # noqa: PLC0415
     from bottomless.formats.rows import slices_of  # noqa: PLC0415

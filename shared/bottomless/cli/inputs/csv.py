@@ -1,7 +1,7 @@
-"""CSV with a first line of names: each row is a record, a JSON object of texts as they stand.
+"""CSV whose first line has names: each row is a record, a JSON object of texts, unchanged.
 
-Nothing is guessed of types: 01234 may be a number or an address, and only its writer knows.
-What is read is bounded by the line and by the field, so a quote that never closes ends soon.
+No types are guessed: 01234 may be a number or an address, and only its writer knows. What is read
+is bounded by the line and by the field, so a quote that never closes ends soon.
 """
 
 import csv
@@ -15,6 +15,11 @@ from bottomless.errors import Code, InvalidRequest
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of CSV.
+
+    Raises:
+        InvalidRequest: the input is something else; the parts before it were given.
+    """
     return parts_of_rows(_rows(source), taking)
 
 

@@ -1,4 +1,4 @@
-"""Lines: each is a record with that text, or with those bytes if they are none."""
+"""Lines: each is a record with that text, or with those bytes if they are not text."""
 
 from base64 import b64encode
 from collections.abc import Iterator
@@ -11,6 +11,11 @@ from bottomless.cli.inputs.text import parts_of_lines
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of lines.
+
+    Raises:
+        InvalidRequest: a line is too long; the parts before it were given.
+    """
     shared = taking.shared
 
     def encode(line: bytes, _number: int) -> bytes:
@@ -20,7 +25,7 @@ def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
 
 
 def value_member(value: bytes) -> dict[str, str]:
-    """A value as the member of a record that it fits."""
+    """Make the member of a record that fits a value: text, or base64 of other bytes."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:

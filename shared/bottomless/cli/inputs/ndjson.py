@@ -11,11 +11,16 @@ from bottomless.errors import Code, InvalidRequest
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of NDJSON.
+
+    Raises:
+        InvalidRequest: a line is not JSON, or has no key; the parts before it were given.
+    """
     return parts_of_lines(source, taking, encoder(taking))
 
 
 def encoder(taking: Taking) -> Encode:
-    """Make an encoder of such lines."""
+    """Make the function that encodes such a line as a record."""
 
     shared = taking.shared
 

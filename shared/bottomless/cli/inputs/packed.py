@@ -1,4 +1,4 @@
-"""Packed input: what is compressed, by the end of its name, unpacked piece by piece as it is read."""
+"""Packed input: files whose names say that they are compressed, unpacked as they are read."""
 
 import gzip
 import io
@@ -47,7 +47,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file to read, unpacked where its name says that it is packed."""
+    """Open a file to read, unpacked where its name says that it is compressed."""
     source = path.open("rb")
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:

@@ -19,6 +19,11 @@ _ROW_COUNT: Final = 1024
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of a Parquet file.
+
+    Raises:
+        InvalidRequest: the file is something else, or brings its own keys and is given some.
+    """
     from bottomless.formats.batch import FIELDS  # noqa: PLC0415
 
     batches = _batches(source)

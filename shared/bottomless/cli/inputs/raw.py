@@ -10,6 +10,11 @@ from bottomless.model.limits import RECORD_VALUE_SIZE_MAX
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the whole input as one part with one record.
+
+    Raises:
+        InvalidRequest: the input is too long for one record.
+    """
     from bottomless.client.encoding import JSON, OCTETS, json_body  # noqa: PLC0415
 
     value = source.read(RECORD_VALUE_SIZE_MAX + 1)

@@ -11,10 +11,20 @@ from bottomless.errors import Code, InvalidRequest
 
 
 def parts(source: BinaryIO, taking: Taking) -> Iterator[Part]:
+    """Read the parts of NDJSON whose lines are whole records.
+
+    Raises:
+        InvalidRequest: a line is not a record; the parts before it were given.
+    """
     return parts_of_lines(source, taking, encode)
 
 
 def encode(line: bytes, number: int) -> bytes | None:
+    """Encode a line as a record, without offset and time; None for an empty line.
+
+    Raises:
+        InvalidRequest: the line is not a record.
+    """
     if not line.strip():
         return None
     record = loaded_line(line, number)

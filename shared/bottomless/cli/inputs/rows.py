@@ -1,4 +1,4 @@
-"""Rows of tables as lines of JSON: from there on they are what NDJSON is."""
+"""Rows of tables as lines of JSON: from there on they are handled as NDJSON."""
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from bottomless.errors import Code, InvalidRequest
 
 
 def parts_of_rows(rows: Iterable[dict[str, Any]], taking: Taking) -> Iterator[Part]:
-    """What goes out of rows: each is a record whose JSON has a member for each column."""
+    """Make parts of rows: each row is a record whose JSON has a member for each column."""
     return parts_of_encoded(_lines(rows), taking, encoder(taking))
 
 

@@ -1,7 +1,7 @@
-"""Lines of text, and batches of the records that they make: what several formats stand on.
+"""Lines of text, and batches of the records that they make: the base of several formats.
 
-A batch is cut by count and by bytes, and where the input pauses: what is piped from
-something slow shall not wait for a full batch.
+A batch is cut by count and by bytes, and where the input pauses: what is piped from something slow
+shall not wait for a full batch.
 """
 
 import os
@@ -17,13 +17,13 @@ from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import JSON_BODY_SIZE_MAX, MIB
 
 LINE_SIZE_MAX: Final = 2 * MIB
-"""More than a record may have, so that the server's own limit is what is met."""
+"""Bytes: more than a record may have, so that the server's own limit is the one that is met."""
 
 _PIECE_SIZE: Final = 256 * 1024
 _PAUSE_SECONDS: Final = 0.1
 
 Encode = Callable[[bytes, int], bytes | None]
-"""Makes a record of a line and its number, or nothing of a line that holds none."""
+"""Makes a record from a line and its number; None for a line that holds none."""
 
 
 class Batch(NamedTuple):
@@ -33,13 +33,18 @@ class Batch(NamedTuple):
     input_size: int
 
     def body(self) -> bytes:
+        """Encode the batch as the body of an append."""
         from bottomless.client.encoding import joined_json_body  # noqa: PLC0415
 
         return joined_json_body(self.records)
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Lines without their ends, and None where more is not there yet."""
+    """Give the lines without their ends, and None where the input pauses.
+
+    Raises:
+        InvalidRequest: a line is longer than LINE_SIZE_MAX.
+    """
     held = b""
     number = 1
     for piece in _pieces_of(stream):
@@ -82,14 +87,14 @@ def _pieces_of(stream: BinaryIO) -> Iterator[bytes | None]:
 
 
 def parts_of_lines(source: BinaryIO, taking: Taking, encode: Encode) -> Iterator[Part]:
-    """What goes out of an input whose lines are records."""
+    """Make parts of an input whose lines are records."""
     return parts_of_encoded(lines_of(source), taking, encode)
 
 
 def parts_of_encoded(
     lines: Iterable[bytes | None], taking: Taking, encode: Encode
 ) -> Iterator[Part]:
-    """What goes out of such lines, wherever they come from."""
+    """Make parts of lines that are encoded as records, wherever they come from."""
     from bottomless.client.encoding import JSON  # noqa: PLC0415
 
     for batch in batches_of(lines, encode, taking.limits, taking.skipped):
@@ -104,8 +109,11 @@ def batches_of(
 ) -> Iterator[Batch]:
     """Encode each line with its number, counted from 1, and put the records together.
 
-    A line of which nothing is made is left out, and so are the first `skipped` records.
-    Where a line is refused, those before it come first, and then the error.
+    A line that gives no record is left out, and so are the first `skipped` records. If a line is
+    refused, the records before it are given first.
+
+    Raises:
+        InvalidRequest: a line was refused.
     """
     records: list[bytes] = []
     size = input_size = 0
@@ -145,6 +153,11 @@ def _encoded(
 
 
 def loaded_line(line: bytes, number: int) -> Any:
+    """Decode a line as JSON; `number` is the line's, for the error.
+
+    Raises:
+        InvalidRequest: `malformed-json`.
+    """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError as error:

@@ -1,6 +1,6 @@
 """An export as a Delta table, by the library `deltalake`; no JVM is asked.
 
-Workers write Parquet files below the table, and the driver adds all of a round with one
+Workers write Parquet files below the table, and the driver adds all files of a round with one
 commit of the table's log. The commit carries the position, as the version of an application
 transaction of Delta: rows and position become visible together or not at all.
 
@@ -8,8 +8,8 @@ transaction of Delta: rows and position become visible together or not at all.
                                 removes these
     commit                      the round is there, and the position is after it
 
-Of two exports at once one commits; the other's commit is refused by Delta, since both name
-the same application.
+If two exports run at once, one commits; Delta refuses the other's commit, since both name the same
+application.
 """
 
 import json
@@ -31,6 +31,8 @@ _MISSING: Final = f"an export to Delta needs the library deltalake: {how_to_inst
 
 
 class DeltaOutput:
+    """An output of an export that is a Delta table."""
+
     def __init__(self, place: Place, subject: Subject, schema: pa.Schema) -> None:
         """Make an output at a place; nothing is written yet.
 
@@ -49,6 +51,12 @@ class DeltaOutput:
         self._own = f"bottomless.{subject.name}.{subject.stream_id}"
 
     def begun(self) -> Round | None:
+        """Read the position from the table's log; None for a table without one, or no table.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the table is of another stream of this name.
+            InvalidRequest: the table has other columns.
+        """
         table = self._table()
         if table is None:
             return None
@@ -57,13 +65,19 @@ class DeltaOutput:
         return None if position is None else Round(position, position, ())
 
     def plan(self, planned: Round) -> None:
+        """Do nothing: a commit needs no plan before it."""
         # What is not committed is not there: nothing has to be remembered of it.
-        pass
 
     def file_name(self, cut: Cut) -> str:
+        """Make the name of a file below the table; it is a new one each time."""
         return f"part-{cut[0]:020d}-{cut[1]:020d}-{places.a_name()}.parquet"
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
+        """Add the files of a round to the table, and its end as the position, in one commit.
+
+        Raises:
+            WrongOffset: another export has committed in the meantime.
+        """
         from deltalake.exceptions import CommitFailedError, DeltaError  # noqa: PLC0415  # an extra
         from deltalake.transaction import create_table_with_add_actions  # noqa: PLC0415
 

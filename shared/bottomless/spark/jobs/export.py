@@ -1,11 +1,10 @@
-"""Export: a stream, or what is new of it, as Parquet files, a Delta table or an Iceberg table.
+"""Export: a stream, or what is new in it, as Parquet files, a Delta table or an Iceberg table.
 
-Files are written in Spark's workers and their records do not enter the JVM. A run goes from
-where the output ends to the end that the stream has when it starts, in rounds of some
-gigabytes; after each the output's own position moves. So an export can be killed at any
-moment and started again anywhere: no row is lost and none comes twice. What is there after a
-crash at each step stands with the kinds of output: parquet_output.py, delta_output.py,
-iceberg_output.py.
+Files are written in Spark's workers and their records do not enter the JVM. A run goes from where
+the output ends to the end that the stream has when it starts, in rounds of some gigabytes; after
+each round the output's own position moves. So an export can be killed at any moment and started
+again anywhere: no row is lost and none comes twice. Each kind of output says what is there after a
+crash at each step: parquet_output.py, delta_output.py, iceberg_output.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -66,13 +65,16 @@ class Exported:
 
     first_offset: int
     next_offset: int
-    """The output is complete up to here."""
+    """The output is complete up to this offset (exclusive end)."""
     rows: int = 0
+    """Rows that were added."""
     files: int = 0
+    """Files that were added."""
     size: int = 0
     """Bytes of these files."""
 
     def add(self, planned: Round, files: list[Written]) -> None:
+        """Count a round whose files have become part of the output."""
         self.next_offset = planned.next_offset
         self.rows += sum(file.rows for file in files)
         self.files += sum(1 for file in files)
@@ -89,17 +91,17 @@ def export(
     round_size: int = ROUND_SIZE,
     compression: str = "snappy",
 ) -> Exported:
-    """Add to an output what it does not have yet, up to the end of the stream as it is now.
+    """Add to an output what it does not have yet, up to the present end of the stream.
 
-    `options` are those of a read; where a range begins counts for a new output alone. `output`
-    is a directory or a URI for `parquet` and `delta`, and `namespace.table` in a `catalog` of
-    pyiceberg's configuration for `iceberg`.
+    `options` are those of a read; the start of a range counts for a new output only. `output` is a
+    directory or a URI for `parquet` and `delta`, and `namespace.table` in a `catalog` of
+    pyiceberg's configuration for `iceberg`. `round_size` is in bytes of the stream.
 
     Raises:
-        InvalidRequest: no such format or compression, or the output has other columns.
+        InvalidRequest: there is no such format or compression, or the output has other columns.
         WrongOffset: the output is of another stream, or another export has added to it.
-        OffsetGone: what comes next was trimmed, and failOnDataLoss does not let that pass.
-        Unavailable: a task failed for good; the same again goes on.
+        OffsetGone: what comes next was trimmed, and failOnDataLoss does not allow for that.
+        Unavailable: a task failed for good; starting the export again continues it.
     """
     chosen = parse_options(options)
     if form not in FORMATS:
@@ -132,6 +134,11 @@ def export(
 def open_output(
     form: str, output: str, catalog: str, subject: Subject, schema: pa.Schema
 ) -> Output:
+    """Open an output of the kind that `form` names.
+
+    Raises:
+        InvalidRequest: there is no such format.
+    """
     match form:
         case "parquet":
             return ParquetOutput(Place.named(output), subject, schema)

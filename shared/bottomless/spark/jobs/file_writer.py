@@ -24,7 +24,7 @@ GROUP_SIZE: Final = 64 * MIB
 GROUP_ROW_COUNT: Final = 1_000_000
 COMPRESSIONS: Final = ("snappy", "zstd", "lz4", "gzip", "none")
 MARK: Final = b"bottomless"
-"""Where a file's metadata says which offsets it is of."""
+"""The key in a file's metadata under which its offsets are noted."""
 _DICTIONARY: Final = ("filter_value",)
 """Columns of few values; trying the others costs more than it brings."""
 
@@ -40,12 +40,13 @@ WRITTEN: Final = answer_schema(
 
 
 class Written(NamedTuple):
-    """A file that is there whole."""
+    """A file that was written whole. `size` is in bytes; `next_offset` is exclusive."""
 
     name: str
     first_offset: int
     next_offset: int
     rows: int
+    """Rows in the file."""
     size: int
 
 
@@ -70,7 +71,7 @@ class FileShape(NamedTuple):
 
 
 def check_compression(name: str) -> None:
-    """Refuse what Parquet files cannot be compressed with.
+    """Refuse a compression that Parquet files cannot have.
 
     Raises:
         InvalidRequest: it is none of the names.
@@ -82,14 +83,14 @@ def check_compression(name: str) -> None:
 def write_file(options: Options, shape: FileShape, piece: FilePiece) -> Iterator[pa.RecordBatch]:
     """Write one file; the answer says what is in it.
 
-    What is there after a crash stands with `whole_file` (places.py); a name that is there has
-    all of its rows.
+    `whole_file` (places.py) says what is there after a crash; a file that has its name has all of
+    its rows.
     """
     yield pa.RecordBatch.from_pylist([_write(options, shape, piece)._asdict()], schema=WRITTEN)
 
 
 def find_file(shape: FileShape, piece: FilePiece) -> Written | None:
-    """The file if it is there from a run before; its end is written last, so it is whole."""
+    """Find the file if an earlier run wrote it; its end is written last, so it is whole."""
     files, path = (shape.place / piece.name).open()
     info = files.get_file_info(path)
     if info.type is not arrow_fs.FileType.File:
@@ -155,4 +156,5 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def written_of(rows: Iterable[dict[str, Any]]) -> list[Written]:
+    """Turn the rows that the tasks answered into files."""
     return [Written(**row) for row in rows]

@@ -1,9 +1,8 @@
-"""Check one fragment's object from its first byte to its last, against itself and the manifest. Pure
-but for the reads that it is handed.
+"""Check one fragment's object from its first byte to its last, against itself and the manifest.
 
-Every byte is read once and is under two checksums: its chunk's, and that of the whole
-object, which only the manifest knows. Besides, everything that is said twice must be said
-alike: header and manifest, footer and index, index and chunks.
+Pure except for the reads that are passed in. Every byte is read once and is under two checksums:
+its chunk's, and that of the whole object, which only the manifest knows. Besides, everything that
+is said twice must agree: header and manifest, footer and index, index and chunks.
 
 Nothing here stops at the first fault: a report should say all that is wrong.
 """
@@ -27,14 +26,17 @@ from bottomless.model.fragment import FragmentHeader, parse_fragment_id
 from bottomless.model.names import StreamId
 
 FAULT_COUNT_MAX: Final = 100
-"""Faults of one fragment; more say nothing new."""
+"""Faults of one fragment that are kept; more of them say nothing new."""
 
 Read = Callable[[int, int], bytes]
-"""Bytes of the object from a position; fewer where it ends before."""
+"""Reads bytes of the object: from a position, so many; fewer where the object ends before."""
 
 
 class Listed(NamedTuple):
-    """What the manifest says of a fragment."""
+    """What the manifest says about a fragment.
+
+    Sizes are in bytes, timestamps in ms since 1970; `next_offset` is exclusive.
+    """
 
     fragment_id: str
     object_key: str | None
@@ -54,14 +56,14 @@ class Fault(NamedTuple):
     what: str
     """Which check failed: `object`, `header`, `index`, `chunk`, `continuity`, `checksum`."""
     offset: int | None
-    """The first offset that it touches, where that is known."""
+    """The first offset that it concerns, where that is known."""
     position: int | None
-    """The byte of the object."""
+    """The byte of the object at which it is, where that is known."""
     sentence: str
 
 
 class Checked(NamedTuple):
-    """What was looked at in one fragment, and what is wrong with it."""
+    """What was checked in one fragment, and what is wrong with it."""
 
     chunk_count: int
     record_count: int
@@ -73,8 +75,11 @@ def check_fragment(
 ) -> Checked:
     """Read a whole object and compare it with what the manifest says.
 
+    It is read in ranges of `range_size` bytes.
+
     Raises:
-        NotFound, Unavailable: as `read`.
+        NotFound: the object is gone.
+        Unavailable: the store does not give it.
     """
     check = _Check(read, listed, stream_id, range_size)
     check.run()

@@ -1,20 +1,20 @@
 """An export as an Iceberg table, by the library `pyiceberg`; no JVM is asked.
 
-Workers write Parquet files below the table, and the driver adds all of a round with one
-commit of the catalog (`add_files`). The same commit sets a property of the table to the
-position: rows and position become visible together or not at all.
+Workers write Parquet files below the table, and the driver adds all files of a round with one
+commit of the catalog (`add_files`). The same commit sets a property of the table to the position:
+rows and position become visible together or not at all.
 
     files written, no commit    nobody sees them; the next run writes others, and what removes
                                 orphan files removes these
     commit                      the round is there, and the position is after it
 
-The library tries a refused commit again by itself, upon whatever is there by then, which would add
-a round twice if the other was an export, too. So it is told not to, and the position is
-looked at before each attempt.
+By itself the library repeats a refused commit, on top of whatever is there by then, which would add
+a round twice if the other commit was an export, too. So it is told not to, and the position is
+checked before each attempt.
 
-And it deletes what a refused commit has written. But where the answer to a commit gets lost,
-and something on the way asks again, the catalog refuses what it has done: then the table
-would name files that are gone. So who is refused looks for the commit first.
+It also deletes the files of a refused commit. But if the answer to a commit gets lost, and
+something on the way asks again, the catalog refuses what it has already done: then the table would
+name files that are gone. So after a refusal the commit is looked for first.
 """
 
 import json
@@ -38,6 +38,8 @@ _ATTEMPT_COUNT_MAX: Final = 10
 
 
 class IcebergOutput:
+    """An output of an export that is an Iceberg table."""
+
     def __init__(self, catalog: str, table: str, subject: Subject, schema: pa.Schema) -> None:
         """The catalog by the name that pyiceberg's configuration has; the table is made if need be.
 
@@ -63,19 +65,31 @@ class IcebergOutput:
         self.place = Place(f"{made.location().removeprefix('file://')}/data")
 
     def begun(self) -> Round | None:
+        """Read the position from the table's properties; None for a table without one.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the table is of another stream of this name.
+            InvalidRequest: the table has other columns.
+        """
         table = self._catalog.load_table(self._name)
         check_columns(_plain(table.schema().as_arrow()), _plain(self.stored))
         position = self._position(table)
         return None if position is None else Round(position, position, ())
 
     def plan(self, planned: Round) -> None:
+        """Do nothing: a commit needs no plan before it."""
         # What is not committed is not there: nothing has to be remembered of it.
-        pass
 
     def file_name(self, cut: Cut) -> str:
+        """Make the name of a file below the table; it is a new one each time."""
         return f"part-{cut[0]:020d}-{cut[1]:020d}-{places.a_name()}.parquet"
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
+        """Add the files of a round to the table, and its end as the position, in one commit.
+
+        Raises:
+            WrongOffset: another export has committed in the meantime.
+        """
         from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415  # an extra
 
         for _ in range(_ATTEMPT_COUNT_MAX):

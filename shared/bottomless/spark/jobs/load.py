@@ -1,11 +1,11 @@
 """Import: Parquet files, or any DataFrame, as records of a stream.
 
-Parquet is read in Spark's workers, and its rows do not enter the JVM. Files and their row
-groups are cut into rounds in the order of their names, and each round is one append with its
-number (rounds.py). The producer is the job's name, a digest of the list of files, and the
-size of a round: a run that was killed goes on where it was, from any machine, with the rounds that
-it had, and one that is done again finds that nothing is left. What is there after a crash
-at each step stands in rounds.py.
+Parquet is read in Spark's workers, and its rows do not enter the JVM. Files and their row groups
+are cut into rounds in the order of their names, and each round is one append with its number
+(rounds.py). The producer is the job's name, a digest of the list of files, and the size of a round.
+So a run that was killed continues where it was, from any machine and with the rounds that it had,
+and one that is repeated after its end finds nothing left to do. rounds.py says what is there after
+a crash at each step.
 """
 
 import base64
@@ -49,7 +49,7 @@ RECORD_COLUMNS: Final = ("value", "key", "headers", "event_time", "filter_value"
 
 
 class RowGroups(NamedTuple):
-    """What one task imports."""
+    """What one task imports: the row groups `first` to `end`, exclusive, of one file."""
 
     path: str
     first: int
@@ -57,7 +57,10 @@ class RowGroups(NamedTuple):
 
 
 class Mapped(NamedTuple):
-    """Which column of a file is which of a record; value None for whole rows as JSON."""
+    """The columns of a file that become the columns of a record, by the record's names.
+
+    With `whole_rows` the value is the whole row as JSON, and `columns` names none for it.
+    """
 
     columns: Mapping[str, str]
     whole_rows: bool
@@ -68,15 +71,18 @@ class Imported:
     """What one run has done."""
 
     files: int
+    """Files of the import."""
     rounds: int = 0
-    """Rounds of this run; the last one of a run that was killed may be done once more, for nothing."""
+    """Rounds of this run. The last round of a run that was killed may be done once more, with no
+    effect."""
     rows: int = 0
+    """Rows of these rounds."""
 
 
 def import_frame(frame: DataFrame, url: str, stream: str, name: str) -> None:
-    """Write a DataFrame with columns of the sink; a second time under the same name does nothing.
+    """Write a DataFrame with columns of the sink; repeating it under the same name does nothing.
 
-    All of its rows are staged before the first is visible; `import_parquet` goes by rounds.
+    All of its rows are staged before the first is visible; `import_parquet` works in rounds.
     """
     register(frame.sparkSession)
     frame.write.format("bottomless").mode("append").options(
@@ -97,13 +103,14 @@ def import_parquet(
 ) -> Imported:
     """Write the rows of a Parquet file, or of all below a directory, into a stream that exists.
 
-    `columns` says which column of the files is which of a record, by the names of the sink; those
-    of the same name are taken without it, and others left out. With `whole_rows` the value is
-    the row as JSON. `round_size` counts for the first run of this name: later ones go by its rounds,
-    since what is done is known by their numbers.
+    `columns` says which column of the files is which of a record, by the names of the sink; columns
+    of the same name need not be listed, and others are left out. With `whole_rows` the value is the
+    row as JSON. `round_size`, in bytes, counts for the first run of this name: later runs use its
+    rounds, since what is done is known by their numbers.
 
     Raises:
-        InvalidRequest: there is no such file, or the files have no column for the value, or one of another type.
+        InvalidRequest: there is no such file, or the files have no column for the value, or one of
+            another type.
         WrongOffset: this name has imported other files into this stream.
     """
     if len(name) > TXN_SIZE_MAX or "." in name:

@@ -1,7 +1,7 @@
 """Where an export goes, and how its position is kept there.
 
-An output knows, by what lies in it alone, up to which offset of which stream it is complete.
-A round is written as files and then becomes part of the output; `parquet_output.py`,
+An output knows, by its own contents alone, up to which offset of which stream it is complete. A
+round is written as files and then becomes part of the output; `parquet_output.py`,
 `delta_output.py` and `iceberg_output.py` say how, and what is there after a crash.
 """
 
@@ -20,14 +20,14 @@ Cut = tuple[int, int]
 
 
 class Subject(NamedTuple):
-    """The stream that an output is of."""
+    """The stream whose records an output holds."""
 
     name: StreamName
     stream_id: StreamId
 
 
 class Round(NamedTuple):
-    """What is exported at once."""
+    """The offsets that are exported at once, and the files that they are cut into."""
 
     first_offset: int
     next_offset: int
@@ -43,29 +43,35 @@ class Output(Protocol):
     """The types of its columns."""
 
     def begun(self) -> Round | None:
-        """The last round that was planned; where it is complete, what comes next begins at its end.
+        """Find the last round that was planned.
 
-        None where nothing was exported yet.
+        Once it is complete, the next one begins at its end.
+
+        It is None if nothing was exported yet.
 
         Raises:
-            WrongOffset: `stream-replaced`, it is of another stream of this name.
-            InvalidRequest: it has other columns.
+            WrongOffset: `stream-replaced`, the output is of another stream of this name.
+            InvalidRequest: the output has other columns.
         """
         ...
 
     def plan(self, planned: Round) -> None:
-        """Note a round before its files are written."""
+        """Note a round before its files are written.
+
+        Raises:
+            WrongOffset: another program has exported in the meantime.
+        """
         ...
 
     def file_name(self, cut: Cut) -> str:
-        """The name of a file, below the place."""
+        """Make the name of a file, below the place."""
         ...
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
         """Make the files of a round part of the output, and its end the position.
 
         Raises:
-            WrongOffset: somebody else has exported in the meantime.
+            WrongOffset: another program has exported in the meantime.
         """
         ...
 
@@ -85,6 +91,7 @@ def check_columns(found: pa.Schema, wanted: pa.Schema) -> None:
 
 
 def moved_on() -> WrongOffset:
+    """Make the error for an output to which another export has added. It is not raised here."""
     return WrongOffset(
         "another export has added to this output in the meantime; let only one of them run",
         code=Code.OFFSET_MISMATCH,

@@ -3,8 +3,8 @@
     part-A-B.parquet            the offsets A to B
     _bottomless/plan-N.json     the N-th round: which files it has; written before they are
 
-Names follow from the plan, and a file of a name always has the same rows: written again, it
-replaces its like. So after a crash at any step each row is there at most once:
+Names follow from the plan, and a file of a given name always has the same rows: written again, it
+replaces an equal one. So after a crash at any step each row is there at most once:
 
     nothing of the round        it is planned anew
     its plan                    the next run writes the files that are missing, by this plan,
@@ -12,9 +12,9 @@ replaces its like. So after a crash at any step each row is there at most once:
     its plan and some files     the same
     its plan and all files      the round is complete: there is no other mark of that
 
-A reader sees files of a round as they are written. In a directory a plan is put if absent:
-of two exports at once both may write the files of a plan, which are the same, but only one
-plans the next round. A store that Arrow writes to cannot do that: there let only one run.
+A reader sees files of a round as they are written. In a directory a plan is put if absent: if two
+exports run at once, both may write the files of a plan, which are the same, but only one plans the
+next round. A store that Arrow writes to cannot do that: there let only one run.
 """
 
 import json
@@ -37,6 +37,8 @@ VERSION: Final = 1
 
 
 class ParquetOutput:
+    """An output of an export that is a directory of Parquet files."""
+
     def __init__(self, place: Place, subject: Subject, schema: pa.Schema) -> None:
         self.place = place
         self.stored = schema
@@ -45,6 +47,13 @@ class ParquetOutput:
         self._number = 0
 
     def begun(self) -> Round | None:
+        """Read the newest plan; None if nothing was exported yet.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the output is of another stream of this name.
+            InvalidRequest: the output has other columns, files of others, or is of a newer
+                version.
+        """
         plans = [name for name in places.names(self._log) if name.startswith("plan-")]
         if not plans:
             if any(name.endswith(".parquet") for name in places.names(self.place)):
@@ -61,6 +70,11 @@ class ParquetOutput:
         return Round(members["first_offset"], members["next_offset"], cuts)
 
     def plan(self, planned: Round) -> None:
+        """Write the plan of a round, in a directory only if no other export has written it.
+
+        Raises:
+            WrongOffset: another export has planned this round.
+        """
         members = {
             "v": VERSION,
             "stream": self._subject.name,
@@ -78,9 +92,11 @@ class ParquetOutput:
         self._number += 1
 
     def file_name(self, cut: Cut) -> str:
+        """Make the name of a file in the directory; it follows from its offsets."""
         return f"part-{cut[0]:020d}-{cut[1]:020d}.parquet"
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
+        """Do nothing: a round is complete when all of its files are there."""
         # Files have their names already, which is all.
         assert len(files) == len(planned.cuts)
 

@@ -1,7 +1,7 @@
-"""Where jobs leave what they make: a directory of this machine, or a store that Arrow can write to.
+"""Where jobs leave what they make: a local directory, or a store that Arrow can write to.
 
-Files appear whole or not at all: each is written somewhere else, and only when it is complete
-it is renamed, or, where it is to be an object of a store, sent.
+Files appear whole or not at all: each is written somewhere else, and only when it is complete is it
+renamed, or, in an object store, sent.
 """
 
 import os
@@ -22,17 +22,24 @@ _SENT_SIZE: Final = 8 * MIB
 
 
 class Place(NamedTuple):
-    """A directory, as `/data/orders` or `s3://bucket/orders`."""
+    """A directory, such as `/data/orders` or `s3://bucket/orders`."""
 
     text: str
 
     @classmethod
     def named(cls, text: str) -> "Place":
-        """What the user calls it: a path is meant from here, and workers are somewhere else."""
+        """Make a place from what a user typed.
+
+        A relative path counts from this process's directory.
+
+        Workers may run in another directory.
+        """
         return cls(text if "://" in text else str(Path(text).absolute()))
 
     def open(self) -> tuple[arrow_fs.FileSystem, str]:
-        """The file system, with credentials of the environment, and the path in it.
+        """Open the file system, with the environment's credentials.
+
+        Returns it and the path in it.
 
         Raises:
             InvalidRequest: no file system that is known here.
@@ -50,11 +57,16 @@ class Place(NamedTuple):
 
     @property
     def is_local(self) -> bool:
+        """Whether the place is a directory of a machine.
+
+        Raises:
+            InvalidRequest: no file system that is known here.
+        """
         return isinstance(self.open()[0], arrow_fs.LocalFileSystem)
 
 
 def read(place: Place) -> bytes | None:
-    """The bytes of a file, None where there is none.
+    """Read the bytes of a file; None where there is none.
 
     Raises:
         Unavailable: the place cannot be reached.
@@ -68,7 +80,7 @@ def read(place: Place) -> bytes | None:
 
 
 def names(place: Place) -> list[str]:
-    """What lies in a directory, sorted; nothing where there is none.
+    """List what lies in a directory, sorted; empty where there is none.
 
     Raises:
         Unavailable: the place cannot be reached.
@@ -80,19 +92,23 @@ def names(place: Place) -> list[str]:
 
 
 def write(place: Place, data: bytes) -> None:
-    """Put a file where there is none, or in place of the one that is there."""
+    """Put a file, replacing one that is there.
+
+    Raises:
+        Unavailable: the place cannot be reached.
+    """
     with whole_file(place) as draft:
         draft.write(data)
 
 
 @contextmanager
 def whole_file(place: Place) -> Iterator[IO[bytes]]:
-    """Write a file, which is at its place when the block ends, unless that ends by an error.
+    """Write a file, which takes its place when the block ends, unless that ends with an error.
 
-    After a crash the one from before is there, if any, or the new one. In a directory a
-    draft may lie beside it, whose name starts with a dot; in a store nothing, but parts that
-    it drops by itself. So whoever fails in the middle takes nothing from another
-    attempt at the same file.
+    After a crash either the previous file is there, if any, or the new one. In a directory a draft
+    may lie beside it, whose name starts with a dot; in a store nothing, except parts that it drops
+    by itself. So an attempt that fails in the middle takes nothing from another attempt at the same
+    file.
 
     Raises:
         Unavailable: the store cannot be reached.
@@ -132,19 +148,19 @@ def _reached() -> Iterator[None]:
 
 
 def a_name() -> str:
-    """A name that nobody else has."""
+    """Make a name that nobody else has."""
     return uuid.uuid4().hex
 
 
 def settle(draft: Path, path: Path) -> None:
-    """Sync a draft and give it its name; afterwards it outlives a power cut."""
+    """Sync a draft and give it its name; afterwards it survives a power cut."""
     sync(draft)
     draft.replace(path)
     sync(path.parent)
 
 
 def sync(path: Path) -> None:
-    """See that a file, or what a directory says, outlives a power cut."""
+    """Sync a file or a directory to its disk, so that it survives a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
 """End the Python workers of a session before the session, so that none of them is cut off.
 
-A worker that has done its task waits for the next one. When Spark stops it first closes the
-sockets of these workers, and then ends the daemon that forked them. A worker that is quick enough
-to see its socket closed takes that for a broken task, wants to report it through the same socket,
-and writes a traceback with `BrokenPipeError` to the terminal, after a job that went well. Asked to
+A worker that has done its task waits for the next one. When Spark stops it first closes the sockets
+of these workers, and then ends the daemon that forked them. A worker that is quick enough to see
+its socket closed takes that for a broken task, tries to report it through the same socket, and
+writes a traceback with `BrokenPipeError` to the terminal, after a job that went well. If asked to
 end while the sockets are open, a daemon ends its workers, and none of them sees anything.
 """
 
@@ -26,7 +26,10 @@ _PROCESSES: Final = Path("/proc")
 
 
 def end_workers_of(spark: SparkSession) -> None:
-    """For a session whose jobs have ended, and which runs here; afterwards it can only be stopped."""
+    """End the workers of a session whose jobs have ended, and whose JVM runs on this machine.
+
+    Afterwards the session can only be stopped.
+    """
     # The only way to the process of the JVM; a gateway that somebody else has started has none.
     java = getattr(getattr(spark.sparkContext, "_gateway", None), "proc", None)
     if java is not None:
@@ -34,7 +37,7 @@ def end_workers_of(spark: SparkSession) -> None:
 
 
 def end_workers(parent: int) -> None:
-    """Ask the daemons that this process has started to end with their workers, and wait for that."""
+    """Ask the daemons of process `parent` to end with their workers, and wait for it."""
     daemons = [one.pid for one in _children(parent) if _is_daemon(one.pid)]
     for pid in daemons:
         with suppress(ProcessLookupError):

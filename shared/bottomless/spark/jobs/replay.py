@@ -1,15 +1,15 @@
-"""Replay: what a stream holds in a range, once more, into another stream.
+"""Replay: write the records of a range of a stream once more, into another stream.
 
-The range is cut into rounds of the same number of offsets, and each round is one append
-with its number (rounds.py). The name of the producer says what is replayed: the job's own
-name, the id of the stream, the range, the size of a round, and a digest of filter and
-expression. So a run that was killed is found again in the target itself, from any machine,
-with the range that it had, also if that was said relative to the end.
+The range is cut into rounds of the same number of offsets, and each round is one append with its
+number (rounds.py). The name of the producer says what is replayed: the job's own name, the id of
+the stream, the range, the size of a round, and a digest of filter and expression. So a run that was
+killed is found again in the target itself, from any machine, with the range that it had, even if
+that was given relative to the end.
 
 What is there after a crash at each step: whole rounds up to some number, and of the next one
-nothing, or the first parts if it is large. The next run does the last round again, which the
-target knows by its number, and goes on. Before the first round there is no trace; then
-the range is resolved anew, and nothing was written.
+nothing, or the first parts if it is large. The next run does the last round again, which the target
+knows by its number, and continues. Before the first round there is no trace; then the range is
+resolved anew, and nothing was written.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
 class Plan(NamedTuple):
-    """What is replayed, as the producer's name has it."""
+    """What is replayed, as the producer's name says it. `next_offset` is exclusive."""
 
     stream_id: StreamId
     first_offset: int
@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     digest: str
 
     def producer_id(self, name: str) -> str:
+        """Make the name of the producer that writes this replay; `name` is the replay's own."""
         return f"{name}.{self.stream_id}.{self.first_offset}.{self.next_offset}.{self.round_offsets}.{self.digest}"
 
 
@@ -64,11 +65,11 @@ class Replayed:
 
     first_offset: int
     next_offset: int
-    """The next offset of the source; the target has all before it."""
+    """The next offset of the source; the target has everything before it."""
     rounds: int = 0
-    """Rounds of this run; more than before a crash were needed may be done once more, for nothing."""
+    """Rounds of this run. Rounds done before a crash may be done once more, with no effect."""
     rows: int = 0
-    """That these rounds have, whether the target had them already or not."""
+    """Rows of these rounds, whether the target had them already or not."""
 
 
 def replay(
@@ -85,18 +86,18 @@ def replay(
 ) -> Replayed:
     """Write the records of a range into the stream `to`, which must exist, each once.
 
-    `options` are those of a read: url and stream, a range, filter values. `where` is a
-    condition and `select` a list of expressions in SQL, over all columns that a stream has;
-    what is selected are columns of the sink. Without it a record is copied with all that it
-    has but its offset and time. `records_per_second` bounds what is read.
+    `options` are those of a read: url and stream, a range, filter values. `where` is a condition
+    and `select` a list of expressions in SQL, over all columns that a stream has; what is selected
+    must be columns of the sink. Without `select` a record is copied whole, except for its offset
+    and time. `records_per_second` bounds what is read. `round_size` is in bytes.
 
-    `name` is that of this replay: a second run of the same replay under the same name goes on
+    `name` is that of this replay: a second run of the same replay under the same name continues
     where the first was, or finds that all is done; another replay needs another name.
 
     Raises:
-        WrongOffset: this name has replayed something else into this stream, or another stream
-            has taken the name of the source.
-        InvalidRequest: what is selected is no record.
+        WrongOffset: this name has replayed something else into this stream, or another stream has
+            taken the name of the source.
+        InvalidRequest: what is selected is no record, or the name is not allowed.
     """
     chosen = parse_options({**options, "columns": ",".join(COLUMNS)})
     if len(name) > TXN_SIZE_MAX or _NAME.fullmatch(name) is None:

@@ -1,4 +1,4 @@
-"""The session of a command: the one that this process has, else one of its own, which ends with it."""
+"""The session of a command: the one that this process has, else its own, which ends with it."""
 
 import os
 import sys
@@ -19,10 +19,10 @@ _QUIET_SECONDS: Final = 1.0
 
 @contextmanager
 def own_session() -> Iterator[SparkSession]:
-    """A session that can read and write streams, until the end of the block.
+    """Give a session that can read and write streams, until the end of the block.
 
-    It starts when something is asked of it for the first time: a job looks at all that it can look
-    at without Spark before that, and a mistake is answered without the wait for a JVM.
+    It starts when it is used for the first time: before that, a job checks everything that it can
+    check without Spark, so that a mistake is answered without waiting for a JVM.
     """
     late = _LateSession()
     try:

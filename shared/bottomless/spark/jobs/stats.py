@@ -1,7 +1,7 @@
 """Stats: what a stream holds, counted in Spark's workers: sizes, rates, keys, filter values.
 
-Workers count with Arrow and numpy and hand over sums; the JVM adds these up, and estimates how
-many different keys there are. Records stay in the workers, but for keys and filter values.
+Workers count with Arrow and numpy and return sums; the JVM adds these up, and estimates how many
+different keys there are. Records stay in the workers, except for keys and filter values.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,7 @@ from bottomless.spark.snapshot import take_snapshot
 from bottomless.spark.source import schema_of_rows
 
 BUCKET_MS: Final = 60_000
-"""The width of a bucket of times; more than some hundred are put together when they are shown."""
+"""The width of a bucket of times, in ms; buckets are joined when there are too many to show."""
 BUCKET_COUNT_MAX: Final = 200
 FILTER_VALUES_SHOWN_MAX: Final = 20
 _SAMPLE_SIZE: Final = 1024 * 1024
@@ -50,34 +50,41 @@ _PARTIAL: Final = answer_schema(
 
 @dataclass(slots=True)
 class Stats:
-    """What was counted; sizes in bytes, times in ms since 1970."""
+    """What was counted. Sizes are in bytes, times in ms since 1970; `next_offset` is exclusive."""
 
     stream: str
     first_offset: int
     next_offset: int
     records: int = 0
+    """Records in the range."""
     value_size: int = 0
+    """Bytes of all values."""
     smallest: int | None = None
+    """Bytes of the smallest value; None without records."""
     largest: int | None = None
+    """Bytes of the largest value; None without records."""
     keys: int = 0
-    """Records that have one."""
+    """Records that have a key."""
     distinct_keys: int = 0
-    """About."""
+    """Different keys, estimated."""
     distinct_filter_values: int = 0
-    """About."""
+    """Different filter values, estimated."""
     filter_values: dict[str, int] = field(default_factory=dict)
-    """The most frequent ones, and how many records have them."""
+    """The most frequent filter values, and how many records have them."""
     sizes: dict[int, int] = field(default_factory=dict)
-    """Records by the size of their value: up to so many bytes, a power of two, or 0."""
+    """Records by the size of their value: at most this many bytes, a power of two or 0."""
     bucket_ms: int = BUCKET_MS
     times: dict[int, int] = field(default_factory=dict)
     """Records by the time when they were appended, as the start of a bucket."""
     compressed_to: float | None = None
-    """What zstd makes of a sample of the values, as a part of their size."""
+    """The size of a sample of the values after zstd, as a fraction of the size before it."""
 
     @property
     def records_per_second(self) -> float | None:
-        """Over the time from the first bucket to the end of the last."""
+        """Records per second from the start of the first bucket to the end of the last.
+
+        None without any.
+        """
         if not self.times:
             return None
         span = max(self.times) - min(self.times) + self.bucket_ms
@@ -85,11 +92,11 @@ class Stats:
 
     @property
     def records_per_second_max(self) -> float | None:
-        """Records a second in the fullest bucket; None without records."""
+        """Records per second in the fullest bucket; None without records."""
         return max(self.times.values()) * 1000 / self.bucket_ms if self.times else None
 
     def members(self) -> dict[str, Any]:
-        """As JSON has it, with times as people read them."""
+        """Make the members of the answer as JSON, with times as people read them."""
         rates = {
             "records_per_second": self.records_per_second,
             "records_per_second_max": self.records_per_second_max,
@@ -159,7 +166,7 @@ def check_plot(path: str) -> None:
 
 
 def draw(found: Stats, path: str) -> None:
-    """Draw records over time and over sizes into a file, of the kind that its ending says.
+    """Draw records over time and over sizes into a file; its suffix says of which kind.
 
     Raises:
         InvalidRequest: the library is not installed, or knows no such kind of file.

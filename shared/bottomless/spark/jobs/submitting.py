@@ -1,4 +1,4 @@
-"""Hand a command to spark-submit, with this package beside it."""
+"""Run a command by spark-submit, with this package beside it."""
 
 import os
 import subprocess
@@ -25,8 +25,8 @@ _OURS: Final = frozenset({"master", "submit"})
 def submit_job(context: typer.Context, master: str | None, words: Sequence[str]) -> int:
     """Run the command of this context by spark-submit; returns its exit code.
 
-    The url and a token are handed on in the environment, so a driver on another machine needs
-    them in its own.
+    The url and a token are passed in the environment, so a driver on another machine needs them in
+    its own.
     """
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -51,7 +51,7 @@ def _job_of(context: typer.Context) -> str:
 
 
 def words_of(context: typer.Context) -> list[str]:
-    """What was said to this command, without what is spark-submit's."""
+    """List the words of this command's line, without those that are for spark-submit."""
     said = []
     arguments = []
     for parameter in context.command.params:

@@ -1,7 +1,7 @@
 """Run a function over pieces of work in Spark's workers, where records need not enter the JVM.
 
-A piece is pickled on the driver and goes to one task, which answers with a few rows: a
-verdict, a file that it has written, a count. What it reads stays in its process.
+A piece is pickled on the driver and goes to one task, which answers with a few rows: a verdict, a
+file that it has written, a count. What it reads stays in its process.
 """
 
 import pickle
@@ -28,13 +28,15 @@ def run_in_workers(
     schema: pa.Schema,
     title: str,
 ) -> list[dict[str, Any]]:
-    """What `work` answers for each piece, in the order of pieces; a task a piece.
+    """Run `work` on each piece, one task per piece.
 
-    Spark runs a task again that fails or is lost, so `work` may run more than once for a
-    piece, also at the same time.
+    Returns the answers in the order of the pieces.
+
+    Spark repeats a task that fails or is lost, so `work` may run more than once for a piece, even
+    at the same time.
 
     Raises:
-        Unavailable: a task failed for good; what it said last is in the message.
+        Unavailable: a task failed for good; the message has its last words.
     """
     if not pieces:
         return []
@@ -45,7 +47,7 @@ def run_in_workers(
 
 
 def answer_schema(types: Mapping[str, Any]) -> pa.Schema:
-    """The columns of what tasks answer."""
+    """Make the Arrow schema of what tasks answer."""
     return pa.schema(types)
 
 
@@ -55,7 +57,7 @@ def frame_of_work(
     pieces: Sequence[Piece],
     schema: pa.Schema,
 ) -> DataFrame:
-    """The answers of some work on pieces as a frame with one partition for each piece."""
+    """Make a frame of the answers of `work`, with one partition for each piece."""
     # Pickled one by one, so that a task opens its own piece only.
     packed = [pickle.dumps(piece) for piece in pieces]
     numbers = spark.range(0, len(packed), 1, len(packed))
@@ -63,7 +65,7 @@ def frame_of_work(
 
 
 def collected(frame: Any) -> pa.Table:
-    """All rows of a frame, with an error that says what the task said.
+    """Collect all rows of a frame; an error says what the task said.
 
     Raises:
         Unavailable: a task failed for good.

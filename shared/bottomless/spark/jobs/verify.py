@@ -1,20 +1,20 @@
-"""Verify: read every fragment of a range in Spark's workers, and say all that is not as it must be.
+"""Verify: read every fragment of a range in Spark's workers, and report all that is wrong.
 
-Checked are the checksum of every chunk and of every object, that offsets go on without a
-hole within fragments and between them, that index and chunks say the same, and that objects
-are what the manifest says of them. Objects that the manifest does not name are not looked
-for: that is garbage collection (`bottomless admin gc`).
+It checks the checksum of every chunk and of every object, that offsets continue without a hole
+within fragments and between them, that index and chunks agree, and that objects are what the
+manifest says about them. Objects that the manifest does not name are not looked for: that is
+garbage collection (`bottomless admin gc`).
 
-Where a directory for the report is given, the job goes on where it was:
+Given a directory for the report, a job continues where an earlier run was:
 
-    verify.json          stream, its id, and the range, which do not move any more
-    fragments/A-B.parquet  a row a fragment of the offsets A to B; written round by round
+    verify.json          stream, its id, and the range, which do not change any more
+    fragments/A-B.parquet  a row per fragment of the offsets A to B; written round by round
     report.json          the verdict; the job is done
 
-After a crash at any step what is there is whole, since files appear by renaming. The next
-run takes range and id from the first, goes on after the last of the second, and does the
-round that was lost again; once the third is there it is done. From another machine it is the
-same, if it sees the directory.
+After a crash at any step what is there is whole, since files appear by renaming. The next run takes
+range and id from the first, continues after the last of the second, and does the round that was
+lost again; once the third is there, the job is done. It is the same from another machine that sees
+the directory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ from bottomless.spark.store import Counts, Objects, StorePlace
 from bottomless.spark.ways import Ways
 
 ROUND_SIZE: Final = 256 * 1024 * MIB
-"""Bytes that are verified before the report is added to: what a crash costs at most."""
+"""Bytes that are verified before the report is extended: what a crash costs at most."""
 ROUND_COUNT: Final = 10_000
 """Fragments of a round, which the driver holds."""
 _CACHED_SIZE: Final = 2 * MIB
@@ -54,15 +54,15 @@ def verify(
     report: str | None = None,
     round_size: int = ROUND_SIZE,
 ) -> Verdict:
-    """Verify what a stream has in object storage.
+    """Verify what object storage holds of a stream.
 
     `options` are those of a read: url and stream, a range, how workers reach the store. Mode
-    `reader` is refused, since the reader does not show what it mends. Fragments that stick out
-    of the range are verified whole.
+    `reader` is refused, since the reader hides damage that it can work around. Fragments that
+    extend beyond the range are verified whole.
 
     Raises:
-        InvalidRequest: the report is of another stream, or done.
-        Unavailable: a task could not do its work; what is damaged is no error but a fault.
+        InvalidRequest: the mode is `reader`, or the report is of another stream, or done.
+        Unavailable: a task could not do its work. Damage is no error but a fault in the report.
     """
     chosen = parse_options({**options, "includeTail": "false"})
     if chosen.mode is Mode.READER:

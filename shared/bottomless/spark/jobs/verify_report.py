@@ -1,6 +1,6 @@
-"""What a verification says: a verdict, and a directory that a killed run goes on in.
+"""The result of a verification: a verdict, and a directory in which a killed run continues.
 
-Which files there are, and what is there after a crash, stands in verify.py.
+verify.py says which files there are, and what is there after a crash.
 """
 
 import json
@@ -50,21 +50,26 @@ class Verdict:
     stream_id: str
     first_offset: int
     next_offset: int
-    """The next offset of the range that is in object storage."""
+    """The end (exclusive) of what was verified: the end of the range, or of object storage."""
     fragments: int = 0
+    """Fragments that were read."""
     chunks: int = 0
+    """Chunks that were read."""
     records: int = 0
+    """Records in these chunks."""
     size: int = 0
     """Bytes of all objects."""
     fault_count: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
-    """The first thousand."""
+    """The first thousand faults."""
 
     @property
     def sound(self) -> bool:
+        """Whether nothing is wrong."""
         return not self.fault_count
 
     def add(self, row: Mapping[str, Any]) -> None:
+        """Add what was found in one fragment: a row of the report."""
         self.fragments += row["fragment_id"] is not None
         self.chunks += row["chunks"]
         self.records += row["records"]
@@ -76,7 +81,7 @@ class Verdict:
         ]
 
     def members(self) -> dict[str, Any]:
-        """As `report.json` has it."""
+        """Make the members of `report.json`."""
         names = [name for name in self.__slots__ if name != "faults"]
         return {"sound": self.sound, **{n: getattr(self, n) for n in names}, "faults": self.faults}
 
@@ -90,7 +95,12 @@ class Book:
         self.next_offset = 0
 
     def snapshot(self, options: Options) -> Snapshot:
-        """The range of the run before, or a new one, which is written down first."""
+        """Find the range of an earlier run, or take a new one, which is written down first.
+
+        Raises:
+            InvalidRequest: the report is done, or is of another stream.
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+        """
         if places.read(self._place / "report.json") is not None:
             raise InvalidRequest("the report is done; name another directory for another one")
         begun = places.read(self._place / "verify.json")
@@ -111,17 +121,20 @@ class Book:
         return snapshot
 
     def rows(self) -> Iterator[dict[str, Any]]:
+        """Read the rows of all rounds that were written, a row per fragment."""
         for name in self._names():
             files, path = (self._parts / name).open()
             yield from pq.read_table(path, filesystem=files).to_pylist()
 
     def add(self, rows: Sequence[Mapping[str, Any]], first: int, end: int) -> None:
+        """Write the rows of one round, from offset `first` to `end`, exclusive."""
         sink = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=REPORT), sink)
         name = f"{first:020d}-{end:020d}.parquet"
         places.write(self._parts / name, sink.getvalue().to_pybytes())
 
     def close(self, verdict: Verdict) -> None:
+        """Write the verdict, which ends the report."""
         data = json.dumps(verdict.members(), indent=2).encode()
         places.write(self._place / "report.json", data)
 

@@ -1,4 +1,4 @@
-"""Show on a terminal how far a job has come; where nobody watches, nothing is written."""
+"""Show on a terminal how far a job has come; without a terminal nothing is written."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ _LOOK_SECONDS = 0.5
 
 @contextmanager
 def watched(spark: SparkSession, title: str) -> Iterator[None]:
-    """While the block runs, show how many tasks of its jobs are done."""
+    """Show how many tasks of the block's jobs are done, while the block runs."""
     if not sys.stderr.isatty():
         yield
         return
