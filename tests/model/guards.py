@@ -12,9 +12,9 @@ import pytest
 from bottomless.model.manifest import Node
 from bottomless_server.manifest.common import failing_deletes
 from bottomless_server.manifest.common.core import clock_trust
-from bottomless_server.manifest.recovery import root_search, takeover
+from bottomless_server.manifest.mutators import freeing, takeover
+from bottomless_server.manifest.recovery import root_search
 from bottomless_server.manifest.removal import deleter, garbage, range_leases
-from bottomless_server.manifest.tree import freeing
 from bottomless_server.manifest.tree.committer import publish_bounds
 from bottomless_server.manifest.tree.core import planning, publication, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
@@ -102,7 +102,7 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
             fenced, committer.keeper.root, publish_bounds(context.settings), context.new_uid
         )
         publisher = Publisher(context)
-        for action in keeper.handle(EditAsked(TakeOver()), 0):
+        for action in keeper.handle(EditAsked(TakeOver(fenced.reserved_next)), 0):
             if isinstance(action, PutGroup | PutRoot):
                 await publisher._put_node(action, fenced)
         await _take_over(context, committer, home, epoch)

@@ -19,9 +19,9 @@ from bottomless.errors import Fenced, Overloaded, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart, StreamRecord
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.sessions import begin, intend
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from support.rebuilding import put_registry, rebuild
 from bottomless.errors import StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord, gap_due
-from bottomless_server.manifest.recovery.takeover import take_over
-from bottomless_server.manifest.tree.freeing import free
+from bottomless_server.manifest.mutators.freeing import free
+from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.node.core.ownership import LocalView, claim
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.streams import DELETES_KEY, node_key

@@ -22,9 +22,8 @@ from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes
-from bottomless_server.manifest.recovery import takeover
+from bottomless_server.manifest.mutators import freeing, takeover
 from bottomless_server.manifest.removal import deleter
-from bottomless_server.manifest.tree import freeing
 from bottomless_server.manifest.tree.committer import Committer, publish_bounds
 from bottomless_server.manifest.tree.core import rebuild_decision, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
@@ -151,7 +150,7 @@ async def _root_before_the_fence(
         fenced = takeovers.fence(record, home, epoch, home_held=False)
         bounds = publish_bounds(context.settings)
         keeper = Keeper(fenced, committer.keeper.root, bounds, context.new_uid)
-        for action in keeper.handle(EditAsked(TakeOver()), 0):
+        for action in keeper.handle(EditAsked(TakeOver(fenced.reserved_next)), 0):
             if isinstance(action, PutGroup | PutRoot):
                 await Publisher(context)._put_node(action, fenced)
         await reach("manifest.publish.before-exec")

@@ -29,10 +29,10 @@ from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.stores.objects import put_object
 from bottomless_server.stores.streams import Streams, delete_later, stream_key

@@ -4,10 +4,10 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Again, Operations
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore
 from bottomless_server.stores.streams import DELETES_KEY

@@ -30,7 +30,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("drives/local.py", "list"): "ends with the last directory",
     ("drives/s3_listing.py", "list_by_directory"): "ends with the last directory",
     ("manifest/operations/operations.py", "settled"): "ends when no operation is under way",
-    ("manifest/removal/retention.py", "descend"): "ends with the descent, at the lowest node",
+    ("manifest/mutators/retention.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
     ("reader/roots.py", "leaves"): "ends with the last leaf",
     ("uploader/uploader.py", "_gather"): "ends when an upload has ended; within a session",

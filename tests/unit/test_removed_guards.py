@@ -23,7 +23,7 @@ from bottomless_server.drives.file_calls import FileCalls
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.ingest.local import opening
 from bottomless_server.ingest.log import recovery, recovery_damage
-from bottomless_server.manifest.recovery import takeover
+from bottomless_server.manifest.mutators import takeover
 from bottomless_server.manifest.tree.core import takeovers
 from bottomless_server.manifest.tree.core.keeper import Keeper
 from bottomless_server.node.core import ownership

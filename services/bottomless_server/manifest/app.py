@@ -21,13 +21,13 @@ from bottomless_server.manifest.front.routes import public_api
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery.accept_gap import register_accept_gap
 from bottomless_server.manifest.recovery.far_times import FarTimes
+from bottomless_server.manifest.recovery.home_operations import register_home_operations
 from bottomless_server.manifest.recovery.rebuild import KIND as REBUILD
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.recovery.regression import Regression
-from bottomless_server.manifest.recovery.takeover import register_takeover
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import register_gc
@@ -37,7 +37,6 @@ from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.verify import register_verify
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peers
@@ -69,8 +68,7 @@ class ManifestService:
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
         self._far_times = FarTimes(context)
-        register_takeover(self._operations, self._mutators, self._registry)
-        register_accept_gap(self._operations, self._mutators)
+        register_home_operations(self._operations, self._mutators, self._registry)
         register_gc(self._operations)
         register_verify(self._operations)
         self._regression = Regression(context, self._take_up)

@@ -5,7 +5,7 @@ from unit.manifest.test_range_leases import fragments_left, hold, stored
 from bottomless.model.stream import Lease
 from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.manifest.removal.deleter import Deleter
-from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.common.metrics import ManifestCounts
 MIN, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 

@@ -11,8 +11,8 @@ from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.removal.range_leases import grant
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import collect_step, gc_arguments, GC
-from bottomless_server.manifest.removal.retention import trim
-from bottomless_server.manifest.tree.sessions import intend
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import intend
 HOUR = 3_600_000
 async def data(w): return sorted(int(f.object_key.split("/data/")[1][:20]) for f in [f async for f in w.drive.list("")] if "/data/" in f.object_key)
 async def story(deleted_before):

@@ -30,18 +30,18 @@ from bottomless_server.manifest.common.core.clock_trust import (
     Others,
 )
 from bottomless_server.manifest.common.trusted_time import elapsed_ms
+from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.mutators.retention import evaluate, trim
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.far_times import FarTimes
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments, register_gc
 from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
 from bottomless_server.manifest.removal.range_leases import give_back, renew
-from bottomless_server.manifest.removal.retention import evaluate, trim
 from bottomless_server.manifest.removal.retention_timer import LEASE_KEY, RetentionTimer
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
-from bottomless_server.manifest.tree.mutator import Mutators
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.operations import OPERATIONS_KEY, Operation
 from bottomless_server.stores.streams import DELETES_KEY
 

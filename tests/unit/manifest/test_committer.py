@@ -7,10 +7,10 @@ from support.manifest import STREAM, Fault, World, a_fragment
 
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
+from bottomless_server.manifest.mutators.sessions import begin
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.resolver import load_root, root_object_key
-from bottomless_server.manifest.tree.sessions import begin
 from bottomless_server.stores.streams import DELETES_KEY
 
 

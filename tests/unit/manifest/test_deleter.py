@@ -8,9 +8,9 @@ from bottomless.formats.checks import crc32c
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.common.core.delete_page import PUT_OFF_MS_MAX
+from bottomless_server.manifest.mutators.sessions import abandon, intend
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.resolver import root_object_key
-from bottomless_server.manifest.tree.sessions import abandon, intend
 from bottomless_server.stores.streams import DELETES_KEY, delete_later
 
 HOUR = 3_600_000

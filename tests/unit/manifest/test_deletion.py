@@ -27,13 +27,13 @@ from bottomless.model.stream import EpochStart, Lease, StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.manifest.common.failing_deletes import note_stream
+from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.mutator import Mutators
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation, OperationState
 from bottomless_server.stores.streams import STREAMS_KEY, name_key, node_key
@@ -330,12 +330,9 @@ async def test_after_the_tombstone_no_fragment_is_registered_and_no_epoch_is_liv
 
 
 async def test_who_waits_for_the_manifest_of_a_deleted_stream_is_woken(house: House) -> None:
-    mutator = house.mutators.at(house.stream_id)
-
-    async def look(committer: Committer) -> int:
-        return committer.record.epoch
-
-    assert await mutator.ask(look) == 1
+    mutator = house.mutators.of(house.stream_id)
+    record, _ = await mutator.refresh()
+    assert record.epoch == 1
     change = mutator.next_change
     await house.deletions.begin(NAME, None)
     assert change.is_set()

@@ -12,8 +12,8 @@ from bottomless.model.config import parse_config
 from bottomless.model.manifest import EntryKind, GapReason
 from bottomless.model.names import NodeId
 from bottomless.model.stream import EpochStart, StreamRecord
-from bottomless_server.manifest.recovery.takeover import take_over
-from bottomless_server.manifest.removal.retention import evaluate, preview, records_lost, trim
+from bottomless_server.manifest.mutators.retention import evaluate, preview, records_lost, trim
+from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.stores.streams import node_key

@@ -13,8 +13,8 @@ from support.manifest import STREAM, Fault, KnownOwners, World
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Decide, Room
+from bottomless_server.manifest.mutators.stream_task import StreamTask
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.stores.streams import stream_key
 
 
@@ -68,25 +68,21 @@ async def publish_ten(world: World, *, after_faults: int = 0) -> SuspiciousOwner
     await world.open()
     context = world.context
     object.__setattr__(context, "owners", owners)
-    mutators = Mutators(context)
-    mutator = mutators.at(STREAM)
+    task = StreamTask(context, STREAM)
 
     async def register(committer: Committer) -> None:
         await world.register(committer, (0, 10))
         world.coordination.faults = [Fault.UNAVAILABLE] * after_faults
 
-    async def flush(committer: Committer) -> None:
-        await committer.flush()
-
-    await mutator.ask(register)
+    await task.run(register)
     for _ in range(after_faults):
-        await mutator.ask(flush)
+        await task.run(Committer.flush)
         assert owners.told == []
-    await mutator.ask(flush)
+    await task.run(Committer.flush)
     async with asyncio.timeout(5):
         while not owners.told:
             await asyncio.sleep(0)
-    await mutators.aclose()
+    await task.aclose()
     return owners
 
 

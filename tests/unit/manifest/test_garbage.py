@@ -12,15 +12,15 @@ from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import abandon, intend
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.removal import garbage
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, gc_arguments, register_gc
 from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
 from bottomless_server.manifest.removal.orphans import orphans_of
-from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.sessions import abandon, intend
 from bottomless_server.stores.consumers import ConsumerOffsets, SnapshotPointer
 from bottomless_server.stores.streams import DELETES_KEY, delete_later
 

@@ -11,14 +11,14 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.manifest.common.lookup import path_to
-from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import begin, intend
+from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.removal.deleter import Deleter
-from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core import publication
 from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.resolver import load_root
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.stores.streams import DELETES_KEY
 
 HOUR = 3_600_000

@@ -6,14 +6,14 @@ import pytest
 from support.manifest import STREAM, World
 
 from bottomless.errors import Overloaded
+from bottomless_server.manifest.mutators.stream_task import MAILBOX_COUNT_MAX, StreamTask
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.mutator import MAILBOX_COUNT_MAX, Mutators
 
 
 async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None:
     world = World()
     await world.open()
-    mutators = Mutators(world.context)
+    task = StreamTask(world.context, STREAM)
     go, begun = asyncio.Event(), asyncio.Event()
     done: list[int] = []
 
@@ -24,17 +24,16 @@ async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None
     async def quick(_: Committer) -> None:
         done.append(1)
 
-    mutator = mutators.at(STREAM)
-    first = asyncio.create_task(mutator.ask(slow))
+    first = asyncio.create_task(task.run(slow))
     await begun.wait()
-    waiting = [asyncio.create_task(mutator.ask(quick)) for _ in range(MAILBOX_COUNT_MAX)]
+    waiting = [asyncio.create_task(task.run(quick)) for _ in range(MAILBOX_COUNT_MAX)]
     await asyncio.sleep(0)
 
     with pytest.raises(Overloaded) as refused:
-        await mutator.ask(quick)
+        await task.run(quick)
 
     assert refused.value.retry_after_seconds == 1
     go.set()
     await asyncio.gather(first, *waiting)
     assert len(done) == MAILBOX_COUNT_MAX
-    await mutators.aclose()
+    await task.aclose()

@@ -11,11 +11,11 @@ from unit.manifest.test_edits import HOUR
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import intend
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.range_leases import condemn, give_back, grant, renew
-from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.sessions import intend
 from bottomless_server.stores.streams import DELETES_KEY
 
 

@@ -25,15 +25,15 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
 from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Again, Operations
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.range_leases import grant
-from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.rebuild_decision import RESERVED_COUNT, VERSION_STEP
 from bottomless_server.manifest.tree.resolver import load_root
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.node.core.ownership import LocalView, claim, reserve
 from bottomless_server.stores.consumers import ConsumerOffsets, restored
 from bottomless_server.stores.generation import check_generation, is_regressed, raise_generation

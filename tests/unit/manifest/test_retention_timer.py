@@ -14,8 +14,8 @@ from unit.manifest.test_edits import tens
 from bottomless.model.config import parse_config
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamState
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.removal.retention_timer import RetentionTimer
-from bottomless_server.manifest.tree.mutator import Mutators
 
 
 async def limited(world: World, **retention: object) -> None:

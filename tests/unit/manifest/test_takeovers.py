@@ -17,12 +17,12 @@ from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import EpochStart, gap_due
-from bottomless_server.manifest.recovery.takeover import take_over
+from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.mutators.sessions import begin, intend
+from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.takeovers import fence
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.manifest.tree.resolver import load_root
-from bottomless_server.manifest.tree.sessions import begin, intend
 from bottomless_server.node.core.ownership import LocalView, claim, reserve
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.streams import node_key
@@ -78,7 +78,7 @@ async def test_a_crash_in_a_takeover_is_finished_by_whoever_comes_next(left: int
         await begin(world.context, await Committer.open(world.context, STREAM), "s2")
     else:
         mutators = Mutators(world.context)
-        await mutators.at(STREAM).ask(Committer.refresh)
+        await mutators.of(STREAM).refresh()
         await mutators.aclose()
 
     record = await world.record()

@@ -9,7 +9,7 @@ from support.asgi import client_of
 from support.manifest import STREAM, World
 
 from bottomless_server.manifest.app import ManifestService
-from bottomless_server.manifest.removal.retention import trim
+from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.streams import tree_routes
 
 PATH = "/v1/streams/orders/manifest"

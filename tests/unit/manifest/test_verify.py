@@ -13,13 +13,13 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import encode_node
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import intend
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.removal.retention import trim
 from bottomless_server.manifest.streams import verify
 from bottomless_server.manifest.streams.verify import VERIFY, register_verify
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import root_object_key
-from bottomless_server.manifest.tree.sessions import intend
 from bottomless_server.stores.operations import Operation
 
 

@@ -28,8 +28,8 @@ from bottomless_server.manifest.consumers.core.consumers import (
     offset_etag,
     offset_not_found,
 )
+from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.tree.bounds import StreamBounds
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.identity.audit import note_action

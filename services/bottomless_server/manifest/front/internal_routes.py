@@ -17,7 +17,6 @@ from starlette.responses import Response
 from bottomless.errors import Code, Fenced, InvalidRequest, Overloaded, StoreError
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import LONG_POLL_MS_MAX, NAMES_TOGETHER_COUNT_MAX, OFFSET_MAX
-from bottomless.model.manifest import Node
 from bottomless.model.names import (
     TENANT_DEFAULT,
     FullName,
@@ -35,6 +34,8 @@ from bottomless_server.manifest.front.internal_registry_routes import add_intern
 from bottomless_server.manifest.keys.internal_key_routes import add_internal_key_routes
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
+from bottomless_server.manifest.mutators.mutator import Mutator, Mutators
+from bottomless_server.manifest.mutators.sessions import INTENT_COUNT_MAX
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import (
     describe_record,
@@ -42,11 +43,8 @@ from bottomless_server.manifest.registry.stream_description import (
     matches,
     root_etag,
 )
-from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Why
-from bottomless_server.manifest.tree.mutator import Mutator, Mutators
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
-from bottomless_server.manifest.tree.sessions import INTENT_COUNT_MAX, abandon, begin, intend
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.http.app import (
     create_api,
@@ -163,11 +161,11 @@ class _InternalRoutes:
     async def root(self, request: Request) -> Response:
         query = parse_query(request.scope, {"wait_ms": integer(0, LONG_POLL_MS_MAX)})
         known = header(request.scope, b"if-none-match")
-        mutator = self._mutators.at(_stream_id(request))
+        mutator = self._mutators.of(_stream_id(request))
         deadline = loop_time() + query.get("wait_ms", 0) / 1000
         while True:
             change = mutator.next_change
-            record, root = await mutator.ask(_current)
+            record, root = await mutator.refresh()
             left = deadline - loop_time()
             if not matches(known, root_etag(record)):
                 return json_response(describe_root(record, root), 200, {"etag": root_etag(record)})
@@ -179,8 +177,8 @@ class _InternalRoutes:
     async def uploads(self, request: Request) -> Response:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, _Begin)
-        mutator = self._mutators.at(_stream_id(request))
-        record = await mutator.ask(lambda committer: begin(self._context, committer, asked.session))
+        mutator = self._mutators.of(_stream_id(request))
+        record = await mutator.begin(asked.session)
         mutator.tell_again()
         return json_response(
             {
@@ -194,8 +192,8 @@ class _InternalRoutes:
     async def intents(self, request: Request) -> Response:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, _Intents)
-        uids = await self._mutators.at(_stream_id(request)).ask(
-            lambda committer: intend(self._context, committer, asked.session, asked.first_offsets)
+        uids = await self._mutators.of(_stream_id(request)).intend(
+            asked.session, asked.first_offsets
         )
         return json_response({"uids": list(uids)})
 
@@ -203,9 +201,7 @@ class _InternalRoutes:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, _Abandon)
         uids = {Uid(uid) for uid in asked.uids}
-        await self._mutators.at(_stream_id(request)).ask(
-            lambda committer: abandon(self._context, committer, asked.session, uids)
-        )
+        await self._mutators.of(_stream_id(request)).abandon(asked.session, uids)
         return json_response({})
 
     async def fragments(self, request: Request) -> Response:
@@ -213,13 +209,9 @@ class _InternalRoutes:
         asked = await read_closed_body(request, _Fragments)
         fragments = [_info(fragment) for fragment in asked.fragments]
         uids = [fragment.uid for fragment in fragments]
-        mutator = self._mutators.at(_stream_id(request))
+        mutator = self._mutators.of(_stream_id(request))
 
-        async def register(committer: Committer) -> StreamRecord:
-            await committer.register(asked.session, fragments)
-            return committer.record
-
-        record = await mutator.ask(register)
+        record = await mutator.register(asked.session, fragments)
         seconds = self._context.settings.manifest_register_wait_ms / 1000
         outcomes = await _wait_applied(mutator, uids, seconds)
         record = mutator.record or record
@@ -269,11 +261,6 @@ def _refusal(record: StreamRecord | None, uid: Uid, why: Why) -> StoreError:
     if why is Why.FULL:
         return Overloaded(f"a fragment is refused: {why.value}", facts=facts)
     return Fenced(f"a fragment is refused: {why.value}", facts=facts)
-
-
-async def _current(committer: Committer) -> tuple[StreamRecord, Node]:
-    await committer.refresh()
-    return committer.record, committer.keeper.root
 
 
 def _info(fragment: _Fragment) -> FragmentInfo:

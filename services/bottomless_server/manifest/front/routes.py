@@ -13,11 +13,12 @@ from bottomless_server.manifest.front.discovery_routes import add_discovery_rout
 from bottomless_server.manifest.front.index_page import add_index_routes
 from bottomless_server.manifest.keys.key_routes import add_key_routes
 from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.mutators.bounds import StreamBounds
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operation_routes import add_operation_routes
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.rebuild import Rebuild
-from bottomless_server.manifest.recovery.rebuild_routes import add_rebuild_routes
-from bottomless_server.manifest.recovery.takeover_routes import add_takeover_routes
+from bottomless_server.manifest.recovery.recovery_routes import add_recovery_routes
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.garbage_routes import add_garbage_routes
 from bottomless_server.manifest.removal.lease_routes import add_lease_routes
@@ -25,8 +26,6 @@ from bottomless_server.manifest.removal.retention_routes import add_retention_ro
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
 from bottomless_server.manifest.streams.tree_routes import add_tree_routes
-from bottomless_server.manifest.tree.bounds import StreamBounds
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
 
@@ -51,9 +50,8 @@ def public_api(
     add_discovery_routes(api, context)
     add_retention_routes(api, context, registry, mutators, operations)
     add_lease_routes(api, context, registry)
-    add_takeover_routes(api, context, registry, operations)
+    add_recovery_routes(api, context, registry, operations, rebuild)
     add_garbage_routes(api, context, registry, operations)
     add_tree_routes(api, context, registry, operations)
-    add_rebuild_routes(api, rebuild)
     add_key_routes(api, context, keys, paging)
     return api

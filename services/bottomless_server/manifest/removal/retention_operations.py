@@ -8,11 +8,8 @@ from typing import Final
 
 from bottomless.model.names import StreamId
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Done, Operations
-from bottomless_server.manifest.removal.retention import evaluate, trim
-from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.stores.operations import Operation
 
 TRIM: Final = "trim"
@@ -20,22 +17,16 @@ RETENTION: Final = "retention"
 
 
 def register_retention(operations: Operations, mutators: Mutators) -> None:
-    async def run_trim(context: Context, operation: Operation) -> Done:
-        arguments = operation.arguments
-        before, empty = int(arguments["before_offset"]), bool(arguments["allow_empty"])
+    """Say who carries out trims and evaluations of retention."""
 
-        async def work(committer: Committer) -> int:
-            return await trim(context, committer, before, allow_empty=empty)
+    async def run_trim(_: Context, operation: Operation) -> Done:
+        before, empty = (operation.arguments[name] for name in ("before_offset", "allow_empty"))
+        mutator = mutators.of(_stream_of(operation))
+        first_offset = await mutator.trim(int(before), allow_empty=bool(empty))
+        return Done({"before_offset": int(before), "first_offset": first_offset})
 
-        first_offset = await mutators.at(_stream_of(operation)).ask(work)
-        return Done({"before_offset": before, "first_offset": first_offset})
-
-    async def run_retention(context: Context, operation: Operation) -> Done:
-        async def work(committer: Committer) -> RetentionDecision:
-            return await evaluate(context, committer)
-
-        decision = await mutators.at(_stream_of(operation)).ask(work)
-        described = decision.described()
+    async def run_retention(_: Context, operation: Operation) -> Done:
+        described = (await mutators.of(_stream_of(operation)).evaluate()).described()
         return Done({"deleted": described.pop("would_delete"), **described})
 
     operations.register(TRIM, run_trim)

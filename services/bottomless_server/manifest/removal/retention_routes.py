@@ -16,17 +16,16 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import check_stream_id
+from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.mutators.retention import records_lost
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.removal.affected import affected_consumers
-from bottomless_server.manifest.removal.retention import find_trim, floor_after, preview
 from bottomless_server.manifest.removal.retention_operations import RETENTION, TRIM
-from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.stores.consumers import ConsumerOffsets
 
 
 class _Preview(ClosedBody):
@@ -66,13 +65,8 @@ class _RetentionRoutes:
     async def preview(self, request: Request) -> Response:
         record = await self._begin(request)
         asked = await read_closed_body(request, _Preview, optional=True)
-        retention = _retention(asked)
-
-        async def work(committer: Committer) -> RetentionDecision:
-            return await preview(self._context, committer, retention)
-
-        decision = await self._mutators.at(record.stream_id).ask(work)
-        affected = await affected_consumers(self._context, record, decision)
+        decision = await self._mutators.of(record.stream_id).preview(_retention(asked))
+        affected = await _affected_consumers(self._context, record, decision)
         body = {**decision.described(), "affected_consumers": affected}
         return json_response(body, 200, _headers(record))
 
@@ -86,15 +80,9 @@ class _RetentionRoutes:
         asked = await read_closed_body(request, _Trim)
         check_stream_id(record, asked.expect_stream_id)
 
-        async def floor(committer: Committer) -> int:
-            await committer.refresh()
-            root = committer.keeper.root
-            edit = await find_trim(
-                self._context, committer.record, root, asked.before_offset, asked.allow_empty
-            )
-            return floor_after(edit, root)
-
-        effective = await self._mutators.at(record.stream_id).ask(floor)
+        effective = await self._mutators.of(record.stream_id).preview_trim(
+            asked.before_offset, allow_empty=asked.allow_empty
+        )
         operation = await self._operations.begin_for(
             record,
             TRIM,
@@ -117,3 +105,26 @@ def _retention(asked: _Preview) -> RetentionConfig | None:
 
 def _headers(record: StreamRecord) -> dict[str, str]:
     return {"stream-id": record.stream_id, "cache-control": "no-store"}
+
+
+async def _affected_consumers(
+    context: Context, record: StreamRecord, decision: RetentionDecision
+) -> list[dict[str, Any]]:
+    """Consumers whose stored offset is below the floor to be, with what lies between.
+
+    Only records that are there now count: what an earlier cut removed is lost already.
+    """
+    if decision.cut.floor == decision.root.first_offset:
+        return []
+    affected = []
+    for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
+        lost = await records_lost(context, record.tenant, decision, stored.next_offset)
+        if lost:
+            affected.append(
+                {
+                    "consumer": stored.consumer,
+                    "next_offset": stored.next_offset,
+                    "would_lose_records": lost,
+                }
+            )
+    return affected

@@ -16,10 +16,8 @@ from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.removal.retention import evaluate
-from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision, limits_of
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.streams import STREAMS_KEY
 
@@ -102,12 +100,9 @@ class RetentionTimer:
         ]
 
     async def _evaluate(self, record: StreamRecord) -> RetentionDecision | None:
-        async def work(committer: Committer) -> RetentionDecision:
-            return await evaluate(self._context, committer)
-
         async with self._evaluating:
             try:
-                return await self._mutators.at(record.stream_id).ask(work)
+                return await self._mutators.of(record.stream_id).evaluate()
             except StoreError as error:
                 log.warning(
                     "retention was not evaluated", stream_id=record.stream_id, error=str(error)

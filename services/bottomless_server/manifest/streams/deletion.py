@@ -38,12 +38,11 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.common.waiting import wait_until
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Again, Done, Operations, described
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import etag
 from bottomless_server.manifest.removal.range_leases import cut_leases, latest_end
-from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.mutator import Mutators
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation, entered
@@ -107,7 +106,7 @@ class Deletions:
         log.info("a stream is deleted", stream_id=stream_id, operation=operation.operation_id)
         with suppress(StoreError):
             # It finds the tombstone and forgets what it knew, so that nobody waits for it.
-            await self._mutators.at(stream_id).ask(_refresh)
+            await self._mutators.of(stream_id).refresh()
         record = await self._registry.ensure_object(record, committed=True)
         await reach("manifest.deletion.after-object")
         await self._wait_stopped(record, operation)
@@ -277,10 +276,6 @@ class Deletions:
 
 def _prefix(record: StreamRecord) -> str:
     return stream_prefix(record.stream_id, record.tenant)
-
-
-async def _refresh(committer: Committer) -> None:
-    await committer.refresh()
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:

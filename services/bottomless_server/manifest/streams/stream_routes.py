@@ -18,6 +18,7 @@ from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import (
@@ -27,7 +28,6 @@ from bottomless_server.manifest.registry.stream_description import (
     matches,
 )
 from bottomless_server.manifest.streams.deletion import Deletions
-from bottomless_server.manifest.tree.bounds import StreamBounds
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.base.scopes import Operation
 from bottomless_server.runtime.http.app import choice, header, json_response, negotiate, parse_query

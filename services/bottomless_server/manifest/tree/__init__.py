@@ -1,1 +1,1 @@
-"""The tree of a stream: its one mutator, what it publishes, and how it is found."""
+"""The tree of a stream: how changes of it are published, and how it is found."""

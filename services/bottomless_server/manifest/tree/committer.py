@@ -1,6 +1,6 @@
 """Carry out what the keeper decides about one stream, and tell it what came of it.
 
-One committer serves one stream, and one task calls it (`mutator.py`), so that there is
+One committer serves one stream, and one task calls it (`../mutators/stream_task.py`), so that there is
 never a second change of the same manifest under way in this process; other processes
 are excluded by the record's version.
 

@@ -27,12 +27,14 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """The end of a takeover, after its fence: a gap up to what was ever reserved, and no home."""
+    """The end of a takeover, after its fence: a gap up to `next_offset`, and no home."""
+
+    next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptGap:
-    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to there."""
+    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to `next_offset`."""
 
     next_offset: int
 

@@ -91,9 +91,9 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             return cut_front(root, cut)
         case Empty():
             return emptied(root)
-        case TakeOver():
+        case TakeOver(next_offset):
             # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
-            gap = _gap(root, record.reserved_next, record.epoch, GapReason.TAKEOVER)
+            gap = _gap(root, next_offset, record.epoch, GapReason.TAKEOVER)
             return Edited(append_entries(root, gap))
         case AcceptGap(next_offset):
             gap = _gap(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)

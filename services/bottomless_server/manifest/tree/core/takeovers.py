@@ -1,4 +1,4 @@
-"""Decide who loses a stream to a takeover, and what still belongs to it. Pure.
+"""Decide who loses a stream to a takeover, what still belongs to it, and where it goes on. Pure.
 
 The order is what makes it safe: the epoch exists, by one EXEC, before any root of it does. A
 root that was put for a takeover that did not happen could not be told from the newest one
@@ -19,6 +19,7 @@ from bottomless.model.stream import (
     gap_due,
     is_unknown_epoch,
 )
+from bottomless_server.manifest.tree.core.events import TakeOver
 from bottomless_server.manifest.tree.core.rebuild_decision import TreeEnd
 from bottomless_server.tree.resolve import epoch_covers
 
@@ -46,6 +47,16 @@ def fence(record: StreamRecord, home: NodeId, epoch: int, *, home_held: bool) ->
         raise home_live(record)
     fenced = replace(record, epoch=epoch + 1, version=record.version + 1, owner_url=None)
     return replace(fenced, home=NOBODY) if record.dirty else without_home(fenced)
+
+
+def end_of_takeover(record: StreamRecord) -> TakeOver | None:
+    """The edit that ends a takeover; None where no takeover waits for its end.
+
+    The next offset of the stream is the first one that the lost home never reserved. All below it
+    may have been acknowledged, so a gap goes up to there, and no offset is used twice.
+    """
+    next_offset = gap_due(record)
+    return None if next_offset is None else TakeOver(next_offset)
 
 
 def without_home(record: StreamRecord) -> StreamRecord:

@@ -7,7 +7,7 @@ is given up, and says that loss is accepted. Two EXECs do it:
    Coordination keeps a lease for its margin longer than the node itself believes in it, so an
    owner that was cut off has stopped by then. From here on the home is refused, and nobody can
    claim. A stream that is clean is freed by this EXEC, and that is all.
-2. The end, an ordinary publish of the new epoch (`tree/freeing.py`): what is durable in the bucket is
+2. The end, an ordinary publish of the new epoch (`freeing.py`): what is durable in the bucket is
    adopted, then the gap up to `reserved_next` is published, and the stream has no home.
 
 No offset below `reserved_next` is used again: whatever the lost disk acknowledged is in the
@@ -16,39 +16,19 @@ bucket; after it, whoever touches the stream next goes on. The registry object f
 a rebuild does not look for the home that was given up. docs/decisions/0020.
 """
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
-from bottomless.model.names import NodeId, StreamId
+from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.operations.operations import Done, Operations
-from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.takeovers import fence, home_live, is_done
-from bottomless_server.manifest.tree.freeing import free
-from bottomless_server.manifest.tree.mutator import Mutators
+from bottomless_server.manifest.tree.core.takeovers import fence, is_done
 from bottomless_server.manifest.tree.publisher import check_active
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.operations import Operation
-from bottomless_server.stores.streams import node_key
-
-TAKEOVER: Final = "takeover"
-
-
-async def check_takeover(context: Context, record: StreamRecord, expect_home: NodeId) -> None:
-    """Refuse early what the fence would refuse.
-
-    Raises:
-        Fenced: `home-live`.
-        Unavailable
-    """
-    if record.home != expect_home:
-        raise home_live(record)
-    if await context.coordination.get(node_key(expect_home)) is not None:
-        raise home_live(record)
 
 
 async def take_over(
@@ -94,19 +74,3 @@ def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:
         return None
     first, end = int(gaps["first_offset"][-1]), int(gaps["next_offset"][-1])
     return {"first_offset": first, "next_offset": end, "reason": GapReason.TAKEOVER.name.lower()}
-
-
-def register_takeover(operations: Operations, mutators: Mutators, registry: Registry) -> None:
-    async def run(context: Context, operation: Operation) -> Done:
-        home, epoch = NodeId(operation.arguments["home"]), int(operation.arguments["epoch"])
-
-        async def work(committer: Committer) -> dict[str, Any]:
-            return await take_over(context, committer, home, epoch)
-
-        assert operation.stream_id is not None
-        stream_id = StreamId(operation.stream_id)
-        result = await mutators.at(stream_id).ask(work)
-        await registry.ensure_object(await registry.load_active(stream_id), committed=True)
-        return Done(result)
-
-    operations.register(TAKEOVER, run)

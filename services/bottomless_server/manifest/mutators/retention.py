@@ -111,7 +111,7 @@ async def evaluate(context: Context, committer: Committer) -> RetentionDecision:
     return decision
 
 
-async def find_trim(
+async def _find_trim(
     context: Context, record: StreamRecord, root: Node, before_offset: int, allow_empty: bool
 ) -> Edit | None:
     """The edit of a trim; None where everything below is gone already.
@@ -134,8 +134,18 @@ async def find_trim(
     return None if cut.floor == root.first_offset else CutFront(cut)
 
 
-def floor_after(edit: Edit | None, root: Node) -> int:
-    match edit:
+async def preview_trim(
+    context: Context, committer: Committer, before_offset: int, *, allow_empty: bool
+) -> int:
+    """The floor that a trim would lead to now; changes nothing.
+
+    Raises:
+        InvalidRequest: `offset-beyond-end`.
+        NotFound, Unavailable, Corrupt
+    """
+    await committer.refresh()
+    root = committer.keeper.root
+    match await _find_trim(context, committer.record, root, before_offset, allow_empty):
         case CutFront(cut):
             return cut.floor
         case Empty():
@@ -155,7 +165,7 @@ async def trim(
     """
 
     async def work_out(record: StreamRecord, root: Node) -> Edit | None:
-        return await find_trim(context, record, root, before_offset, allow_empty)
+        return await _find_trim(context, record, root, before_offset, allow_empty)
 
     await committer.edit(work_out)
     return committer.keeper.root.first_offset

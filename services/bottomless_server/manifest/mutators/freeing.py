@@ -25,9 +25,9 @@ from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord, gap_due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.events import Edit, TakeOver
+from bottomless_server.manifest.tree.core.events import Edit
 from bottomless_server.manifest.tree.core.rebuild_decision import TreeEnd
-from bottomless_server.manifest.tree.core.takeovers import going_on
+from bottomless_server.manifest.tree.core.takeovers import end_of_takeover, going_on
 from bottomless_server.manifest.tree.resolver import look_under
 
 log = structlog.get_logger(__name__)
@@ -57,7 +57,7 @@ async def free(context: Context, committer: Committer) -> None:
 
 
 async def _gap(record: StreamRecord, _: Node) -> Edit | None:
-    return None if gap_due(record) is None else TakeOver()
+    return end_of_takeover(record)
 
 
 async def _publish_waiting(committer: Committer) -> None:

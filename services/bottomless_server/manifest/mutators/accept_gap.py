@@ -11,20 +11,14 @@ the gap are readable. After a crash before the EXEC nothing has changed; after i
 the manifest tells the step that is done again that it is done.
 """
 
-from typing import Any, Final
+from typing import Any
 
 from bottomless.errors import Code, Unavailable, WrongOffset
 from bottomless.model.manifest import GapReason, Node
-from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.operations.operations import Done, Operations
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import AcceptGap, Edit
-from bottomless_server.manifest.tree.mutator import Mutators
-from bottomless_server.stores.operations import Operation
-
-ACCEPT_GAP: Final = "bridge"
 
 
 async def check_gap(context: Context, record: StreamRecord, next_offset: int) -> None:
@@ -69,16 +63,3 @@ async def accept_gap(context: Context, committer: Committer, next_offset: int) -
     reason = GapReason.LOCAL_LOG_LOST.name.lower().replace("_", "-")
     first = started[-1] if started else None
     return {"gap": {"first_offset": first, "next_offset": next_offset, "reason": reason}}
-
-
-def register_accept_gap(operations: Operations, mutators: Mutators) -> None:
-    async def run(context: Context, operation: Operation) -> Done:
-        next_offset = int(operation.arguments["next_offset"])
-
-        async def work(committer: Committer) -> dict[str, Any]:
-            return await accept_gap(context, committer, next_offset)
-
-        assert operation.stream_id is not None
-        return Done(await mutators.at(StreamId(operation.stream_id)).ask(work))
-
-    operations.register(ACCEPT_GAP, run)

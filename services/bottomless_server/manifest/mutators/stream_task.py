@@ -1,14 +1,15 @@
 """One task owns one stream's manifest; everybody else sends it work and waits.
 
-Append, rebalance, adoption and giving up are serial by construction, not by a lock.
+What changes a manifest is serial because one task does all of it, so no lock is needed.
 Work waits in a bounded mailbox. If work meets a fault that is not the caller's, the
-committer is dropped and the next work opens a new one from what is stored: the same as
-after a crash, so that no half-known state is ever carried on.
+committer is dropped and the next work opens a new one from what is stored. That is what
+happens after a crash too, so no half-known state is ever carried on.
+
+`mutator.py` says which work there is; nothing else gives work to a task.
 """
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -26,8 +27,8 @@ from bottomless.errors import (
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.freeing import free
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.runtime.base.endless import endless
 
@@ -44,8 +45,8 @@ _KEEP: Final = (InvalidRequest, Fenced, Overloaded, Unavailable, WrongOffset)
 """Errors after which the committer's state is as sound as before."""
 
 
-class Mutator:
-    """The task of one stream. `ask` is all that others use."""
+class StreamTask:
+    """The task of one stream, with the mailbox of the work that waits for it."""
 
     def __init__(self, context: Context, stream_id: StreamId) -> None:
         self.stream_id = stream_id
@@ -77,16 +78,16 @@ class Mutator:
         """The last record that this process knows, if it knows one."""
         return None if self._committer is None else self._committer.record
 
-    async def ask(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T]) -> T:
         """Run `work` in the stream's task and return what it returns.
 
         Raises:
             Overloaded: too much waits already.
-            Unavailable: `draining`: it was put aside meanwhile; the same again finds another.
+            Unavailable: `draining`: the task was ended meanwhile; a repeat finds a new one.
             StoreError: whatever `work` raises.
         """
         if self._closed:
-            raise _draining()
+            raise draining()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             self._mailbox.put_nowait((work, answer))
@@ -117,7 +118,7 @@ class Mutator:
         while not self._mailbox.empty():
             _, answer = self._mailbox.get_nowait()
             if not answer.done():
-                answer.set_exception(_draining())
+                answer.set_exception(draining())
 
     async def _do_next(self) -> float:
         work, answer = await self._next()
@@ -127,7 +128,7 @@ class Mutator:
         finally:
             self._busy = False
             if answer is not None and not answer.done():
-                answer.set_exception(_draining())
+                answer.set_exception(draining())
         return 0
 
     async def _next(self) -> tuple[Work[Any], asyncio.Future[Any] | None]:
@@ -222,66 +223,9 @@ class Mutator:
         return 0
 
 
-class Mutators:
-    """The mutators of this process, a bounded number; the longest unused idle one goes first."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._mutators: OrderedDict[StreamId, Mutator] = OrderedDict()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._closed = False
-
-    def at(self, stream_id: StreamId) -> Mutator:
-        """The mutator of a stream; whether there is such a stream shows when it works.
-
-        Raises:
-            Overloaded: too many streams have work under way.
-            Unavailable: `draining`.
-        """
-        if self._closed:
-            raise _draining()
-        mutator = self._mutators.get(stream_id)
-        if mutator is None:
-            self._make_room()
-            mutator = self._mutators[stream_id] = Mutator(self._context, stream_id)
-        self._mutators.move_to_end(stream_id)
-        return mutator
-
-    def _make_room(self) -> None:
-        if len(self._mutators) < self._context.settings.manifest_stream_count_max:
-            return
-        for stream_id, mutator in self._mutators.items():
-            if mutator.idle:
-                del self._mutators[stream_id]
-                task = asyncio.create_task(mutator.aclose())
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-                return
-        raise Overloaded("too many streams are changed at once", retry_after_seconds=1)
-
-    async def flush(self) -> None:
-        """Publish all that can be published now."""
-        waiting = [m.ask(_flush) for m in self._mutators.values() if not m.idle]
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    async def aclose(self) -> None:
-        self._closed = True
-        await self.forget()
-
-    async def forget(self) -> None:
-        """End all that is under way, and know nothing of any stream."""
-        mutators = list(self._mutators.values())
-        self._mutators.clear()
-        await asyncio.gather(*(mutator.aclose() for mutator in mutators), *self._closing)
-
-
 async def _wake(committer: Committer) -> None:
     await committer.wake()
 
 
-async def _flush(committer: Committer) -> None:
-    await committer.flush()
-
-
-def _draining() -> Unavailable:
+def draining() -> Unavailable:
     return Unavailable("the service is stopping", code=Code.DRAINING)

@@ -3,25 +3,20 @@
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.registry.stream_description import known_committed_next
-from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.mutator import Mutators
 
 
 class StreamBounds:
+    """Where streams begin and end, asked of whoever knows it best."""
+
     def __init__(self, context: Context, mutators: Mutators) -> None:
         self._context = context
         self._mutators = mutators
 
     async def root(self, record: StreamRecord) -> Node:
         """The root of a stream, at least as new as its record here."""
-
-        async def root_of(committer: Committer) -> Node:
-            if committer.record.root != record.root:
-                await committer.refresh()
-            return committer.keeper.root
-
-        return await self._mutators.at(record.stream_id).ask(root_of)
+        return await self._mutators.of(record.stream_id).root_for(record)
 
     async def committed_next(self, record: StreamRecord) -> int | None:
         """What the owner says; what the record proves where there is no owner that answers."""

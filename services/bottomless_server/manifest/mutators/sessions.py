@@ -25,8 +25,8 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.freeing import free
 from bottomless_server.manifest.tree.resolver import look_under
 from bottomless_server.stores.streams import delete_later
 from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents

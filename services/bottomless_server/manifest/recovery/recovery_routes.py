@@ -1,4 +1,4 @@
-"""What an operator accepts as lost, over HTTP: a home, or a hole before its log.
+"""Recovery over HTTP: the rebuild of coordination, and what an operator accepts as lost.
 
 Contract: openapi/manifest.yaml.
 """
@@ -14,11 +14,17 @@ from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import NodeId
 from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.accept_gap import check_gap
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery.accept_gap import ACCEPT_GAP, check_gap
-from bottomless_server.manifest.recovery.takeover import TAKEOVER, check_takeover
+from bottomless_server.manifest.recovery.home_operations import (
+    ACCEPT_GAP,
+    TAKEOVER,
+    check_takeover,
+)
+from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 
@@ -35,10 +41,14 @@ class _GapBody(ClosedBody):
     """Where the log of the owner begins, so that nobody accepts a loss that was not looked at."""
 
 
-def add_takeover_routes(
-    api: FastAPI, context: Context, registry: Registry, operations: Operations
+def add_recovery_routes(
+    api: FastAPI,
+    context: Context,
+    registry: Registry,
+    operations: Operations,
+    rebuild: Rebuild,
 ) -> None:
-    async def post(request: Request) -> Response:
+    async def post_takeover(request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
         record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
@@ -63,5 +73,11 @@ def add_takeover_routes(
         )
         return accepted(operation)
 
-    api.add_api_route("/v1/admin/streams/{s}/takeover", post, methods=["POST"])
+    async def post_rebuild(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        return accepted(await rebuild.begin(principal_of(request.scope).tenant))
+
+    api.add_api_route("/v1/admin/streams/{s}/takeover", post_takeover, methods=["POST"])
     api.add_api_route("/v1/admin/streams/{s}/gap", post_gap, methods=["POST"])
+    api.add_api_route("/v1/admin/rebuild", post_rebuild, methods=["POST"])
