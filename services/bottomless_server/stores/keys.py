@@ -20,7 +20,7 @@ from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
-from bottomless_server.stores.streams import GENERATION_KEY, Streams, require_older
+from bottomless_server.stores.streams import GENERATION_KEY, Streams, is_restored, require_older
 
 UNSAVED_KEY: Final = "bottomless:keys-unsaved"
 TIDY_KEY: Final = "bottomless:keys-tidy"
@@ -160,6 +160,8 @@ class ApiKeys:
     async def discard(self, key_id: KeyId, generation: int) -> None:
         """Remove what coordination has of a key: a rebuild to `generation` begins.
 
+        What this rebuild has restored already stays: another process carries it out by now.
+
         Raises:
             Unavailable: coordination shows this generation, so the key may be in use.
         """
@@ -168,6 +170,8 @@ class ApiKeys:
         def change(values: Values) -> tuple[Changes, None]:
             require_older(values[GENERATION_KEY], generation)
             value = values[key]
+            if is_restored(value, generation):
+                return Changes(), None
             before = None
             if value is not None:
                 # Of one that cannot be read the place in its tenant's index stays: it leads to nothing.

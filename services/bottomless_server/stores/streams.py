@@ -425,7 +425,7 @@ def _name_in(value: bytes) -> FullName | None:
 
 
 def is_restored(value: bytes | None, generation: int) -> bool:
-    """Whether a stream's record is one that a rebuild to `generation` has written."""
+    """Whether the record of a stream, or of a key, is one that a rebuild to `generation` has written."""
     try:
         return value is not None and int(orjson.loads(value).get("generation", 0)) >= generation
     except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):

@@ -30,9 +30,10 @@ class SuspiciousOwners(KnownOwners):
     async def published(
         self, url: str, stream_id: StreamId, next_offset: int, version: int
     ) -> bool:
-        self.told.append(next_offset)
         if next_offset > (await self._world.record()).published_next:
             self.early.append(next_offset)
+        # Last, since who waits for it ends the task that calls this.
+        self.told.append(next_offset)
         return await super().published(url, stream_id, next_offset, version)
 
 

@@ -32,9 +32,10 @@ DEAD = revoked(API_KEY, 5)
 
 async def rebuild(world: World, generation: int = 1) -> tuple[int, int]:
     """What a rebuild does about keys; how many came back, and how many could not."""
-    while await discard_keys(world.context, generation):
+    after = ""
+    while after := await discard_keys(world.context, after, generation):
         pass
-    after, counts = "", [0, 0]
+    counts = [0, 0]
     while True:
         done = await restore_keys(world.context, after, generation)
         counts = [counts[0] + done.keys, counts[1] + done.unreadable_keys]
@@ -158,6 +159,26 @@ async def test_what_an_older_coordination_says_of_keys_is_forgotten() -> None:
         await keys.records.find(stray.key_id)
     assert await is_good(world, issued.credential)
     assert not await is_good(world, revoked_one.credential)
+
+
+async def test_a_step_that_wakes_beside_the_next_process_discards_no_key_that_it_restored() -> None:
+    """That was tested for streams and consumers alone. A process that is paused before it discards a
+    key wakes up while another one has restored it already, and the generation is still the old one."""
+    world = await a_world()
+    keys = Keys(world.context)
+    issued = await create(keys)
+    world.coordination.lose()
+    await restore_keys(world.context, "", 1)
+
+    await keys.records.discard(issued.key.key_id, 1)
+    assert await discard_keys(world.context, "", 1) == issued.key.key_id
+    assert await discard_keys(world.context, issued.key.key_id, 1) == ""
+
+    await raise_generation(world.drive, world.coordination, 1)
+    world.streams.generation = await check_generation(world.drive, world.coordination)
+    assert await is_good(world, issued.credential)
+    [listed] = await keys.records.page("acme", "", 10)
+    assert listed.key == issued.key
 
 
 async def test_a_rebuilt_key_goes_on_like_any_other() -> None:

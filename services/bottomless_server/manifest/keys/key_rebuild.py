@@ -48,13 +48,16 @@ class Restored(NamedTuple):
     unreadable_keys: int
 
 
-async def discard_keys(context: Context, generation: int) -> bool:
-    """Forget one page of the keys that an older coordination knows; whether there may be more."""
+async def discard_keys(context: Context, after: str, generation: int) -> str:
+    """Forget one page of the keys that an older coordination knows, those after an id.
+
+    Returns the last id that was looked at, empty where there was none any more.
+    """
     records = ApiKeys(context.coordination, context.streams)
-    page = await records.ids()
+    page = await records.ids(after)
     for key_id in page:
         await records.discard(key_id, generation)
-    return bool(page)
+    return page[-1] if page else ""
 
 
 async def restore_keys(context: Context, after: str, generation: int) -> Restored:

@@ -165,8 +165,13 @@ class Rebuild:
             await ConsumerOffsets(coordination).discard(stream_id, generation)
             await streams.discard(stream_id, generation)
             progress["_after_discarded"] = stream_id
-        more = await discard_keys(self._context, generation)
-        if members or more:
+        # What is restored already stays, so each page begins after the last one, or it would not end.
+        last = await discard_keys(
+            self._context, str(progress.get("_after_discarded_key", "")), generation
+        )
+        progress["_after_discarded_key"] = last or progress.get("_after_discarded_key", "")
+        more = False
+        if members or last:
             return True
         for queue in (DELETES_KEY, FAILING_DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES):
             dues = await coordination.due(queue, _FOREVER, _PAGE_COUNT)
