@@ -20,7 +20,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import Lease
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.mutators.retention import evaluate, preview, trim
-from bottomless_server.manifest.operations.operations import Done
+from bottomless_server.manifest.operations.steps import Done
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
 from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision

@@ -5,7 +5,8 @@ from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.mutators.sessions import begin, intend
-from bottomless_server.manifest.operations.operations import Again, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.stores.generation import check_generation

@@ -29,10 +29,9 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
+from bottomless_server.stores.restored_streams import is_restored, require_older
 from bottomless_server.stores.streams import (
     GENERATION_KEY,
-    is_restored,
-    require_older,
     stream_key,
     stream_not_found,
 )

@@ -20,7 +20,8 @@ from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
-from bottomless_server.stores.streams import GENERATION_KEY, Streams, is_restored, require_older
+from bottomless_server.stores.restored_streams import is_restored, require_older
+from bottomless_server.stores.streams import GENERATION_KEY, Streams
 
 UNSAVED_KEY: Final = "bottomless:keys-unsaved"
 TIDY_KEY: Final = "bottomless:keys-tidy"

@@ -25,15 +25,13 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import (
     FullName,
     NodeId,
     StreamId,
     StreamName,
-    parse_stream_name,
-    parse_tenant,
 )
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
@@ -198,63 +196,6 @@ class Streams:
 
         await self._coordination.transact([*keys, GENERATION_KEY], change, room=room)
 
-    async def restore(self, record: StreamRecord, also: Changes) -> StreamId | None:
-        """Write a record into a coordination that has lost it, with `also`; repeatable.
-
-        Returns another stream that has the name of one that is active: nothing was written.
-
-        Raises:
-            Unavailable: coordination shows this generation, so streams may be in use.
-        """
-        keys = (stream_key(record.stream_id), name_key(record.full_name))
-        mine = record.stream_id.encode("ascii")
-        named = Named(record.name, record.stream_id).member()
-        active = record.state is StreamState.ACTIVE
-        values: dict[str, bytes | None] = {keys[0]: encode_record(record)}
-        if active:
-            values[keys[1]] = mine
-        index = names_key(record.state, record.tenant)
-        members = [Member(index, named, True), Member(STREAMS_KEY, mine, True)]
-
-        def change(found: Values) -> tuple[Changes, StreamId | None]:
-            require_older(found[GENERATION_KEY], record.generation)
-            other = found[keys[1]]
-            if active and other is not None and other != mine:
-                return Changes(), StreamId(other.decode("ascii"))
-            return Changes(values, (), members) | also, None
-
-        return await self._coordination.transact([*keys, GENERATION_KEY], change)
-
-    async def discard(self, stream_id: StreamId, generation: int) -> None:
-        """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
-
-        What this rebuild has restored already stays: another process carries it out by now.
-
-        Raises:
-            Unavailable: coordination shows this generation, so the stream may be in use.
-        """
-        key = stream_key(stream_id)
-        value = await self._coordination.get(key)
-        told = None if value is None else _name_in(value)
-        empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
-        gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
-        watched = [key, GENERATION_KEY]
-        if told is not None:
-            named = Named(told.name, stream_id).member()
-            indexes = [names_key(state, told.tenant) for state in StreamState]
-            gone |= Changes(members=[Member(index, named, False) for index in indexes])
-            own_name = name_key(told)
-            if await self._coordination.get(own_name) == stream_id.encode("ascii"):
-                watched.append(own_name)
-                gone |= Changes({own_name: None})
-
-        def change(found: Values) -> tuple[Changes, None]:
-            require_older(found[GENERATION_KEY], generation)
-            changes = Changes() if is_restored(found[key], generation) else gone
-            return changes, None
-
-        await self._coordination.transact(watched, change)
-
     async def bury(
         self,
         stream_id: StreamId,
@@ -408,33 +349,6 @@ class Streams:
                 code=Code.COORDINATION_REGRESSED,
                 retryable=False,
             )
-
-
-def _name_in(value: bytes) -> FullName | None:
-    """Under which name a record is entered, also one that is damaged or of a later release; None
-    if it does not say so: then its place among the names stays, and leads to nothing."""
-    try:
-        return decode_record(value).full_name
-    except Corrupt:
-        pass
-    try:
-        members = orjson.loads(value)
-        return FullName(parse_tenant(members["tenant"]), parse_stream_name(members["name"]))
-    except (orjson.JSONDecodeError, TypeError, KeyError, InvalidRequest):
-        return None
-
-
-def is_restored(value: bytes | None, generation: int) -> bool:
-    """Whether the record of a stream, or of a key, is one that a rebuild to `generation` has written."""
-    try:
-        return value is not None and int(orjson.loads(value).get("generation", 0)) >= generation
-    except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
-        return False
-
-
-def require_older(held: bytes | None, generation: int) -> None:
-    if held is not None and orjson.loads(held)["generation"] >= generation:
-        raise Unavailable("coordination is rebuilt already")
 
 
 def stream_not_found() -> NotFound:

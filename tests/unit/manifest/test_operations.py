@@ -11,7 +11,8 @@ from support.manifest import World
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,

@@ -27,7 +27,8 @@ from bottomless.model.stream import Lease, StreamRecord, StreamState, unknown_ep
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import begin, intend
-from bottomless_server.manifest.operations.operations import Again, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.range_leases import grant
@@ -38,6 +39,7 @@ from bottomless_server.node.core.ownership import LocalView, claim, reserve
 from bottomless_server.stores.consumers import ConsumerOffsets, restored
 from bottomless_server.stores.generation import check_generation, is_regressed, raise_generation
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore
+from bottomless_server.stores.restored_streams import discard_stream, restore_stream
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 OFFSET = StoredOffset(Reference("billing"), 6, 1_000, 1)
@@ -415,9 +417,9 @@ async def test_a_step_that_wakes_after_the_end_of_a_rebuild_writes_nothing() -> 
     record = await world.record()
 
     with pytest.raises(Unavailable):
-        await world.streams.restore(replace(record, version=1, root=None), Changes())
+        await restore_stream(world.coordination, replace(record, version=1, root=None), Changes())
     with pytest.raises(Unavailable):
-        await world.streams.discard(STREAM, 1)
+        await discard_stream(world.coordination, STREAM, 1)
     assert await world.record() == record
 
 
@@ -446,7 +448,7 @@ async def test_a_step_that_wakes_beside_the_next_process_discards_nothing_that_i
     record = await world.record()
 
     await offsets.discard(STREAM, 1)
-    await world.streams.discard(STREAM, 1)
+    await discard_stream(world.coordination, STREAM, 1)
 
     assert await world.record() == record
     assert await world.streams.find(record.full_name) == STREAM

@@ -1,45 +1,33 @@
-"""Carry out operations: step by step, each step written down before the next begins.
+"""Operations: long work that is begun by a request, and goes on in any process until it is done.
 
-A runner does one bounded step of one kind of operation and says what it has come to:
-`Again` with the progress that the next step needs, or `Done` with the result. Runners
-are registered in app.py; a step may be done twice, so it has to be idempotent.
-
-One process works on an operation at a time, under a lease in coordination that is renewed
-while the step runs. After a crash the lease runs out, and whoever looks next, this process
-after its start or another one, goes on with the step that was under way.
-
-Where others wait for a place, an operation makes way after each step (`operations/core/turns.py`): it is
-written down as due after them, its lease is given back, and whoever comes to it goes on.
+This is where they are entered, found, and chosen: which of those that are due are worked on here,
+and which wait. What is done with one that was chosen stands in `steps.py`, and whose turn it is in
+`core/turns.py`. Who carries out operations of a kind is registered in `app.py`.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 import structlog
 
-from bottomless.errors import Corrupt, NotFound, Overloaded, StoreError, Unavailable
+from bottomless.errors import Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.failing_deletes import queue_later
-from bottomless_server.manifest.common.held_lease import held_lease
 from bottomless_server.manifest.operations.core.turns import Turns
 from bottomless_server.manifest.operations.far_operations import FarOperations
 from bottomless_server.manifest.operations.operation_room import OperationRoom
+from bottomless_server.manifest.operations.steps import RegisteredKind, Runner, Steps
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
-    OperationState,
     OperationStore,
-    decode_operation,
     new_operation,
-    operation_key,
-    operation_lease_key,
 )
 
 log = structlog.get_logger(__name__)
@@ -50,31 +38,6 @@ _LEFT_COUNT_MAX: Final = 64
 """How many operations that this release cannot carry out are read at every pass."""
 _UNKNOWN_MS: Final = 60_000
 """After so long what this release cannot carry out is looked at again, where much of it waits."""
-_RETRY_SECONDS_MIN: Final = 1.0
-_RETRY_SECONDS_MAX: Final = 60.0
-
-
-class Again(NamedTuple):
-    """The operation is not finished; its next step is due at `due_at` (ms), 0 for at once."""
-
-    progress: Mapping[str, Any]
-    """Members whose name starts with `_` are for the next step only, and never shown."""
-    due_at: int = 0
-    error: Mapping[str, Any] | None = None
-    """What is wrong meanwhile, by `described`: the operation goes on, and people should know."""
-
-
-class Done(NamedTuple):
-    result: Mapping[str, Any]
-
-
-Runner = Callable[[Context, Operation], Awaitable[Again | Done]]
-
-
-@dataclass(frozen=True, slots=True)
-class _RegisteredKind:
-    runner: Runner
-    endless: bool
 
 
 class Operations:
@@ -83,7 +46,6 @@ class Operations:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._store = OperationStore(context.coordination)
-        self._kinds: dict[str, _RegisteredKind] = {}
         self._room = OperationRoom(context, self._store)
         self._far = FarOperations(context)
         self._kept: set[str] = set()
@@ -91,16 +53,13 @@ class Operations:
         self._over: int | None = None
         """Until when things are over, as this pass found; None before it asked."""
         self._turns = Turns()
+        self._steps = Steps(context, self._store, self._turns, self._may_go_on)
         self._working: dict[str, asyncio.Task[bool]] = {}
-        self._failures: dict[str, int] = {}
-        """Steps that failed in a row, by operation under retry."""
         self._news = asyncio.Event()
         self._whole_look_at = 0
         """By `Context.elapsed`."""
         self.only: str | None = None
         """The one kind that may go on while coordination is not to be believed."""
-        # Of this run and not of the node: an earlier run of it may still be working.
-        self._holder = context.new_uid().encode("ascii")
 
     def register(
         self, kind: str, runner: Runner, *, endless: bool = False, long: bool = False
@@ -112,10 +71,10 @@ class Operations:
         giving up would leave it half done. One that is `long` may take hours, and leaves places
         to others.
         """
-        assert kind not in self._kinds
+        assert kind not in self._steps.kinds
         if long:
             self._turns.long_kinds.add(kind)
-        self._kinds[kind] = _RegisteredKind(runner, endless)
+        self._steps.kinds[kind] = RegisteredKind(runner, endless)
 
     def new(
         self,
@@ -257,7 +216,7 @@ class Operations:
             kind = operation.kind
             if self._turns.is_taken(operation.operation_id) or not self._may_go_on(kind):
                 continue
-            if kind in self._kinds and self._turns.has_place_for(kind):
+            if kind in self._steps.kinds and self._turns.has_place_for(kind):
                 self._begin(operation)
 
     async def _is_over(self, due_at: int) -> bool:
@@ -287,7 +246,7 @@ class Operations:
                 await self._store.forget(due)
             else:
                 self._kept.add(operation_id)
-        elif operation.kind not in self._kinds:
+        elif operation.kind not in self._steps.kinds:
             log.error("an operation of a kind that is not known", kind=operation.kind)
             return False
         elif self._turns.has_place_for(operation.kind):
@@ -303,7 +262,7 @@ class Operations:
             await asyncio.gather(*self._working.values(), return_exceptions=True)
 
     def _begin(self, operation: Operation) -> None:
-        task = asyncio.create_task(self._work(operation), name=operation.operation_id)
+        task = asyncio.create_task(self._steps.work(operation), name=operation.operation_id)
         self._working[operation.operation_id] = task
         self._turns.take(operation.operation_id, operation.kind)
 
@@ -315,108 +274,3 @@ class Operations:
             self._news.set()
 
         task.add_done_callback(ended)
-
-    async def _work(self, operation: Operation) -> bool:
-        """Do steps until the operation is finished, put aside, makes way, or is somebody else's.
-
-        False if nothing can be done with it at once.
-        """
-        try:
-            async with held_lease(
-                self._context.coordination,
-                operation_lease_key(operation.operation_id),
-                self._holder,
-                self._context.settings.manifest_operation_lease_ms,
-            ) as held:
-                if not held:
-                    return False
-                # Read under the lease: whoever held it before may have gone on.
-                value = await self._context.coordination.get(operation_key(operation.operation_id))
-                current: Operation | None = None if value is None else decode_operation(value)
-                while current is not None and not current.finished:
-                    if not self._may_go_on(current.kind):
-                        break
-                    current = await self._step(current)
-                return True
-        except NotFound:
-            log.info("an operation was moved by somebody else", operation=operation.operation_id)
-        except StoreError as error:
-            log.warning("an operation was not moved", kind=operation.kind, error=str(error))
-        except Exception:
-            log.exception("an operation met a bug", kind=operation.kind)
-        return False
-
-    async def _step(self, operation: Operation) -> Operation | None:
-        """Do one step and write down what came of it; the operation if the next one may follow
-        at once, on the same place."""
-        kind = self._kinds[operation.kind]
-        try:
-            outcome = await kind.runner(self._context, operation)
-        except StoreError as error:
-            await self._failed(operation, kind, error)
-            return None
-        except Exception:
-            log.exception("a step of an operation met a bug", kind=operation.kind)
-            await self._failed(operation, kind, StoreError("an unexpected error; the log has it"))
-            return None
-        self._failures.pop(operation.operation_id, None)
-        now = self._context.clock()
-        if isinstance(outcome, Done):
-            await self._finish(operation, OperationState.SUCCEEDED, outcome.result, None)
-            return None
-        # Not by the clock, which may be wrong for a moment: the queue never brings a time forward.
-        others = self._turns.make_way_until
-        due_at = outcome.due_at if others is None else max(outcome.due_at, others + 1)
-        moved = await self._store.move(
-            operation,
-            due_at,
-            now,
-            state=OperationState.RUNNING,
-            progress=dict(outcome.progress),
-            error=outcome.error,
-        )
-        return moved if others is None and due_at <= now else None
-
-    async def _failed(self, operation: Operation, kind: _RegisteredKind, error: StoreError) -> None:
-        if kind.endless or isinstance(error, Unavailable | Overloaded):
-            await self._retry_later(operation, error)
-            return
-        log.warning("an operation failed", kind=operation.kind, error=str(error))
-        await self._finish(operation, OperationState.FAILED, None, described(error))
-
-    async def _retry_later(self, operation: Operation, error: StoreError) -> None:
-        failures = self._failures.get(operation.operation_id, 0)
-        self._failures[operation.operation_id] = failures + 1
-        seconds = min(_RETRY_SECONDS_MIN * 2.0 ** min(failures, 16), _RETRY_SECONDS_MAX)
-        now = self._context.clock()
-        log.warning("a step of an operation failed", kind=operation.kind, error=str(error))
-        await self._store.move(
-            operation,
-            now + int(seconds * 1000),
-            now,
-            state=OperationState.RUNNING,
-            error=described(error),
-        )
-
-    async def _finish(
-        self,
-        operation: Operation,
-        state: OperationState,
-        result: Mapping[str, Any] | None,
-        error: Mapping[str, Any] | None,
-    ) -> None:
-        now = self._context.clock()
-        self._failures.pop(operation.operation_id, None)
-        await self._store.move(
-            operation,
-            now + self._context.settings.manifest_operation_keep_ms,
-            now,
-            state=state,
-            result=None if result is None else dict(result),
-            error=error,
-        )
-
-
-def described(error: StoreError) -> dict[str, str]:
-    """An error as an operation tells it."""
-    return {"code": error.code.value, "detail": error.message}

@@ -11,7 +11,8 @@ from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.mutator import Mutators
-from bottomless_server.manifest.operations.operations import Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Done
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.tree.core.takeovers import home_live
 from bottomless_server.stores.operations import Operation

@@ -35,7 +35,8 @@ from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
 from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
-from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.recovery.rebuild_stream import (
     find_consumers,
     find_registry,
@@ -47,6 +48,7 @@ from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, restored
 from bottomless_server.stores.generation import is_regressed, raise_generation
 from bottomless_server.stores.operations import OPERATIONS_KEY, Operation, OperationStore, entered
+from bottomless_server.stores.restored_streams import discard_stream, restore_stream
 from bottomless_server.stores.streams import (
     DELETES_KEY,
     FAILING_DELETES_KEY,
@@ -157,13 +159,13 @@ class Rebuild:
         self, operation: Operation, generation: int, progress: dict[str, Any]
     ) -> bool:
         """Forget one page of what an older coordination says; whether there may be more."""
-        coordination, streams = self._context.coordination, self._context.streams
+        coordination = self._context.coordination
         after = str(progress.get("_after_discarded", "")).encode("ascii")
         members = await coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
         for member in members:
             stream_id = StreamId(member.decode("ascii"))
             await ConsumerOffsets(coordination).discard(stream_id, generation)
-            await streams.discard(stream_id, generation)
+            await discard_stream(coordination, stream_id, generation)
             progress["_after_discarded"] = stream_id
         # What is restored already stays, so each page begins after the last one, or it would not end.
         last = await discard_keys(
@@ -247,8 +249,8 @@ class Rebuild:
 
         A name is given away only after a deletion; the older stream's tombstone was lost.
         """
-        streams = self._context.streams
-        other = await streams.restore(record, also)
+        coordination, streams = self._context.coordination, self._context.streams
+        other = await restore_stream(coordination, record, also)
         if other is None:
             return True
         if other > record.stream_id:
@@ -258,7 +260,7 @@ class Rebuild:
         if older.epoch != unknown_epoch(record.generation):
             raise Unavailable("the stream has an owner already")
         await self._bury(older)
-        if await streams.restore(record, also) is not None:
+        if await restore_stream(coordination, record, also) is not None:
             raise Unavailable("the name keeps changing")
         return True
 
@@ -275,7 +277,7 @@ class Rebuild:
             record = record_before(registry, None, 0, generation)
         deletion = self._deletion(record)
         also = entered(deletion, deletion.created_at)
-        await self._context.streams.restore(record, also)
+        await restore_stream(self._context.coordination, record, also)
 
     def _deletion(self, record: StreamRecord) -> Operation:
         # Readers of before the loss have the whole grace again.

@@ -37,7 +37,8 @@ from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.removal.core.orphan_tally import (
     ObjectKind,
     OrphanCandidate,

@@ -9,7 +9,8 @@ from typing import Final
 from bottomless.model.names import StreamId
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.mutator import Mutators
-from bottomless_server.manifest.operations.operations import Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Done
 from bottomless_server.stores.operations import Operation
 
 TRIM: Final = "trim"

@@ -39,7 +39,8 @@ from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.common.waiting import wait_until
 from bottomless_server.manifest.mutators.mutator import Mutators
-from bottomless_server.manifest.operations.operations import Again, Done, Operations, described
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done, described
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import etag
 from bottomless_server.manifest.removal.range_leases import cut_leases, latest_end

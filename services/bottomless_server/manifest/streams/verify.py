@@ -31,7 +31,8 @@ from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.operations.operations import Again, Done, Operations
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.operations import Operation
