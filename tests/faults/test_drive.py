@@ -21,7 +21,7 @@ from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.s3 import S3Drive
 from bottomless_server.drives.s3_options import MIB, S3Options
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 
 SMALL = bytes(range(256)) * 1024
 BIG = bytes(range(256)) * 4096 * 12

@@ -16,20 +16,20 @@ from support.s3 import S3Server
 from support.waiting import until
 
 OWN_UID = """
-import bottomless_server.stores.objects as objects
+import bottomless_server.stores.put_retries as put_retries
 async def is_ours(*_):
     return False
-objects._is_ours = is_ours
+put_retries._is_ours = is_ours
 """
 UNKNOWN_OUTCOME = """
-import bottomless_server.stores.objects as objects
-put_once = objects._put_once
+import bottomless_server.stores.put_retries as put_retries
+put_once = put_retries._put_once
 async def put_perhaps(*arguments):
     try:
         await put_once(*arguments)
-    except objects.DriveAmbiguous:
+    except put_retries.DriveAmbiguous:
         pass
-objects._put_once = put_perhaps
+put_retries._put_once = put_perhaps
 """
 CHECKSUMS = """
 import bottomless.formats.batch as batch

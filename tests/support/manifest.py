@@ -34,7 +34,7 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.nodes import load_node
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import Streams, delete_later, stream_key
 from support.chunks import a_chunk
 from support.object_keys import fragment_key, group_key, root_key

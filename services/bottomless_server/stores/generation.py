@@ -24,7 +24,7 @@ from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats import keys
 from bottomless.formats.checks import crc32c
 from bottomless_server.coordination.base import Changes, Coordination, Values
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import GENERATION_KEY
 
 GENERATION_FIRST: Final = 0

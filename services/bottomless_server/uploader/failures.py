@@ -1,6 +1,10 @@
 """What fails and is being retried: kept in view, told apart, never given up silently.
 
-Retries stand here, in one layer: nothing that is called through `forever` retries itself.
+`Retries.forever` goes round whole steps of the uploader, of which only the put of an object has
+retries of its own (`stores/put_retries.py`), up to `uploader_upload_deadline_seconds`. Both wait
+as the settings `uploader_retry_…` say. While the store is away it is therefore the put that is
+tried again and again; what `forever` sees, keeps in view and counts is the end of its deadline,
+and everything that no retry of a put can mend.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,6 +15,7 @@ import structlog
 
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.model.names import StreamId
+from bottomless_server.stores.put_retries import PutWaits
 from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
@@ -66,6 +71,15 @@ class Failures:
             }
             for what, failure in self._failures.items()
         }
+
+
+def put_waits(settings: UploaderSettings) -> PutWaits:
+    """The waits between two attempts of one put: those that the settings give for all retries."""
+    return PutWaits(
+        settings.uploader_retry_initial_seconds,
+        settings.uploader_retry_max_seconds,
+        settings.uploader_retry_jitter_seconds,
+    )
 
 
 class Retries:

@@ -38,14 +38,14 @@ from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import ChunkRun
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import IngestCalls, ManifestCalls
 from bottomless_server.uploader.core.cutter import ChunksFetched, Cut, Cutter, Fetch, Measure, Wait
 from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.core.window import Window
-from bottomless_server.uploader.failures import Failures, Retries
+from bottomless_server.uploader.failures import Failures, Retries, put_waits
 from bottomless_server.uploader.metrics import UploadCounts
 from bottomless_server.uploader.settings import UploaderSettings
 
@@ -237,6 +237,7 @@ class Session:
                 fragment.parts,
                 info.crc,
                 deadline_seconds=self._settings.uploader_upload_deadline_seconds,
+                waits=put_waits(self._settings),
             )
 
         # Under the same uid for as long as it takes: if an attempt whose reply was lost

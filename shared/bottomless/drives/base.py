@@ -2,7 +2,7 @@
 
 Objects are immutable: they are put once, if absent, and deleted once. A put that
 returned is durable. Nothing here retries: one call is one attempt, so that the
-caller can tell a failure from an unknown outcome (`stores/objects.py` has the loop).
+caller can tell a failure from an unknown outcome (`stores/put_retries.py` has the loop).
 
 Object keys are relative to the drive's prefix, ASCII, with `/` as separator.
 """

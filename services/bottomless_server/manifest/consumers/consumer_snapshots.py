@@ -45,7 +45,7 @@ from bottomless_server.stores.consumers import (
     Reserved,
     SnapshotPointer,
 )
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import delete_later, stream_key
 
 log = structlog.get_logger(__name__)

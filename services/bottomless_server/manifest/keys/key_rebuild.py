@@ -27,7 +27,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.core.key_rebuild_decision import FoundKeyObject, rebuild_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY, ApiKeys, tidy
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 
 log = structlog.get_logger(__name__)
 

@@ -60,7 +60,7 @@ from bottomless_server.stores.keys import (
     tidy,
     unsaved,
 )
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 
 CREATION_MS: Final = 3_600_000
 """A creation that has not ended after so long never will: far more than a put can take."""

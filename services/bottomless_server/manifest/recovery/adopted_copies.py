@@ -23,7 +23,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.sessions import INTENT_COUNT_MAX
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 
 log = structlog.get_logger(__name__)
 

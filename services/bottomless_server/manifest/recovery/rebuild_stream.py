@@ -37,7 +37,7 @@ from bottomless_server.manifest.tree.core.delete_queue import parse_delete_targe
 from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
 from bottomless_server.manifest.tree.core.planning import plan_publish
 from bottomless_server.manifest.tree.resolver import empty_root
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 
 log = structlog.get_logger(__name__)
 

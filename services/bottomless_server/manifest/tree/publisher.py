@@ -27,7 +27,7 @@ from bottomless_server.manifest.tree.core.delete_queue import delete_target
 from bottomless_server.manifest.tree.core.events import Publish, PutGroup, PutRoot
 from bottomless_server.manifest.tree.resolver import root_object_key
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import DELETES_KEY, delete_later, stream_not_found
 
 log = structlog.get_logger(__name__)

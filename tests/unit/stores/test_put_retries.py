@@ -1,10 +1,13 @@
 """Putting until it is there: which failures are tried again, and what the last one means."""
 
 import asyncio
+import random
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 import stamina
+from simulation.loop import VirtualLoop
 
 from bottomless.drives.base import (
     DriveAmbiguous,
@@ -17,7 +20,7 @@ from bottomless.drives.base import (
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.stores.objects import put_object
+from bottomless_server.stores.put_retries import PutWaits, put_object
 
 BODY = b"body"
 
@@ -169,6 +172,36 @@ async def test_a_failure_after_a_lost_reply_is_an_unknown_outcome() -> None:
 
     with pytest.raises(DriveAmbiguous):
         await put(drive)
+
+
+def test_the_waits_between_two_attempts_are_those_of_the_caller() -> None:
+    """They were fixed numbers, so that settings of the uploader did not govern its puts while the
+    store was away; every test of them was without waiting, or knew no more than the deadline."""
+
+    class Down(MemoryDrive):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tried_at: list[float] = []
+
+        async def put(self, *_: object) -> None:
+            self.tried_at.append(asyncio.get_running_loop().time())
+            raise DriveUnavailable("down")
+
+    async def put_in_vain(waits: PutWaits) -> list[float]:
+        drive = Down()
+        with pytest.raises(DriveUnavailable):
+            await put_object(drive, "key", [BODY], crc32c(BODY), deadline_seconds=100, waits=waits)
+        return [after - before for before, after in pairwise(drive.tried_at)]
+
+    stamina.set_testing(False)
+    loop = VirtualLoop(random.Random(0))
+    try:
+        own = loop.run_until_complete(put_in_vain(PutWaits(initial=1, longest=30, jitter=0)))
+        usual = loop.run_until_complete(put_in_vain(PutWaits()))
+    finally:
+        loop.close()
+    assert own == pytest.approx([1, 2, 4, 8, 16, 30, 30], abs=0.01)
+    assert max(usual) <= 5.01
 
 
 async def test_a_deadline_during_an_attempt_is_an_unknown_outcome() -> None:

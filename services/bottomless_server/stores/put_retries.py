@@ -1,9 +1,9 @@
-"""Put an object until it is there: the loop round a drive's single attempts.
+"""Put an object until it is there: the retries round a drive's single attempts.
 
 Object keys hold 128 random bits, so an object that is there under our key is ours,
 put by an attempt whose reply was lost; size and checksum prove it. After a crash
-at any moment the object is there whole or not at all; whoever holds the intent for
-its key looks.
+at any moment the object is there whole or not at all; the process that holds the
+intent for its key looks.
 
 On the record's path: after bottomless_server/uploader/uploader.py, before
 bottomless/drives/.
@@ -11,6 +11,7 @@ bottomless/drives/.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import stamina
 
@@ -25,6 +26,20 @@ from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.checks import crc32c
 
 
+class PutWaits(NamedTuple):
+    """How long is waited between two attempts of one put, in seconds."""
+
+    initial: float = 0.1
+    """After the first attempt that failed; each further wait is twice as long."""
+    longest: float = 5.0
+    jitter: float = 0.5
+    """At most so much is added to each wait below the longest one, at random."""
+
+
+PUT_WAITS: Final = PutWaits()
+"""For puts whose waits nobody sets."""
+
+
 async def put_object(
     drive: Drive,
     object_key: str,
@@ -32,10 +47,11 @@ async def put_object(
     crc: int,
     *,
     deadline_seconds: float,
+    waits: PutWaits = PUT_WAITS,
 ) -> None:
     """Put an object; when this returns it is durable under its key, whole.
 
-    Retries with backoff and jitter what a retry can mend, until the deadline. The parts
+    Retries what a retry can mend, with `waits` in between, until the deadline. The parts
     must stay as they are until this returns, and longer if it is cancelled or out of time.
 
     Raises:
@@ -47,7 +63,12 @@ async def put_object(
     try:
         async with asyncio.timeout(deadline_seconds):
             async for attempt in stamina.retry_context(
-                on=_retryable, attempts=None, timeout=None, wait_max=5.0, wait_jitter=0.5
+                on=_retryable,
+                attempts=None,
+                timeout=None,
+                wait_initial=waits.initial,
+                wait_max=waits.longest,
+                wait_jitter=waits.jitter,
             ):
                 with attempt:
                     try:
