@@ -45,10 +45,10 @@ from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
-from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.fragments import Fragments, Wanted
