@@ -14,7 +14,7 @@ answered is in these directories, and the next start recovers from them.
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +35,7 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.dispatch import Dispatcher
+from bottomless_server.runtime.http.endpoints import services_of
 from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
@@ -58,9 +59,6 @@ WATCH_SECONDS: Final = 0.2
 RESTART_SECONDS_MIN: Final = 0.2
 RESTART_SECONDS_MAX: Final = 10.0
 """Waits after starting it again double up to here; who lived longer is not failing at its start."""
-
-_INGEST_PARTS: Final = ("producers", "staged")
-_READER_PARTS: Final = ("offsets", "fragments")
 
 
 def run(settings: CommonSettings) -> int:
@@ -95,23 +93,6 @@ def run(settings: CommonSettings) -> int:
 def directory_url(directory: Path) -> str:
     """The url of a directory as a store."""
     return directory.absolute().as_uri()
-
-
-def route(method: str, path: str) -> Sequence[str]:
-    """Whose path it is: the table of api.md, section 1."""
-    if path == "/":
-        return ("manifest",)
-    parts = path.split("/")
-    if len(parts) < 3 or parts[:2] != ["", "v1"]:
-        return ()
-    part = parts[4] if len(parts) > 4 and parts[2] == "streams" else ""
-    if part == "records" and len(parts) == 5:
-        return ("reader", "ingest") if method in ("GET", "HEAD") else ("ingest", "reader")
-    if part in _INGEST_PARTS:
-        return ("ingest",)
-    if part == "records" or part in _READER_PARTS:
-        return ("reader",)
-    return ("manifest",)
 
 
 @contextmanager
@@ -204,7 +185,7 @@ async def _serve(
     async with build_gate(settings, urls["manifest"]) as gate:
         return await serve(
             services,
-            public_app=gate.around(limits.around(Dispatcher(apps, route))),
+            public_app=gate.around(limits.around(Dispatcher(apps, services_of))),
             host=settings.host,
             port=settings.port,
             internal_urls=urls,

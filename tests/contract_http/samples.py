@@ -5,9 +5,10 @@ from typing import Any, Final
 
 import orjson
 from support.contract import JSON
-from support.documents import PUBLIC, Documented, documented
+from support.documents import Documented, documented
 
 from contract_http.seeded import Known
+from openapi.bundle import PUBLIC
 
 STREAM: Final = "orders"
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from support.contract import Answer, problem_of
-from support.documents import OPENAPI, Documented
+from support.documents import Documented
 from support.server import AllInOne
 
 from bottomless.errors import Code
@@ -19,6 +19,7 @@ from contract_http.provocations import CANARY, ELSEWHERE, NEVER, PROVOKED, Scene
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, sample
 from contract_http.seeded import Known
+from openapi.bundle import OPENAPI
 
 ROOT: Final = Path(__file__).parents[2]
 REGISTRY: Final[dict[str, dict[str, Any]]] = {

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from support.documents import PUBLIC, bundled, documented
+from support.documents import documented
 from support.server import AllInOne
 
 from contract_http.links import add_links
 from contract_http.seeded import Known, seed
+from openapi.bundle import PUBLIC, bundled
 
 SEED: Final = os.environ.get("BOTTOMLESS_TEST_SEED", "20261121")
 EXAMPLES: Final = int(os.environ.get("BOTTOMLESS_TEST_EXAMPLES", "5"))

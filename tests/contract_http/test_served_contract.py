@@ -8,10 +8,10 @@ from typing import Any, Final
 import httpx
 import pytest
 from openapi_spec_validator import validate
-from support.documents import PUBLIC, bundled, documented
+from support.documents import documented
 from support.server import AllInOne
 
-from contract_http.regenerate import SERVED
+from openapi.bundle import PUBLIC, bundled
 
 LED_TO: Final = ("key_id", "lease_id", "operation_id", "fragment_id")
 """Parts of paths that an answer names, or that an example before has made."""
@@ -33,11 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 @pytest.fixture(scope="module")
 def served(server: AllInOne) -> Any:
     return httpx.get(f"{server.url}/openapi.json").json()
-
-
-def test_what_is_installed_is_what_openapi_says() -> None:
-    """Where it is not, run contract_http/regenerate.py."""
-    assert json.loads(SERVED.read_text()) == bundled(*PUBLIC)
 
 
 def test_what_is_served_is_a_valid_document(served: Any) -> None:

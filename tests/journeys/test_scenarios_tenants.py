@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from support.contract import Stream, problem_of
-from support.documents import PUBLIC, Documented, documented
+from support.documents import Documented, documented
 from support.issuer import Issuer
 from support.server import AllInOne
 from support.waiting import until
 
 from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
+from openapi.bundle import PUBLIC
 
 OPERATIONS = {operation.name: operation for operation in documented(*PUBLIC)}
 OPEN = ("/", "/livez", "/readyz", "/openapi.json")

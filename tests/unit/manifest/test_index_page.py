@@ -8,10 +8,10 @@ from hashlib import sha256
 import httpx
 import pytest
 from support.asgi import client_of
-from support.documents import PUBLIC, bundled
 
 from bottomless_server.manifest.front.index_page import add_index_routes
 from bottomless_server.runtime.http.app import create_api, wrap
+from openapi.bundle import PUBLIC, bundled
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import pytest
 from starlette.requests import Request
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 from support.asgi import client_of
 
 from bottomless.errors import NotFound
-from bottomless_server.allinone import route
 from bottomless_server.runtime.http.app import create_api, json_response, read_body, wrap
 from bottomless_server.runtime.http.dispatch import Dispatcher
 
@@ -39,8 +37,8 @@ def a_reader() -> ASGIApp:
 
 
 def an_app() -> ASGIApp:
-    def by_path(_: str, path: str) -> list[str]:
-        return {"/records": ["writer", "reader"], "/offsets": ["reader"]}.get(path, [])
+    def by_path(scope: Scope) -> list[str]:
+        return {"/records": ["writer", "reader"], "/offsets": ["reader"]}.get(scope["path"], [])
 
     return wrap(Dispatcher({"writer": a_writer(), "reader": a_reader()}, by_path))
 
@@ -65,30 +63,3 @@ async def test_a_404_of_a_service_is_the_answer_and_unknown_paths_have_one() -> 
     async with client_of(an_app()) as client:
         assert (await client.get("/offsets")).json()["code"] == "stream-not-found"
         assert (await client.get("/nothing")).json()["code"] == "not-found"
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "names"),
-    [
-        ("POST", "/v1/streams/s/records", ("ingest", "reader")),
-        ("GET", "/v1/streams/s/records", ("reader", "ingest")),
-        ("HEAD", "/v1/streams/s/records", ("reader", "ingest")),
-        ("GET", "/v1/streams/s/records/7", ("reader",)),
-        ("GET", "/v1/streams/s/offsets", ("reader",)),
-        ("GET", "/v1/streams/s/offsets/resolve", ("reader",)),
-        ("GET", "/v1/streams/s/fragments", ("reader",)),
-        ("GET", "/v1/streams/s/fragments/f", ("reader",)),
-        ("GET", "/v1/streams/s/producers/p", ("ingest",)),
-        ("POST", "/v1/streams/s/staged", ("ingest",)),
-        ("PUT", "/v1/streams/s", ("manifest",)),
-        ("GET", "/v1/streams", ("manifest",)),
-        ("GET", "/v1/streams/s/consumers", ("manifest",)),
-        ("GET", "/v1/limits", ("manifest",)),
-        ("GET", "/v2/streams", ()),
-        ("GET", "/", ("manifest",)),
-        ("GET", "//", ()),
-        ("GET", "/internal/v1/commits", ()),
-    ],
-)
-def test_each_path_has_its_service(method: str, path: str, names: tuple[str, ...]) -> None:
-    assert route(method, path) == names

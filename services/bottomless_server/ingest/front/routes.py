@@ -8,7 +8,6 @@ refused in this order: the request's form, the stream, room for it, its body.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -43,13 +42,15 @@ from bottomless_server.runtime.http.app import (
     send_problem,
 )
 from bottomless_server.runtime.http.encodings import decode_body
+from bottomless_server.runtime.http.endpoint_table import STREAM
+from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.http.problems import enough_memory, unexpected
 
 log = structlog.get_logger(__name__)
 
-_PATH: Final = re.compile(r"/v1/streams/([^/]+)/records")
-_OF_OWNER: Final = re.compile(r"/v1/streams/([^/]+)/(?:producers(?:/.*)?|staged)")
+_APPEND: Final = "append_records"
+_OURS: Final = ("ingest",)
 _DECODINGS_MAX: Final = 2
 """Bodies whose encoding is being undone at once: each may take what one may hold, twice."""
 
@@ -63,17 +64,21 @@ class AppendRoute:
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = _PATH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-        if match is None:
-            match = _OF_OWNER.fullmatch(scope["path"])
-            owner = None if match is None else await self._appends.owner_elsewhere(match[1], scope)
+        found = find(scope)
+        endpoint = found.endpoints.get(scope["method"])
+        stream = found.parts.get(STREAM)
+        if stream is None or endpoint is None or endpoint.operation_id != _APPEND:
+            owner = None
+            if stream is not None and found.services(scope["method"]) == _OURS:
+                # A path of ingest alone: what it is about is the owner's.
+                owner = await self._appends.owner_elsewhere(stream, scope)
             if owner is None:
                 await self._others(scope, receive, send)
             else:
                 await self._answer(self._forward(owner, scope, receive, send), scope, send)
             return
         expecting = Expecting(scope, receive, send)
-        work = self._append(match[1], scope, expecting.receive, expecting.send)
+        work = self._append(stream, scope, expecting.receive, expecting.send)
         await self._answer(work, scope, expecting.send)
 
     async def _append(self, text: str, scope: Scope, receive: Receive, send: Send) -> None:

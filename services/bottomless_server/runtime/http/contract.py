@@ -1,7 +1,8 @@
 """What `/openapi.json` says: the contract of openapi/, in one piece.
 
-A server that was installed does not have openapi/*.yaml; so what they say together lies in
-`contract/public.json` too, and a test compares both. Every public listener answers with all of
+A server that was installed does not have openapi/*.yaml; so `./dev contract` compiles what they say
+together into `contract/`, and a test compares both: `public.json` is for clients, and
+`endpoints.json` is what the server goes by (endpoint_table.py). Every public listener answers with all of
 it, whichever service it belongs to: clients have one address, whose proxy knows the services.
 
 An application by itself tells what it serves of it. Routes take a bare request, so what FastAPI
@@ -19,12 +20,19 @@ from fastapi import FastAPI
 
 PATH: Final = "/openapi.json"
 
+_COMPILED: Final = files("bottomless_server") / "contract"
+
 _PARAMETER: Final = re.compile(r"{[^}]*}")
 
 
 def contract_text() -> bytes:
     """The whole contract of the public interface, as JSON."""
-    return (files("bottomless_server") / "contract" / "public.json").read_bytes()
+    return (_COMPILED / "public.json").read_bytes()
+
+
+def endpoints_text() -> bytes:
+    """The table of the public interface, as JSON: see endpoint_table.py."""
+    return (_COMPILED / "endpoints.json").read_bytes()
 
 
 def describe(api: FastAPI) -> None:

@@ -1,8 +1,8 @@
 """One public listener for several services: each request goes to the service whose path it is.
 
-What a proxy does by the table of api.md, section 1, for services that run apart. A path
-may belong to two services by method; then the first that is asked may answer 405, and the
-next is asked, so that in the end `Allow` is the union of what all of them serve.
+What a proxy does for services that run apart (docs/deployment.md, "The proxy"). A path may
+belong to two services by method; then the first that is asked may answer 405, and the next is
+asked, so that in the end `Allow` is the union of what all of them serve.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bottomless.errors import Code, NotFound
 from bottomless_server.runtime.http.app import method_not_allowed, request_id_of, send_problem
 
-Routing = Callable[[str, str], Sequence[str]]
-"""Names of the applications to ask, by method and path, best first."""
+Routing = Callable[[Scope], Sequence[str]]
+"""Names of the applications to ask for a request, best first."""
 
 
 class Dispatcher:
@@ -24,7 +24,7 @@ class Dispatcher:
         self._routing = routing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = [self._apps[name] for name in self._routing(scope["method"], scope["path"])]
+        asked = [self._apps[name] for name in self._routing(scope)]
         if len(asked) == 1:
             await asked[0](scope, receive, send)
             return

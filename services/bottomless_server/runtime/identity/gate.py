@@ -2,7 +2,7 @@
 
 Pure ASGI, around everything that a process serves to the public, in the all-in-one as in a single
 service. Where identity is off it lets everything pass and only audits. Where it is on, what is
-not in the table (rules.py) is not served.
+not in the table (runtime/http/endpoint_table.py) is not served.
 
 Whoever may do nothing with a stream gets the answer of one that is not there; whoever may see it,
 but not do this, gets `forbidden`. Both are decided here, before any service looks at the stream.
@@ -17,6 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bottomless.errors import Code, NotFound, StoreError
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.runtime.base.principal import LOCAL, Principal, forbidden, note_principal
+from bottomless_server.runtime.http.endpoint_table import STREAM, FoundPath, Reach
+from bottomless_server.runtime.http.endpoints import TABLE, find
 from bottomless_server.runtime.http.problems import (
     STATUS,
     method_not_allowed,
@@ -30,7 +32,6 @@ from bottomless_server.runtime.identity.credential_watch import (
     CredentialWatch,
     note_credential_watch,
 )
-from bottomless_server.runtime.identity.rules import STREAM, FoundRules, Reach, find_rules, is_open
 from bottomless_server.stores.streams import stream_not_found
 
 log = structlog.get_logger(__name__)
@@ -45,7 +46,7 @@ _CHANGES_KEY: Final = frozenset({"key.revoke", "key.rotate"})
 class _AskedRequest(NamedTuple):
     """What one request is, as far as the table knows it."""
 
-    found: FoundRules | None
+    found: FoundPath
     audited: Audited | None
 
 
@@ -67,7 +68,7 @@ class Gate:
         """The application, with this gate before it."""
 
         async def gated(scope: Scope, receive: Receive, send: Send) -> None:
-            if is_open(scope["path"]):
+            if TABLE.is_open(scope["path"]):
                 await app(scope, receive, send)
                 return
             asked = _asked(scope)
@@ -142,7 +143,7 @@ class Gate:
         scope: Scope,
         send: Send,
         principal: Principal,
-        found: FoundRules | None,
+        found: FoundPath,
     ) -> Send:
         """A send for an answer that may begin long after its request came, or stay open: it begins
         only if the same request would still be let in."""
@@ -208,7 +209,7 @@ class Gate:
             self._refused_count, self._refusal_logged_at = 0, now
 
 
-def judge(principal: Principal, method: str, found: FoundRules | None) -> None:
+def judge(principal: Principal, method: str, found: FoundPath) -> None:
     """Whether a principal may do what a request asks for.
 
     Raises:
@@ -216,24 +217,25 @@ def judge(principal: Principal, method: str, found: FoundRules | None) -> None:
         NotFound: nothing is served there; or nothing that this principal may know of.
         InvalidRequest: it is not served by this method.
     """
-    if found is None:
+    if not found.endpoints:
         raise NotFound("nothing is served at this path", code=Code.NOT_FOUND)
-    rule = found.rules.get(method)
-    if rule is None:
-        raise method_not_allowed(list(found.rules))
+    endpoint = found.endpoints.get(method)
+    if endpoint is None:
+        raise method_not_allowed(list(found.endpoints))
     grants = principal.grants
-    if rule.reach is Reach.STREAM:
+    reach, operations = endpoint.reach, endpoint.operations
+    if reach is Reach.STREAM:
         stream = found.parts[STREAM]
-        if any(grants.allow(operation, stream) for operation in rule.operations):
+        if any(grants.allow(operation, stream) for operation in operations):
             return
-        raise stream_not_found() if rule.hides and not grants.show(stream) else forbidden()
-    if rule.reach is Reach.NOTHING:
+        raise stream_not_found() if endpoint.hides and not grants.show(stream) else forbidden()
+    if reach is Reach.OPEN or reach is Reach.ANY_CREDENTIAL:
         return
-    if rule.reach is Reach.SOMEWHERE:
-        allowed = any(grants.allow_somewhere(operation) for operation in rule.operations)
+    if reach is Reach.SOMEWHERE:
+        allowed = any(grants.allow_somewhere(operation) for operation in operations)
     else:
-        allowed = any(grants.allow_everywhere(operation) for operation in rule.operations)
-    if rule.reach is Reach.INSTALLATION:
+        allowed = any(grants.allow_everywhere(operation) for operation in operations)
+    if reach is Reach.INSTALLATION:
         allowed = allowed and principal.tenant == TENANT_DEFAULT
     if not allowed:
         raise forbidden()
@@ -242,15 +244,15 @@ def judge(principal: Principal, method: str, found: FoundRules | None) -> None:
 def _key_changed(asked: _AskedRequest) -> str | None:
     """Which API key a request revokes or rotates. Whatever is answered: also with an error it may
     have happened, and to ask once more costs nothing."""
-    if asked.found is None or asked.audited is None or asked.audited.action not in _CHANGES_KEY:
+    if asked.audited is None or asked.audited.action not in _CHANGES_KEY:
         return None
     return asked.found.parts.get("key_id")
 
 
 def _asked(scope: Scope) -> _AskedRequest:
-    found = find_rules(scope["path"])
-    rule = None if found is None else found.rules.get(scope["method"])
-    if found is None or rule is None or not rule.audited:
+    found = find(scope)
+    endpoint = found.endpoints.get(scope["method"])
+    if endpoint is None or not endpoint.audited:
         return _AskedRequest(found, None)
     target = "/".join(found.parts.values()) or None
-    return _AskedRequest(found, Audited(rule.action, target))
+    return _AskedRequest(found, Audited(endpoint.action, target))

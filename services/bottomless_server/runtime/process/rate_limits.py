@@ -10,7 +10,6 @@ body that does not say is counted when its end has come, before anything of it i
 """
 
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ from bottomless.errors import Code, Overloaded
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless_server.runtime.base.principal import Principal, principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.endpoint_table import Rate
+from bottomless_server.runtime.http.endpoints import TABLE, find
 from bottomless_server.runtime.http.problems import request_id_of, send_problem
 from bottomless_server.runtime.process.sliding_window import SlidingWindow
 
@@ -30,8 +31,6 @@ BUCKET_COUNT_MAX: Final = 20_000
 """Tenants and credentials that are counted at once, some 500 bytes each. Who is the longest silent is
 forgotten first, and may then ask as if it had not asked before."""
 
-_APPEND: Final = re.compile(r"/v1/streams/[^/]+/(?:records|staged)\n?")
-"""To routers a path that ends with a line feed is the same path."""
 _BELOW: Final = "/v1/"
 
 
@@ -104,9 +103,9 @@ class RateLimits:
             return app
 
         async def limited(scope: Scope, receive: Receive, send: Send) -> None:
-            path = scope["path"]
-            appends = scope["method"] == "POST" and _APPEND.fullmatch(path) is not None
-            if not path.startswith(_BELOW) or not self._policies[appends]:
+            rate = _rate(scope)
+            appends = rate is Rate.APPEND
+            if rate is Rate.NONE or not self._policies[appends]:
                 await app(scope, receive, send)
                 return
             request = _Request(self, principal_of(scope), send, appends=appends)
@@ -230,6 +229,17 @@ class _Request:
                 retry_after_seconds=allowance.seconds,
                 facts={"policy": policy.name},
             )
+
+
+def _rate(scope: Scope) -> Rate:
+    """What is counted of a request; also of one for which nothing is served."""
+    path = scope["path"]
+    # To routers a path that ends with a line feed is the same path.
+    found = TABLE.find(path[:-1]) if path.endswith("\n") else find(scope)
+    endpoint = found.endpoints.get(scope["method"])
+    if endpoint is not None:
+        return endpoint.rate
+    return Rate.REQUESTS if path.startswith(_BELOW) else Rate.NONE
 
 
 def _declared_size(scope: Scope) -> int | None:

@@ -20,6 +20,7 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.principal import Principal, principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
+from bottomless_server.runtime.http.endpoints import TABLE
 from bottomless_server.runtime.identity.audit import Audit, note_action, note_target
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.build_gate import build_gate
@@ -27,7 +28,6 @@ from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
 from bottomless_server.runtime.identity.gate import Gate, judge
 from bottomless_server.runtime.identity.keys import KeyLookup
-from bottomless_server.runtime.identity.rules import find_rules
 
 BEARER = {"authorization": "Bearer ada"}
 
@@ -134,16 +134,16 @@ def test_what_a_scope_allows(
 ) -> None:
     principal = ada(*scopes, tenant="acme")
     if expected is None:
-        judge(principal, method, find_rules(path))
+        judge(principal, method, TABLE.find(path))
     else:
         with pytest.raises(expected):
-            judge(principal, method, find_rules(path))
+            judge(principal, method, TABLE.find(path))
 
 
 def test_the_rebuild_is_for_one_tenant() -> None:
-    judge(ada("*"), "POST", find_rules("/v1/admin/rebuild"))
+    judge(ada("*"), "POST", TABLE.find("/v1/admin/rebuild"))
     with pytest.raises(Denied):
-        judge(ada("*", tenant="acme"), "POST", find_rules("/v1/admin/rebuild"))
+        judge(ada("*", tenant="acme"), "POST", TABLE.find("/v1/admin/rebuild"))
 
 
 async def test_an_answer_that_comes_late_is_given_to_those_who_are_still_welcome() -> None:
