@@ -49,10 +49,11 @@ from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.protocol.registry import RootState
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.fragments import Fragments, Wanted
-from bottomless_server.reader.roots import Roots, RootState, Tree
+from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.stores.streams import Streams
 

@@ -14,8 +14,10 @@ from bottomless.errors import Code, Fenced, NotFound, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import StreamId, Uid
+from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.protocol.paths import stream_id_in
+from bottomless_server.protocol.registry import NODES, NodeSaid, encode_nodes
 from bottomless_server.protocol.tail import (
     CHUNKS,
     CHUNKS_QUERY,
@@ -31,6 +33,21 @@ from bottomless_server.protocol.tail import (
     encode_commits,
     encode_run,
     moved,
+)
+from bottomless_server.protocol.uploads import (
+    ABANDON,
+    FRAGMENTS,
+    INTENTS,
+    UPLOADS,
+    AbandonAsked,
+    BeginAsked,
+    IntentsAsked,
+    Opened,
+    RegisterAsked,
+    Registered,
+    encode_opened,
+    encode_registered,
+    encode_uids,
 )
 from bottomless_server.runtime.http.app import create_api, json_response, parse_query, wrap
 from support.object_keys import fragment_key
@@ -130,7 +147,7 @@ class FakeIngest:
     async def _chunks(self, request: Request) -> Response:
         asked = decode_chunks_asked(parse_query(request.scope, CHUNKS_QUERY))
         first = asked.first_offset
-        groups = self.groups[request.path_params["stream_id"]]
+        groups = self.groups[stream_id_in(request.path_params)]
         if self.failures:
             raise self.failures.pop(0)
         if first < self.local_first_offset:
@@ -189,26 +206,25 @@ class FakeManifest:
     def has_heard_of(self, fragment_count: int) -> bool:
         return len(set(self.registered)) == fragment_count
 
-    async def answer(self, what: str, body: Any) -> Any:
+    async def answer(self, path: str, body: Any) -> Any:
         if self.gone:
             self.gone_count += 1
             raise NotFound("there is no such stream")
         answers = {
-            "uploads": self._uploads,
-            "intents": self._intents,
-            "fragments": self._fragments,
-            "abandon": self._abandon,
+            UPLOADS: self._uploads,
+            INTENTS: self._intents,
+            FRAGMENTS: self._fragments,
+            ABANDON: self._abandon,
         }
-        return await answers[what](body)
+        return await answers[path](body)
 
     async def _uploads(self, body: Any) -> Any:
-        self.session = body["session"]
+        self.session = BeginAsked.model_validate(body).session
         self.sessions.append(self.session)
         for uid, first_offset in sorted(self.intents.items(), key=lambda item: item[1]):
             await self._resolve(uid, first_offset)
         self.waiting.clear()
-        opened = {"published_next": self.published_next, "version": 1, "epoch": self.epoch}
-        return {**opened, "tenant": "default"}
+        return encode_opened(Opened(self.published_next, 1, self.epoch, TENANT_DEFAULT))
 
     async def _resolve(self, uid: Uid, first_offset: int) -> None:
         del self.intents[uid]
@@ -225,16 +241,18 @@ class FakeManifest:
             self.quarantine.add(uid)
 
     async def _intents(self, body: Any) -> Any:
-        self._check(body)
-        uids = [Uid(secrets.token_hex(16)) for _ in body["first_offsets"]]
-        self.intents.update(zip(uids, body["first_offsets"], strict=True))
-        return {"uids": uids}
+        asked = IntentsAsked.model_validate(body)
+        self._check(asked.session)
+        uids = [Uid(secrets.token_hex(16)) for _ in asked.first_offsets]
+        self.intents.update(zip(uids, asked.first_offsets, strict=True))
+        return encode_uids(uids)
 
     async def _fragments(self, body: Any) -> Any:
-        self._check(body)
+        asked = RegisterAsked.model_validate(body)
+        self._check(asked.session)
         if self.failures:
             raise self.failures.pop(0)
-        infos = [FragmentInfo(**fragment) for fragment in body["fragments"]]
+        infos = asked.infos()
         for info in infos:
             self.registered.append(info.uid)
             if info.uid in self.intents:
@@ -255,22 +273,20 @@ class FakeManifest:
                 pass
         done = {info.uid for info in self.applied}
         uids = [info.uid for info in infos]
-        return {
-            "published_next": self.published_next,
-            "version": 1,
-            "applied": [uid for uid in uids if uid in done],
-            "waiting": [uid for uid in uids if uid not in done],
-        }
+        applied = tuple(uid for uid in uids if uid in done)
+        waiting = tuple(uid for uid in uids if uid not in done)
+        return encode_registered(Registered(self.published_next, 1, applied, waiting))
 
     async def _abandon(self, body: Any) -> Any:
-        self._check(body)
-        for uid in body["uids"]:
+        asked = AbandonAsked.model_validate(body)
+        self._check(asked.session)
+        for uid in asked.uids:
             self.intents.pop(Uid(uid), None)
             self.quarantine.add(Uid(uid))
         return {}
 
-    def _check(self, body: Any) -> None:
-        if body["session"] != self.session:
+    def _check(self, session: str) -> None:
+        if session != self.session:
             raise Fenced("another session uploads this stream")
 
 
@@ -279,15 +295,19 @@ def manifest_app(manifests: Mapping[str, FakeManifest], node_urls: Sequence[str]
     api = create_api("manifest")
 
     async def nodes(_: Request) -> Response:
-        return json_response({"nodes": [{"node_id": url, "url": url} for url in node_urls]})
+        return json_response(encode_nodes(NodeSaid(url, url) for url in node_urls))
 
-    async def respond(request: Request) -> Response:
-        manifest = manifests[request.path_params["stream_id"]]
-        body = orjson.loads(await request.body())
-        return json_response(await manifest.answer(request.path_params["what"], body))
+    def add(path: str) -> None:
+        async def respond(request: Request) -> Response:
+            manifest = manifests[stream_id_in(request.path_params)]
+            body = orjson.loads(await request.body())
+            return json_response(await manifest.answer(path, body))
 
-    api.add_route("/internal/v1/streams/{stream_id}/{what}", respond, methods=["POST"])
-    api.add_route("/internal/v1/nodes", nodes)
+        api.add_route(path, respond, methods=["POST"])
+
+    for path in (UPLOADS, INTENTS, FRAGMENTS, ABANDON):
+        add(path)
+    api.add_route(NODES, nodes)
     return wrap(api)
 
 

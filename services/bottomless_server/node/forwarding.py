@@ -12,7 +12,6 @@ where the connection ended without an answer a write may have happened, and that
 
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
 
 import aiohttp
 import orjson
@@ -22,18 +21,19 @@ from starlette.types import Receive, Scope, Send
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.model.limits import MIB
 from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.protocol.forwarding import (
+    FORWARDED_HEADERS,
+    ForwardedFor,
+    decode_forwarded,
+    encode_forwarded,
+)
+from bottomless_server.protocol.secret import headers_to
 from bottomless_server.runtime.base.principal import Principal, note_principal, principal_of
 from bottomless_server.runtime.http.app import ClientGone
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on
-from bottomless_server.runtime.peers.internal_headers import headers_to
 
 log = structlog.get_logger(__name__)
-
-TENANT: Final = b"bottomless-forwarded-tenant"
-"""Its presence on the internal listener says that a request was passed on."""
-ACTOR: Final = b"bottomless-forwarded-actor"
-"""Absent where nobody was asked who they are."""
 
 _ANSWER_SIZE_MAX: Final = 16 * MIB
 """The largest answer of an owner is a page of a thousand producers."""
@@ -63,8 +63,7 @@ _HOP: Final = frozenset(
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
-        TENANT,
-        ACTOR,
+        *FORWARDED_HEADERS,
     }
 )
 """Headers of a request that end here, or are set anew."""
@@ -102,7 +101,7 @@ class Answer(NamedTuple):
 
 
 def is_forwarded(scope: Scope) -> bool:
-    return any(name == TENANT for name, _ in scope["headers"])
+    return decode_forwarded(dict(scope["headers"])) is not None
 
 
 def take_forwarded(scope: Scope) -> None:
@@ -111,15 +110,15 @@ def take_forwarded(scope: Scope) -> None:
     Only for the internal listener, whose callers are believed. What the credential allows was
     decided where it was shown, so nothing more is allowed here.
     """
-    found = dict(scope["headers"])
-    actor = found.get(ACTOR)
+    asked = decode_forwarded(dict(scope["headers"]))
+    assert asked is not None, "a request that was not passed on is that of nobody"
     note_principal(
         scope,
         Principal(
-            tenant=_text(found[TENANT]),
-            actor="local" if actor is None else _text(actor),
+            tenant=asked.tenant,
+            actor="local" if asked.actor is None else asked.actor,
             scopes=(),
-            authenticated=actor is not None,
+            authenticated=asked.actor is not None,
         ),
     )
 
@@ -245,10 +244,8 @@ def _headers(scope: Scope) -> list[tuple[str, str]]:
         if name not in _HOP
     ]
     sent += passed_on().items()
-    sent.append((TENANT.decode(), quote(principal.tenant)))
-    if principal.authenticated:
-        sent.append((ACTOR.decode(), quote(principal.actor)))
-    return sent
+    actor = principal.actor if principal.authenticated else None
+    return sent + encode_forwarded(ForwardedFor(principal.tenant, actor))
 
 
 def _has_body(scope: Scope) -> bool:
@@ -283,7 +280,3 @@ def _unanswered(scope: Scope) -> Unavailable:
         outcome=Outcome.NONE if scope["method"] in _READS else Outcome.UNKNOWN,
         retry_after_seconds=1,
     )
-
-
-def _text(value: bytes) -> str:
-    return unquote(value.decode("latin-1"))

@@ -20,6 +20,7 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
+from bottomless_server.protocol.registry import RootState
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.core.locator import (
     Start,
@@ -36,7 +37,7 @@ from bottomless_server.reader.manifest_calls import ManifestAway
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.resolver import Resolver
-from bottomless_server.reader.roots import ManifestMoved, Roots, RootState
+from bottomless_server.reader.roots import ManifestMoved, Roots
 from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn

@@ -8,6 +8,7 @@ from typing import Final
 from cachetools import TTLCache
 
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import NODES, decode_nodes
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _KEEP_SECONDS: Final = 1.0
@@ -32,6 +33,6 @@ class IngestNodes:
         return known if known is not None else await self._asking.join(None, self._load)
 
     async def _load(self) -> list[str]:
-        answer = await self._manifest.call("GET", "/internal/v1/nodes")
-        urls = self._known[None] = [node["url"] for node in answer.body["nodes"]]
+        answer = await self._manifest.call("GET", NODES)
+        urls = self._known[None] = [node.url for node in decode_nodes(answer.body)]
         return urls

@@ -10,7 +10,6 @@ reads what it names.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import structlog
@@ -20,9 +19,10 @@ from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats.keys import group_key, root_key
 from bottomless.model.manifest import EntryKind, Node
-from bottomless.model.names import StreamId, Uid, parse_uid, uid_from_bytes
-from bottomless.model.stream import RootPointer
+from bottomless.model.names import StreamId, Uid, uid_from_bytes
+from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import ROOT, RootState, decode_root
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
@@ -40,19 +40,6 @@ _VERSION_PAUSE_SECONDS = 0.05
 
 class ManifestMoved(Unavailable):
     """What was read of the manifest is no longer so; the request may start anew, once."""
-
-
-@dataclass(frozen=True, slots=True)
-class RootState:
-    """What the last EXEC of the manifest says of a stream."""
-
-    version: int
-    epoch: int
-    published_next: int
-    first_offset: int
-    """The floor: nothing below is readable."""
-    last_timestamp: int
-    root: RootPointer | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +85,8 @@ class Roots:
 
     async def refreshed(self, stream_id: StreamId) -> RootState:
         """The root pointer as the manifest says now."""
-        answer = await self._manifest.call("GET", f"/internal/v1/streams/{stream_id}/root")
-        state = _state_of(answer.body)
+        answer = await self._manifest.call("GET", of_stream(ROOT, stream_id))
+        state = decode_root(answer.body)
         known = self._states.get(stream_id)
         if known is None or state.version >= known.version:
             self._states[stream_id] = state
@@ -184,15 +171,3 @@ class Roots:
             raise Corrupt(
                 "an object of the manifest is missing in object storage", code=Code.DATA_MISSING
             ) from error
-
-
-def _state_of(members: dict[str, Any]) -> RootState:
-    root = members["root"]
-    return RootState(
-        version=members["version"],
-        epoch=members["epoch"],
-        published_next=members["published_next"],
-        first_offset=members["first_offset"],
-        last_timestamp=members["last_timestamp"] or 0,
-        root=None if root is None else RootPointer(**{**root, "uid": parse_uid(root["uid"])}),
-    )

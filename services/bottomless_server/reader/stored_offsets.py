@@ -6,6 +6,7 @@ Contract: openapi/internal.yaml, `get_stored_offset`.
 from bottomless.errors import Code, NotFound
 from bottomless.model.names import Reference, StreamId
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import decode_stored_offset, stored_offset
 
 
 class StoredOffsets:
@@ -19,11 +20,11 @@ class StoredOffsets:
             NotFound: the stream is gone.
             Unavailable
         """
-        path = f"/internal/v1/streams/{stream_id}/consumers/{consumer}/offset"
+        path = stored_offset(stream_id, consumer)
         try:
             answer = await self._manifest.call("GET", path)
         except NotFound as error:
             if error.code is not Code.OFFSET_NOT_FOUND:
                 raise
             return None
-        return int(answer.body["next_offset"])
+        return decode_stored_offset(answer.body)

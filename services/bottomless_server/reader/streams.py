@@ -9,9 +9,10 @@ from typing import NamedTuple
 from cachetools import TTLCache
 
 from bottomless.errors import NotFound
-from bottomless.model.names import FullName, StreamId, parse_stream_id
+from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import ByNameAsked, by_name, decode_stream
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import stream_not_found
 
@@ -87,17 +88,10 @@ class Streams:
         self._known.pop(name, None)
 
     async def _load(self, name: FullName) -> StreamFacts:
-        answer = await self._manifest.call(
-            "GET", f"/internal/v1/streams/by-name/{name.name}", params={"tenant": name.tenant}
-        )
-        members = answer.body
-        if members["state"] != StreamState.ACTIVE:
+        params = ByNameAsked(name.tenant).params()
+        said = decode_stream((await self._manifest.call("GET", by_name(name), params=params)).body)
+        if said.state is not StreamState.ACTIVE:
             raise stream_not_found()
-        stream = StreamFacts(
-            stream_id=parse_stream_id(members["stream_id"]),
-            name=name,
-            epoch=members["epoch"],
-            owner_url=members["owner_url"],
-        )
+        stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url)
         self._known[name] = stream
         return stream

@@ -1,14 +1,14 @@
 """The calls that the uploader makes, with typed answers. Contract: openapi/internal.yaml."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from bottomless.errors import Code, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
-from bottomless.model.names import StreamId, Uid, parse_uid
+from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import NODES, decode_nodes
 from bottomless_server.protocol.tail import (
     CHUNKS,
     COMMITS,
@@ -19,8 +19,21 @@ from bottomless_server.protocol.tail import (
     decode_commits,
     decode_run,
 )
-
-_T = TypeVar("_T")
+from bottomless_server.protocol.uploads import (
+    ABANDON,
+    FRAGMENTS,
+    INTENTS,
+    UPLOADS,
+    Opened,
+    Registered,
+    decode_opened,
+    decode_registered,
+    decode_uids,
+    encode_abandon,
+    encode_begin,
+    encode_intents_asked,
+    encode_register,
+)
 
 POLL_MARGIN_SECONDS = 10.0
 """A long poll may answer this much later than it was asked to before it counts as lost."""
@@ -30,21 +43,6 @@ FETCH_TIMEOUT_SECONDS = 60.0
 """Room for a large fragment over a slow link."""
 REGISTER_TIMEOUT_SECONDS = 30.0
 """Longer than the manifest waits for a fragment to be applied."""
-
-
-class Opened(NamedTuple):
-    """Where a new session begins."""
-
-    published_next: int
-    version: int
-    epoch: int
-    tenant: str
-    """Under whose prefix the stream's objects are."""
-
-
-class Registered(NamedTuple):
-    published_next: int
-    applied: frozenset[Uid]
 
 
 class IngestCalls:
@@ -81,71 +79,38 @@ class ManifestCalls:
 
     async def node_urls(self) -> list[str]:
         """Where the ingest nodes are that are alive."""
-        answer = await self._peer.call("GET", "/internal/v1/nodes")
-        return _read("manifest", answer.body, lambda b: [str(node["url"]) for node in b["nodes"]])
+        answer = await self._peer.call("GET", NODES)
+        return [node.url for node in decode_nodes(answer.body)]
 
     async def uploads(self, stream_id: StreamId, session: str) -> Opened:
         """Begin a session; the manifest adopts or gives up what other sessions left."""
-        body = await self._post(stream_id, "uploads", {"session": session})
-        return _read(
-            "manifest",
-            body,
-            lambda b: Opened(
-                int(b["published_next"]), int(b["version"]), int(b["epoch"]), str(b["tenant"])
-            ),
-        )
+        return decode_opened(await self._post(UPLOADS, stream_id, encode_begin(session)))
 
     async def intents(
         self, stream_id: StreamId, session: str, first_offsets: Sequence[int]
     ) -> list[Uid]:
         """One uid for each fragment that is about to be put."""
-        body = await self._post(
-            stream_id, "intents", {"session": session, "first_offsets": list(first_offsets)}
-        )
-        return _read(
-            "manifest",
-            body,
-            lambda b: [
-                uid for uid, _ in zip(map(parse_uid, b["uids"]), first_offsets, strict=True)
-            ],
-        )
+        asked = encode_intents_asked(session, first_offsets)
+        return decode_uids(await self._post(INTENTS, stream_id, asked), first_offsets)
 
     async def register(
         self, stream_id: StreamId, session: str, fragments: Sequence[FragmentInfo]
     ) -> Registered:
         """Tell of uploaded fragments; waits a bounded time until they are applied."""
-        body = await self._post(
-            stream_id,
-            "fragments",
-            {"session": session, "fragments": [info._asdict() for info in fragments]},
-        )
-        return _read(
-            "manifest",
-            body,
-            lambda b: Registered(int(b["published_next"]), frozenset(map(parse_uid, b["applied"]))),
-        )
+        asked = encode_register(session, fragments)
+        return decode_registered(await self._post(FRAGMENTS, stream_id, asked))
 
     async def abandon(self, stream_id: StreamId, session: str, uids: Sequence[Uid]) -> None:
-        await self._post(stream_id, "abandon", {"session": session, "uids": list(uids)})
+        await self._post(ABANDON, stream_id, encode_abandon(session, uids))
 
     async def aclose(self) -> None:
         await self._peer.aclose()
 
-    async def _post(self, stream_id: StreamId, what: str, body: Mapping[str, Any]) -> Any:
+    async def _post(self, path: str, stream_id: StreamId, body: Mapping[str, Any]) -> Any:
         answer = await self._peer.call(
             "POST",
-            f"/internal/v1/streams/{stream_id}/{what}",
+            of_stream(path, stream_id),
             body=body,
             timeout_seconds=REGISTER_TIMEOUT_SECONDS,
         )
         return answer.body
-
-
-def _read(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
-    # A peer of another version may answer anything; that is the peer's fault, not a bug here.
-    try:
-        return parse(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unavailable(
-            f"{name} gave an answer that the protocol does not know", code=Code.PEER_UNAVAILABLE
-        ) from error

@@ -34,14 +34,34 @@ from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import Clocks, NodeLease
-from bottomless_server.protocol.peer import Params, PeerAnswer
+from bottomless_server.protocol.paths import STREAM as STREAM_PATH
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
+from bottomless_server.protocol.registry import (
+    NAMES,
+    REGISTRY,
+    ByNameAsked,
+    NamesAsked,
+    by_name,
+    encode_registered,
+    encode_stream,
+    encode_streams,
+)
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    PUBLISHED,
+    ChunksAsked,
+    Published,
+    decode_run,
+    encode_published,
+)
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 NAME = StreamName("orders")
 FULL_NAME = FullName(TENANT_DEFAULT, NAME)
 ROUTE = f"/v1/streams/{NAME}/records"
-INTERNAL = f"/internal/v1/streams/{STREAM}"
+INTERNAL = of_stream(STREAM_PATH, STREAM)
 DEADLINE_SECONDS = 20
 
 
@@ -176,7 +196,7 @@ class SmallManifest(SilentPeer):
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self.questions = 0
-        self.asked_together: list[list[dict[str, str]]] = []
+        self.asked_together: list[list[FullName]] = []
         """The names of each question that was for many."""
         self.is_away = False
         self.homes: list[str] = []
@@ -195,39 +215,43 @@ class SmallManifest(SilentPeer):
         **_: Any,
     ) -> PeerAnswer:
         if method == "POST":
-            assert path == "/internal/v1/names"
+            assert path == NAMES
             self.questions += 1
-            self.asked_together.append(body["names"])
+            names = NamesAsked.model_validate(body).full_names()
+            self.asked_together.append(names)
             if self.is_away:
                 raise Unavailable(
                     "the manifest does not answer", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
                 )
-            names = [FullName(one["tenant"], StreamName(one["name"])) for one in body["names"]]
             found = await self._streams.find_many(names)
-            streams = [
-                {"tenant": name.tenant, "name": name.name, "stream_id": stream_id}
+            streams = {
+                name: stream_id
                 for name, stream_id in found.items()
                 if (await self._streams.load(stream_id)).state is StreamState.ACTIVE
-            ]
-            return PeerAnswer(200, {}, {"streams": streams})
+            }
+            return PeerAnswer(200, {}, encode_streams(streams))
         if method == "PUT":
             if not self.knows_homes:
                 raise Unavailable("the manifest does not answer", outcome=Outcome.UNKNOWN)
-            self.homes.append(path.split("/")[4])
-            return PeerAnswer(200, {}, {"registry_version": 1})
-        if "/by-name/" not in path:
-            record = await self._streams.load(StreamId(path.rsplit("/", 1)[1]))
-            return PeerAnswer(200, {}, {"stream_id": record.stream_id, "state": record.state.value})
+            stream_id = StreamId(path.split("/")[4])
+            assert path == of_stream(REGISTRY, stream_id)
+            self.homes.append(stream_id)
+            return PeerAnswer(200, {}, encode_registered(1))
+        last = path.rsplit("/", 1)[1]
+        if params is None:
+            assert path == of_stream(STREAM_PATH, StreamId(last))
+            record = await self._streams.load(StreamId(last))
+            return PeerAnswer(200, {}, encode_stream(record))
         self.questions += 1
         if self.is_away:
             raise Unavailable(
                 "the manifest does not answer", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
             )
-        assert params is not None
-        name = FullName(str(params["tenant"]), StreamName(path.rsplit("/", 1)[1]))
-        stream_id = await self._streams.find(name)
-        record = await self._streams.load(stream_id)
-        return PeerAnswer(200, {}, {"stream_id": stream_id, "state": record.state.value})
+        asked = ByNameAsked(**{key: str(value) for key, value in params.items()})
+        name = FullName(asked.tenant, StreamName(last))
+        assert path == by_name(name)
+        record = await self._streams.load(await self._streams.find(name))
+        return PeerAnswer(200, {}, encode_stream(record))
 
 
 class House:
@@ -338,15 +362,14 @@ class House:
             STREAM,
             lambda record: replace(record, published_next=next_offset, version=version),
         )
-        told = {"next_offset": next_offset, "version": version}
-        answer = await self.internal.put(f"{INTERNAL}/published", json=told)
+        told = encode_published(Published(next_offset, version))
+        answer = await self.internal.put(of_stream(PUBLISHED, STREAM), json=told)
         assert answer.status_code == 200, answer.text
         return answer
 
     async def chunks(self, first_offset: int, **params: int) -> httpx.Response:
-        return await self.internal.get(
-            f"{INTERNAL}/chunks", params={"first_offset": first_offset, **params}
-        )
+        asked = ChunksAsked(first_offset, **params)
+        return await self.internal.get(of_stream(CHUNKS, STREAM), params=asked.params())
 
     async def rows(self, first_offset: int = 0) -> list[dict[str, Any]]:
         """Every record from the chunk that holds `first_offset`, with its offset."""
@@ -363,7 +386,7 @@ class House:
                 assert offset == header.next_offset
             if not answer.content:
                 return rows
-            first_offset = int(answer.headers["chunks-next-offset"])
+            first_offset = decode_run(PeerBytes(answer.headers, answer.content)).next_offset
 
     async def values(self) -> list[bytes]:
         rows = await self.rows()

@@ -6,9 +6,10 @@ from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
 from bottomless.model.names import Uid
-from bottomless_server.manifest.mutators.sessions import INTENT_COUNT_MAX, abandon, begin, intend
+from bottomless_server.manifest.mutators.sessions import abandon, begin, intend
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Why
+from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.streams import DELETES_KEY
 
 

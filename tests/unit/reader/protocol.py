@@ -2,16 +2,30 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from support.peers import SilentPeer
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.names import StreamId
-from bottomless.model.stream import RootPointer
+from bottomless.model.config import StreamConfig
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
+from bottomless_server.protocol.registry import (
+    NODES,
+    ROOT,
+    NodeSaid,
+    RootState,
+    by_name,
+    encode_nodes,
+    encode_root,
+    encode_stored_offset,
+    encode_stream,
+    stored_offset,
+)
 from bottomless_server.protocol.tail import (
     CHUNKS,
     LOCATE,
@@ -30,6 +44,7 @@ if TYPE_CHECKING:
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 OWNER = "http://owner"
+ORDERS = FullName(TENANT_DEFAULT, StreamName("orders"))
 
 
 @dataclass
@@ -47,47 +62,39 @@ class Manifest(SilentPeer):
         world.asked.append(path)
         if world.manifest_hangs:
             await asyncio.Event().wait()
-        if path == "/internal/v1/nodes":
-            return PeerAnswer(200, {}, {"nodes": [{"node_id": "0" * 32, "url": "http://ingest"}]})
-        if path.startswith("/internal/v1/streams/by-name/"):
-            if not world.exists or path.rpartition("/")[2] != "orders":
+        if path == NODES:
+            return PeerAnswer(200, {}, encode_nodes([NodeSaid("0" * 32, "http://ingest")]))
+        if path == by_name(FullName(TENANT_DEFAULT, StreamName(path.rpartition("/")[2]))):
+            if not world.exists or path != by_name(ORDERS):
                 raise NotFound("there is no such stream")
-            members: dict[str, Any] = {
-                "stream_id": world.stream_id,
-                "name": "orders",
-                "state": "active",
-                "epoch": world.epoch,
-                "owner_url": world.owner_url,
-            }
-            return PeerAnswer(200, {}, members)
-        stream = f"/internal/v1/streams/{world.stream_id}"
-        if path.startswith(f"{stream}/consumers/"):
-            consumer = path.removeprefix(f"{stream}/consumers/").removesuffix("/offset")
-            if consumer not in world.stored:
-                raise NotFound("nothing is stored", code=Code.OFFSET_NOT_FOUND)
-            return PeerAnswer(
-                200,
-                {},
-                {
-                    "consumer": consumer,
-                    "next_offset": world.stored[consumer],
-                    "committed_at": 1_000,
-                },
-            )
-        assert path == f"{stream}/root"
-        root = world.pointer
+            return PeerAnswer(200, {}, encode_stream(self._record()))
+        for consumer, next_offset in world.stored.items():
+            name = Reference(consumer)
+            if path == stored_offset(world.stream_id, name):
+                stored = StoredOffset(name, next_offset, committed_at=1_000, revision=1)
+                return PeerAnswer(200, {}, encode_stored_offset(stored))
+        if path != of_stream(ROOT, world.stream_id):
+            raise NotFound("nothing is stored", code=Code.OFFSET_NOT_FOUND)
+        return PeerAnswer(200, {}, encode_root(self._root()))
+
+    def _record(self) -> StreamRecord:
+        world = self.world
+        record = StreamRecord(
+            world.stream_id, ORDERS.name, ORDERS.tenant, StreamState.ACTIVE, 0, StreamConfig()
+        )
+        return replace(record, epoch=world.epoch, owner_url=world.owner_url)
+
+    def _root(self) -> RootState:
+        world = self.world
         version = world.version if world.announced_version is None else world.announced_version
-        members = {
-            "version": version,
-            "epoch": world.node.epoch,
-            "published_next": world.node.next_offset,
-            "first_offset": world.node.first_offset,
-            "last_timestamp": world.node.last_timestamp,
-            "root": None
-            if root is None
-            else {name: getattr(root, name) for name in RootPointer.__slots__},
-        }
-        return PeerAnswer(200, {}, members)
+        return RootState(
+            version=version,
+            epoch=world.node.epoch,
+            published_next=world.node.next_offset,
+            first_offset=world.node.first_offset,
+            root=world.pointer,
+            last_timestamp=world.node.last_timestamp,
+        )
 
 
 @dataclass

@@ -13,17 +13,27 @@ learned from there: what is not known, or is another stream's by now, waits for 
 import asyncio
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
-from bottomless.model.names import FullName, StreamId, parse_stream_id
+from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.node.lease import Clocks
+from bottomless_server.protocol.paths import STREAM, of_stream
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import (
+    NAMES,
+    REGISTRY,
+    ByNameAsked,
+    by_name,
+    decode_stream,
+    decode_streams,
+    encode_names_asked,
+)
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import Streams, stream_not_found
 
@@ -93,7 +103,7 @@ class StreamNames:
             Unavailable: it does not say so yet; outcome none.
         """
         try:
-            await self._manifest.call("PUT", f"/internal/v1/streams/{stream_id}/registry")
+            await self._manifest.call("PUT", of_stream(REGISTRY, stream_id))
         except Unavailable as error:
             raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
 
@@ -103,16 +113,16 @@ class StreamNames:
         Raises:
             Unavailable: that cannot be told, also where coordination shows less than it did.
         """
-        path = f"/internal/v1/streams/{stream_id}"
         try:
-            answer: Any = (await self._manifest.call("GET", path)).body
+            answer = await self._manifest.call("GET", of_stream(STREAM, stream_id))
         except NotFound as error:
             if error.code is not Code.STREAM_NOT_FOUND:
                 raise Unavailable("manifest does not know this question") from error
             return None
-        if answer["stream_id"] != stream_id:
+        said = decode_stream(answer.body)
+        if said.stream_id != stream_id:
             raise Unavailable("manifest gave an answer to another question")
-        return StreamState(answer["state"])
+        return said.state
 
     def _refresh(self, name: FullName) -> None:
         self._due[name] = None
@@ -146,20 +156,15 @@ class StreamNames:
 
     async def _load_together(self, names: list[FullName]) -> None:
         asked_at = self._clocks.elapsed()
-        asked = [{"tenant": name.tenant, "name": name.name} for name in names]
-        answer: Any = (
-            await self._manifest.call("POST", "/internal/v1/names", body={"names": asked})
-        ).body
-        found = {
-            FullName(one["tenant"], one["name"]): one["stream_id"] for one in answer["streams"]
-        }
+        answer = await self._manifest.call("POST", NAMES, body=encode_names_asked(names))
+        found = decode_streams(answer.body)
         for name in names:
             known = self._known.get(name)
             if known is not None and known[1] > asked_at:
                 # Asked for alone meanwhile, and that is the newer answer.
                 continue
             if name in found:
-                self._keep(name, parse_stream_id(found[name]), asked_at)
+                self._keep(name, found[name], asked_at)
             else:
                 # What became of it is told to who asks for it next.
                 self._known.pop(name, None)
@@ -208,13 +213,8 @@ class StreamNames:
         seconds = MANIFEST_SECONDS if name in self._known else STRANGER_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                answer: Any = (
-                    await self._manifest.call(
-                        "GET",
-                        f"/internal/v1/streams/by-name/{name.name}",
-                        params={"tenant": name.tenant},
-                    )
-                ).body
+                params = ByNameAsked(name.tenant).params()
+                answer = await self._manifest.call("GET", by_name(name), params=params)
         except TimeoutError:
             return await self._confirmed(name, asked_at)
         except Unavailable as error:
@@ -224,12 +224,12 @@ class StreamNames:
         except Exception:
             self._known.pop(name, None)
             raise
-        if answer["state"] != StreamState.ACTIVE:
+        said = decode_stream(answer.body)
+        if said.state is not StreamState.ACTIVE:
             self._known.pop(name, None)
             raise stream_not_found()
-        stream_id = parse_stream_id(answer["stream_id"])
-        self._keep(name, stream_id, asked_at)
-        return stream_id
+        self._keep(name, said.stream_id, asked_at)
+        return said.stream_id
 
     async def aclose(self) -> None:
         if self._refreshing is not None:

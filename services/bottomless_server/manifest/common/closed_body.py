@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import MIB
 from bottomless.model.unknown_member import unknown_member
+from bottomless_server.protocol.closed_body import ClosedBody
 from bottomless_server.runtime.http.app import (
     content_encoding,
     content_type,
@@ -17,16 +18,12 @@ from bottomless_server.runtime.http.app import (
     read_body,
 )
 
+__all__ = ["BODY_SIZE_MAX", "JSON", "ClosedBody", "read_closed_body", "read_json"]
+
 BODY_SIZE_MAX: Final = MIB
 JSON: Final = "application/json"
 
 B = TypeVar("B", bound=BaseModel)
-
-
-class ClosedBody(BaseModel):
-    """Strict: `"5"`, `5.0` and `true` are no integers."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 async def read_json(

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest, NotFound
 from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
+from bottomless_server.protocol.paths import FAULT_POINTS
 from bottomless_server.runtime.base.fault_points import POINTS, FaultAction, arm
 from bottomless_server.runtime.http.app import json_response, parse_query
 
@@ -36,4 +37,4 @@ def add_fault_routes(api: FastAPI, *, enabled: bool) -> None:
         arm(asked.name, FaultAction(asked.action), asked.count)
         return json_response({"armed": asked.name})
 
-    api.add_api_route("/internal/v1/fault-points", arm_point, methods=["POST"])
+    api.add_api_route(FAULT_POINTS, arm_point, methods=["POST"])

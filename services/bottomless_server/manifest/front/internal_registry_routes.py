@@ -7,11 +7,21 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.model.names import parse_reference, parse_stream_id
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.consumers.core.consumers import offset_not_found
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.tree.going_back import require_not_gone_back
+from bottomless_server.protocol.paths import stream_id_in
+from bottomless_server.protocol.registry import (
+    NODES,
+    REGISTRY,
+    STORED_OFFSET,
+    NodeSaid,
+    consumer_in,
+    encode_nodes,
+    encode_registered,
+    encode_stored_offset,
+)
 from bottomless_server.runtime.http.app import json_response, parse_query
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.ingest_nodes import live_nodes
@@ -22,35 +32,28 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
 
     async def put_registry(request: Request) -> Response:
         parse_query(request.scope, {})
-        record = await registry.load_active(parse_stream_id(request.path_params["stream_id"]))
+        record = await registry.load_active(stream_id_in(request.path_params))
         # Asked by a node before it acknowledges anything of a stream that was not its own.
         await require_not_gone_back(context, record)
         record = await registry.ensure_object(record)
-        return json_response({"registry_version": record.registry_version})
+        return json_response(encode_registered(record.registry_version))
 
     async def get_stored_offset(request: Request) -> Response:
         parse_query(request.scope, {})
-        stream_id = parse_stream_id(request.path_params["stream_id"])
-        consumer = parse_reference(request.path_params["consumer"])
+        stream_id = stream_id_in(request.path_params)
+        consumer = consumer_in(request.path_params)
         stored = await offsets.find(stream_id, consumer)
         if stored is None:
             # Says 404 of the stream where that is what is missing.
             await registry.load_active(stream_id)
             raise offset_not_found()
-        return json_response(
-            {
-                "consumer": stored.consumer,
-                "next_offset": stored.next_offset,
-                "committed_at": stored.committed_at,
-            }
-        )
+        return json_response(encode_stored_offset(stored))
 
     async def get_nodes(request: Request) -> Response:
         parse_query(request.scope, {})
         nodes = await live_nodes(context.coordination)
-        return json_response({"nodes": [node._asdict() for node in nodes]})
+        return json_response(encode_nodes(NodeSaid(*node) for node in nodes))
 
-    stream = "/internal/v1/streams/{stream_id}"
-    api.add_api_route("/internal/v1/nodes", get_nodes, methods=["GET"])
-    api.add_api_route(f"{stream}/registry", put_registry, methods=["PUT"])
-    api.add_api_route(stream + "/consumers/{consumer}/offset", get_stored_offset, methods=["GET"])
+    api.add_api_route(NODES, get_nodes, methods=["GET"])
+    api.add_api_route(REGISTRY, put_registry, methods=["PUT"])
+    api.add_api_route(STORED_OFFSET, get_stored_offset, methods=["GET"])

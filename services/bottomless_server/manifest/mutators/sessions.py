@@ -28,13 +28,12 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import look_under
+from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.streams import delete_later
 from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents
 
 log = structlog.get_logger(__name__)
 
-INTENT_COUNT_MAX: Final = 256
-"""Uploads of one stream under way; also bounds the record, which every change rewrites."""
 QUARANTINE_COUNT_MAX: Final = 4_096
 """Beyond this no new intents are given, until the deleter has caught up."""
 _GIVE_UP_ATTEMPT_COUNT: Final = 8

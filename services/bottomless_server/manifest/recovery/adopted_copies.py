@@ -21,8 +21,8 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.mutators.sessions import INTENT_COUNT_MAX
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
+from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.put_retries import put_object
 
 log = structlog.get_logger(__name__)

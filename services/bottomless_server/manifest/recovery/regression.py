@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.internal_key_routes import ROOT_PATH
+from bottomless_server.protocol.paths import FAULT_POINTS
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.stores.generation import check_generation, held_generation, is_regressed
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 # The root key is in no store, and is what the rebuild is asked for with.
 _SERVED: Final = ("/", "/v1/admin/rebuild", "/openapi.json", ROOT_PATH)
-_SERVED_BELOW: Final = ("/v1/operations/", "/internal/v1/fault-points")
+_SERVED_BELOW: Final = ("/v1/operations/", FAULT_POINTS)
 
 
 class Regression:

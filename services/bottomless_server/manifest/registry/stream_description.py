@@ -6,7 +6,8 @@ from typing import Any
 from bottomless.model.config import RetentionConfig, StreamConfig, encode_config
 from bottomless.model.manifest import Node
 from bottomless.model.offset_spec import format_timestamp
-from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless.model.stream import StreamRecord
+from bottomless_server.protocol.registry import RootState
 
 
 def describe(
@@ -74,43 +75,16 @@ def known_committed_next(record: StreamRecord) -> int | None:
     return None if record.dirty else record.published_next
 
 
-def describe_record(record: StreamRecord) -> dict[str, Any]:
-    """What other services ask of a stream."""
-    return {
-        "stream_id": record.stream_id,
-        "name": record.name,
-        "state": record.state.value,
-        "created_at": record.created_at,
-        "config": encode_config(record.config),
-        "config_version": record.config_version,
-        "epoch": record.epoch,
-        "home": record.home,
-        "owner_url": record.owner_url,
-        "version": record.version,
-        "published_next": record.published_next,
-    }
-
-
-def describe_root(record: StreamRecord, root: Node) -> dict[str, Any]:
-    return {
-        "version": record.version,
-        "epoch": record.epoch,
-        "published_next": record.published_next,
-        "first_offset": root.first_offset,
-        "root": None if record.root is None else _pointer(record.root),
-        "last_timestamp": record.last_timestamp,
-    }
-
-
-def _pointer(root: RootPointer) -> dict[str, Any]:
-    return {
-        "uid": root.uid,
-        "generation": root.generation,
-        "epoch": root.epoch,
-        "version": root.version,
-        "size": root.size,
-        "crc": root.crc,
-    }
+def root_state(record: StreamRecord, root: Node) -> RootState:
+    """What other services ask of a stream's root."""
+    return RootState(
+        version=record.version,
+        epoch=record.epoch,
+        published_next=record.published_next,
+        first_offset=root.first_offset,
+        root=record.root,
+        last_timestamp=record.last_timestamp,
+    )
 
 
 def etag(record: StreamRecord) -> str:

@@ -21,7 +21,8 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
-from bottomless.model.names import parse_tenant
+from bottomless.model.api_key import KeyState
+from bottomless_server.protocol.keys import decode_key, key_path
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.base.single_flight import SingleFlight
@@ -43,8 +44,6 @@ STRANGER_COUNT_MAX: Final = 16
 """Questions at the same time about keys that were never good here, or not with this secret: whoever
 makes them up takes no place from those who are known, and sends manifest no more than that."""
 STRANGER_WAIT_SECONDS: Final = 2.0
-
-_ACTIVE: Final = "active"
 
 
 @dataclass(slots=True, eq=False)
@@ -190,9 +189,7 @@ class KeyLookup:
     async def _load(self, key_id: str) -> _Known | None:
         asked_at = self._elapsed()
         try:
-            answer = await self._manifest.call(
-                "GET", f"/internal/v1/keys/{key_id}", timeout_seconds=ASK_SECONDS
-            )
+            answer = await self._manifest.call("GET", key_path(key_id), timeout_seconds=ASK_SECONDS)
             known = self._read(key_id, answer.body, asked_at)
         except NotFound as error:
             if error.code is Code.NOT_FOUND:
@@ -212,18 +209,15 @@ class KeyLookup:
         return known
 
     def _read(self, key_id: str, body: Any, asked_at: float) -> _Known:
-        try:
-            good = body["key_id"] == key_id and body["state"] == _ACTIVE
-            digests = tuple(bytes.fromhex(text) for text in body["secret_sha256"])
-            expires_at = body["expires_at"]
-            principal = Principal(
-                tenant=parse_tenant(body["tenant"]),
-                actor=f"key:{key_id}",
-                scopes=tuple(map(str, body["scopes"])),
-                expires_at=None if expires_at is None else expires_at / 1000,
-            )
-        except (KeyError, TypeError, ValueError, StoreError) as error:
-            raise Unavailable("manifest described an API key out of turn") from error
+        said = decode_key(body)
+        good = said.key_id == key_id and said.state == KeyState.ACTIVE
+        digests = tuple(map(bytes.fromhex, said.secret_sha256))
+        principal = Principal(
+            tenant=said.tenant,
+            actor=f"key:{key_id}",
+            scopes=said.scopes,
+            expires_at=None if said.expires_at is None else said.expires_at / 1000,
+        )
         refresh_at = asked_at + self._fresh_seconds / 2
         return _Known(digests if good else (), principal, asked_at, refresh_at)
 

@@ -17,6 +17,7 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, Denied
+from bottomless_server.protocol.secret import shown_secret
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.foreign_pages import Hosts, without_foreign_pages
@@ -28,7 +29,6 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{32,128}", re.ASCII)
 _DISTINCT_MIN: Final = 8
 """Random text of that length always has as many; what people type to fill it has not."""
 _READ_SIZE_MAX: Final = 4096
-_BEARER: Final = b"bearer "
 
 
 def secrets_of(settings: CommonSettings) -> tuple[str, ...]:
@@ -91,10 +91,9 @@ def asking(app: ASGIApp, secrets: tuple[str, ...]) -> ASGIApp:
 
 
 def _knows(scope: Scope, accepted: tuple[bytes, ...]) -> bool:
-    shown = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(shown) != 1 or shown[0][: len(_BEARER)].lower() != _BEARER:
+    secret = shown_secret(scope["headers"])
+    if secret is None:
         return False
-    secret = shown[0][len(_BEARER) :]
     # All are compared, each in a time that does not depend on where they differ.
     return True in [compare_digest(one, secret) for one in accepted]
 

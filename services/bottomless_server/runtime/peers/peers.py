@@ -22,11 +22,11 @@ import structlog
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
+from bottomless_server.protocol.secret import headers_to
 from bottomless_server.runtime.http.bodies import JSON
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on
 from bottomless_server.runtime.peers.get_in_place import BrokenOff, InPlaceClient, NoConnection
-from bottomless_server.runtime.peers.internal_headers import headers_to
 
 log = structlog.get_logger(__name__)
 

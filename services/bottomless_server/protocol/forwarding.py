@@ -1,0 +1,43 @@
+"""The headers of a request that one node passes on to the node that owns its stream.
+
+The request itself stays as it came. These stand beside it, since the credential was looked at
+where it was shown and stays there. Contract: openapi/internal.yaml, its description.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+TENANT: Final = b"bottomless-forwarded-tenant"
+"""Its presence on the internal listener says that a request was passed on."""
+ACTOR: Final = b"bottomless-forwarded-actor"
+
+FORWARDED_HEADERS: Final = frozenset({TENANT, ACTOR})
+"""None of them is taken over from a client."""
+
+
+class ForwardedFor(NamedTuple):
+    """Who asked where the request came in."""
+
+    tenant: str
+    actor: str | None
+    """None where nobody was asked who they are."""
+
+
+def encode_forwarded(asked: ForwardedFor) -> list[tuple[str, str]]:
+    headers = [(TENANT.decode(), quote(asked.tenant))]
+    if asked.actor is not None:
+        headers.append((ACTOR.decode(), quote(asked.actor)))
+    return headers
+
+
+def decode_forwarded(headers: Mapping[bytes, bytes]) -> ForwardedFor | None:
+    """Who asked, by headers whose names are lowercase; None where the request was not passed on."""
+    tenant, actor = headers.get(TENANT), headers.get(ACTOR)
+    if tenant is None:
+        return None
+    return ForwardedFor(_text(tenant), None if actor is None else _text(actor))
+
+
+def _text(value: bytes) -> str:
+    return unquote(value.decode("latin-1"))
