@@ -29,7 +29,7 @@ BODIES: Final[dict[str, Any]] = {
     "create_key": {"scopes": ["read"]},
     "rotate_key": {"overlap_seconds": 60},
 }
-"""By operation id. Those of an operation that is not here have no body."""
+"""By operation id. An operation that is not here is sent its example, if it must have a body."""
 
 QUERIES: Final = {"get_records": "offset=first", "get_offsets_resolve": "spec=first"}
 HEADERS: Final = {
@@ -97,8 +97,8 @@ def sample(operation: Documented, known: Known) -> Sample:
     name = operation.operation_id
     return Sample(
         operation,
-        operation.path.format_map(places(known)),
+        operation.path.format_map(operation.places | places(known)),
         QUERIES.get(name, ""),
         [*HEADERS.get(name, [])],
-        BODIES.get(name),
+        BODIES.get(name, operation.example),
     )

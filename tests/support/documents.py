@@ -17,10 +17,27 @@ class Documented(NamedTuple):
     """Of its body; empty where it has none."""
     body_required: bool
     statuses: frozenset[str]
+    example: Any
+    """Of its body, if that is JSON and required."""
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Examples of what stands in the places of its path."""
+        return {
+            each["name"]: str(each["example"])
+            for each in self.parameters
+            if each["in"] == "path" and "example" in each
+        }
 
     @property
     def name(self) -> str:
         return f"{self.method.upper()} {self.path}"
+
+
+def _example(body: dict[str, Any]) -> Any:
+    content = body["content"].get("application/json", {})
+    several = content.get("examples")
+    return next(iter(several.values()))["value"] if several else content.get("example")
 
 
 def documented(*names: str) -> list[Documented]:
@@ -52,6 +69,7 @@ def documented(*names: str) -> list[Documented]:
                         tuple(body["content"]) if body else (),
                         bool(body and body.get("required")),
                         frozenset(operation["responses"]),
+                        _example(body) if body and body.get("required") else None,
                     )
                 )
     return found
