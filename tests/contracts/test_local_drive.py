@@ -276,7 +276,7 @@ async def test_streams_that_come_and_go_leave_no_directories_and_no_table(tmp_pa
     assert below(tmp_path) == [".tmp", "t"]
     for number in range(20):
         await put(drive, f"u/{number}/data/a")
-    assert len(drive._durable) == 8
+    assert drive.directories.known_count == 8
     await drive.aclose()
 
 

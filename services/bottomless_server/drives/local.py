@@ -19,13 +19,10 @@ relies on it, since the stream is gone.
 """
 
 import asyncio
-import errno
 import os
 import secrets
 import stat
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -34,9 +31,6 @@ from typing import Final, ParamSpec, TypeVar
 
 from bottomless.drives.base import (
     DriveAmbiguous,
-    DriveFull,
-    DriveRefused,
-    DriveUnavailable,
     Location,
     ObjectExists,
     ObjectFacts,
@@ -44,7 +38,9 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
 from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated
 from bottomless_server.drives.object_key import SCRATCH_DIRECTORY, check_object_key
 
 _Args = ParamSpec("_Args")
@@ -54,28 +50,8 @@ THREAD_COUNT: Final = 8
 """Calls that block at the same time; more wait. Enough to keep one disk busy."""
 STALE_SECONDS: Final = 3600
 """A temp file older than this belongs to a put that died: no put takes an hour."""
-DURABLE_COUNT_MAX: Final = 16_384
-"""Directories that are known to be durable; of one that was forgotten a put syncs the name again."""
 READ_SIZE_MAX: Final = 8 * 1024 * 1024
 """Bytes read at once where a whole object is checked."""
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
-_REFUSED: Final = frozenset(
-    {
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.ENAMETOOLONG,
-        errno.ELOOP,
-        errno.EMLINK,
-        errno.EOPNOTSUPP,
-        errno.ENOSYS,
-    }
-)
-"""What waiting does not mend; the last two where there are no hard links."""
 
 
 class LocalDrive:
@@ -92,8 +68,7 @@ class LocalDrive:
         self._scratch = self._root / SCRATCH_DIRECTORY
         self._calls = calls or FileCalls()
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
-        # Directories whose own names this process knows to be durable: three a stream.
-        self._durable = _Recent(durable_count_max)
+        self.directories = Directories(self._root, self._calls, durable_count_max)
         self._prepared = False
 
     @property
@@ -138,7 +113,7 @@ class LocalDrive:
     async def tidy(self, prefix: str) -> None:
         assert prefix.endswith("/")
         check_object_key(prefix[:-1])
-        await self._run(self._tidy, self._root / prefix)
+        await self._run(self.directories.remove_empty, self._root / prefix)
 
     @property
     def has_own_clock(self) -> bool:
@@ -172,16 +147,16 @@ class LocalDrive:
         if found != crc:
             raise Corrupt("the bytes to be put do not match their checksum")
         path = self._root / object_key
-        with _translated():
+        with translated():
             self._prepare()
-            self._make_ready(path.parent)
+            self.directories.make_ready(path.parent)
             temp = self._scratch / secrets.token_hex(16)
             try:
                 self._write_durably(temp, views)
                 try:
                     self._link_durably(temp, path)
                 except FileNotFoundError:
-                    self._make_ready(path.parent, anew=True)
+                    self.directories.make_ready(path.parent, anew=True)
                     self._link_durably(temp, path)
             finally:
                 with suppress(OSError):
@@ -195,18 +170,6 @@ class LocalDrive:
         finally:
             os.close(file)
 
-    def _make_ready(self, directory: Path, *, anew: bool = False) -> None:
-        """Make the directory of an object; a `tidy`, of another process perhaps, may have taken it
-        away since it was made, or those above it."""
-        above = [each for each in directory.parents if self._root in each.parents]
-        if anew:
-            self._durable.discard(directory, *above)
-        try:
-            self._make_directories(directory)
-        except FileNotFoundError:
-            self._durable.discard(directory, *above)
-            self._make_directories(directory)
-
     def _link_durably(self, temp: Path, path: Path) -> None:
         exists = False
         try:
@@ -217,7 +180,7 @@ class LocalDrive:
             raise
         except OSError as error:
             # A network file system may have done it and lost the reply.
-            if error.errno in _FULL | _REFUSED:
+            if error.errno in FULL | REFUSED:
                 raise
             raise DriveAmbiguous("the object may have got its name") from error
         # Also for an object that was there: whoever put it may have died before this
@@ -233,7 +196,7 @@ class LocalDrive:
         """Before the first put: make the root, and sweep what dead puts left."""
         if self._prepared:
             return
-        self._make_directories(self._scratch)
+        self.directories.make(self._scratch)
         oldest = time.time() - STALE_SECONDS
         for entry in os.scandir(self._scratch):
             # Another process may sweep at the same time.
@@ -242,27 +205,8 @@ class LocalDrive:
                     self._calls.unlink(Path(entry.path))
         self._prepared = True
 
-    def _make_directories(self, directory: Path) -> None:
-        """Make a directory and what is missing above it, and make their names durable.
-
-        A directory that exists proves nothing about its name, since whoever made it may
-        have died before syncing: so each is synced once by each process.
-        """
-        inside = directory.is_relative_to(self._root)
-        if directory in self._durable or (not inside and directory.is_dir()):
-            return
-        self._make_directories(directory.parent)
-        self._calls.make_directory(directory)
-        try:
-            self._calls.sync_directory(directory.parent)
-        except PermissionError:
-            # The root may be a mount in a directory that is not ours to open.
-            if directory != self._root:
-                raise
-        self._durable.add(directory)
-
     def _get(self, object_key: str, start: int, size: int | None) -> bytes:
-        with _translated(), self._opened(object_key) as file:
+        with translated(), self._opened(object_key) as file:
             # Bounded by what is there: pread makes room for all it is asked for.
             rest = max(0, os.fstat(file).st_size - start)
             size = rest if size is None else min(size, rest)
@@ -274,7 +218,7 @@ class LocalDrive:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _head(self, object_key: str, checksum: bool) -> ObjectFacts:
-        with _translated(), self._opened(object_key) as file:
+        with translated(), self._opened(object_key) as file:
             crc = _checksum(file) if checksum else None
             return _facts(object_key, os.fstat(file), crc)
 
@@ -283,7 +227,7 @@ class LocalDrive:
         try:
             file = os.open(self._root / object_key, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in ABSENT:
                 raise ObjectMissing("no object has this key") from error
             raise
         try:
@@ -296,11 +240,11 @@ class LocalDrive:
     def _scan(self, directory: str, prefix: str, after: str) -> Sequence[ObjectFacts | str]:
         """Objects and directories (their keys end in a slash) of one directory, in key order."""
         found: list[tuple[str, ObjectFacts | str]] = []
-        with _translated():
+        with translated():
             try:
                 entries = list(os.scandir(self._root / directory))
             except OSError as error:
-                if error.errno in _ABSENT:
+                if error.errno in ABSENT:
                     return []
                 raise
             for entry in entries:
@@ -326,7 +270,7 @@ class LocalDrive:
             path = self._root / object_key
             by_directory.setdefault(path.parent, []).append(object_key)
             try:
-                with _translated(), _absent_is_fine():
+                with translated(), absent_is_fine():
                     self._calls.unlink(path)
             except StoreError as error:
                 failures[object_key] = error
@@ -334,63 +278,11 @@ class LocalDrive:
             # Also where every object was absent: it may have been unlinked, but not synced,
             # by a process that died.
             try:
-                with _translated(), _absent_is_fine():
+                with translated(), absent_is_fine():
                     self._calls.sync_directory(directory)
             except StoreError as error:
                 failures.update(dict.fromkeys(keys, error))
         return failures
-
-    def _tidy(self, top: Path) -> None:
-        for name, _, _ in os.walk(top, topdown=False):
-            directory = Path(name)
-            # First, so that nobody of this process takes it for one that is there.
-            self._durable.discard(directory)
-            with _translated():
-                try:
-                    self._calls.remove_directory(directory)
-                except OSError as error:
-                    # What is not empty stays, with what is above it.
-                    if error.errno not in _ABSENT | {errno.ENOTEMPTY, errno.EEXIST}:
-                        raise
-
-
-class _Recent:
-    """The directories that were asked for last, for several threads."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Path, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, directory: Path) -> bool:
-        with self._lock:
-            if directory not in self._kept:
-                return False
-            self._kept.move_to_end(directory)
-            return True
-
-    def add(self, directory: Path) -> None:
-        with self._lock:
-            self._kept[directory] = None
-            if len(self._kept) > self._count_max:
-                self._kept.popitem(last=False)
-
-    def discard(self, *directories: Path) -> None:
-        with self._lock:
-            for directory in directories:
-                self._kept.pop(directory, None)
-
-
-@contextmanager
-def _absent_is_fine() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _ABSENT:
-            raise
 
 
 def _checksum(file: int) -> int:
@@ -403,21 +295,3 @@ def _checksum(file: int) -> int:
 
 def _facts(object_key: str, found: os.stat_result, crc: int | None) -> ObjectFacts:
     return ObjectFacts(object_key, found.st_size, found.st_mtime_ns // 1_000_000, crc)
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what the system says as what a caller can do about it."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise DriveFull("there is no room in the directory of the store") from error
-        name = errno.errorcode.get(error.errno or 0, "unknown")
-        if error.errno in _REFUSED:
-            raise DriveRefused(
-                "the directory of the store refuses", facts={"errno": name}
-            ) from error
-        raise DriveUnavailable(
-            "the directory of the store does not answer", facts={"errno": name}
-        ) from error
