@@ -92,7 +92,7 @@ def create_service(
     cache = SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
     blocks = Blocks(drive, cache, settings.reader_block_bytes, settings.reader_fetch_count_max)
     fragments = Fragments(blocks, cache)
-    streams = Streams(peers.manifest, settings.reader_name_ttl_ms)
+    streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
     tail = Tail(peers.ingest, peers.waiting, IngestNodes(peers.manifest))
     shared = SharedTail(
@@ -171,6 +171,10 @@ def _peers(
         opened += [peers, more]
         ingest, waiting = peers, more
     return _AskedPeers(ManifestCalls(manifest), ingest, waiting, opened)
+
+
+def _elapsed() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _follow_bounds(settings: ReaderSettings) -> FollowBounds:

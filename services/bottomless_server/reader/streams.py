@@ -3,16 +3,16 @@
 What is not there is never remembered: a stream can be read as soon as it was created.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from cachetools import TTLCache
 
 from bottomless.errors import NotFound
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import ByNameAsked, by_name, decode_stream
+from bottomless_server.runtime.base.known_names import KnownNames
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import stream_not_found
 
@@ -60,9 +60,13 @@ class WaitedOn:
 
 
 class Streams:
-    def __init__(self, manifest: PeerPort, ttl_ms: int) -> None:
+    def __init__(self, manifest: PeerPort, keep_ms: int, elapsed: Callable[[], int]) -> None:
+        """An answer is good for `keep_ms`; `elapsed` is the time of a clock that never goes back,
+        in ms."""
         self._manifest = manifest
-        self._known: TTLCache[FullName, StreamFacts] = TTLCache(_STREAM_COUNT_MAX, ttl_ms / 1000)
+        self._keep_ms = keep_ms
+        self._elapsed = elapsed
+        self._known: KnownNames[StreamFacts] = KnownNames(_STREAM_COUNT_MAX)
         self._asking: SingleFlight[FullName, StreamFacts] = SingleFlight(linger_seconds=0)
 
     async def find(self, name: FullName) -> Found:
@@ -71,8 +75,9 @@ class Streams:
         Raises:
             NotFound: there is none.
         """
-        if (known := self._known.get(name)) is not None:
-            return Found(known, remembered=True)
+        known = self._known.get(name)
+        if known is not None and self._elapsed() - known.asked_at < self._keep_ms:
+            return Found(known.meaning, remembered=True)
         joined = name in self._asking
         try:
             stream = await self._asking.join(name, lambda: self._load(name))
@@ -85,13 +90,15 @@ class Streams:
         return Found(stream, remembered=joined)
 
     def forget(self, name: FullName) -> None:
-        self._known.pop(name, None)
+        """Have the next caller ask again what a name means."""
+        self._known.forget(name)
 
     async def _load(self, name: FullName) -> StreamFacts:
+        asked_at = self._elapsed()
         params = ByNameAsked(name.tenant).params()
         said = decode_stream((await self._manifest.call("GET", by_name(name), params=params)).body)
         if said.state is not StreamState.ACTIVE:
             raise stream_not_found()
         stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url)
-        self._known[name] = stream
+        self._known.keep(name, stream, asked_at)
         return stream

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Final
 
 import structlog
-from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
@@ -34,6 +33,7 @@ from bottomless_server.protocol.registry import (
     decode_streams,
     encode_names_asked,
 )
+from bottomless_server.runtime.base.known_names import KnownNames
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.streams import Streams, stream_not_found
 
@@ -49,15 +49,17 @@ _GATHER_SECONDS: Final = 0.1
 
 
 class StreamNames:
-    """A small cache in front of manifest; one question at a time for each name, and one for all
-    that are due."""
+    """Asks manifest which stream a name means, and remembers the answers.
+
+    At any time there is one question at most for each name, and one for all that are due.
+    """
 
     def __init__(self, manifest: PeerPort, streams: Streams, clocks: Clocks, keep_ms: int) -> None:
         self._manifest = manifest
         self._streams = streams
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: LRUCache[FullName, tuple[StreamId, int]] = LRUCache(_NAME_COUNT_MAX)
+        self._known: KnownNames[StreamId] = KnownNames(_NAME_COUNT_MAX)
         self._asking: SingleFlight[FullName, StreamId] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
@@ -72,13 +74,13 @@ class StreamNames:
         known = self._known.get(name)
         if known is None:
             return await self._ask(name)
-        stream_id, age = known[0], self._clocks.elapsed() - known[1]
+        age = self._clocks.elapsed() - known.asked_at
         if age >= self._keep_ms:
             return await self._ask(name)
         if age >= self._keep_ms // 2:
             # Asked again while the old answer is good, so that no append waits for it.
             self._refresh(name)
-        return stream_id
+        return known.meaning
 
     async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
         """The stream that now has a name which once meant `stale`, which is no more.
@@ -88,8 +90,8 @@ class StreamNames:
             Unavailable: manifest does not answer; outcome none.
         """
         known = self._known.get(name)
-        if known is not None and known[0] == stale:
-            del self._known[name]
+        if known is not None and known.meaning == stale:
+            self._known.forget(name)
         found = await self.find(name)
         if found == stale:
             raise stream_not_found()
@@ -108,7 +110,7 @@ class StreamNames:
             raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
 
     async def state_of(self, stream_id: StreamId) -> StreamState | None:
-        """What became of a stream; None if there is none of this id.
+        """The state of a stream, told by manifest; None if there is no stream with this id.
 
         Raises:
             Unavailable: that cannot be told, also where coordination shows less than it did.
@@ -159,18 +161,12 @@ class StreamNames:
         answer = await self._manifest.call("POST", NAMES, body=encode_names_asked(names))
         found = decode_streams(answer.body)
         for name in names:
-            known = self._known.get(name)
-            if known is not None and known[1] > asked_at:
-                # Asked for alone meanwhile, and that is the newer answer.
-                continue
+            # A name that was asked for alone meanwhile has the newer answer, and keeps it.
             if name in found:
-                self._keep(name, found[name], asked_at)
+                self._known.keep(name, found[name], asked_at)
             else:
-                # What became of it is told to who asks for it next.
-                self._known.pop(name, None)
-
-    def _keep(self, name: FullName, stream_id: StreamId, asked_at: int) -> None:
-        self._known[name] = (stream_id, asked_at)
+                # What became of it is told to the next caller who asks for it.
+                self._known.forget(name, asked_at)
 
     async def _ask(self, name: FullName) -> StreamId:
         return await self._asking.join(name, lambda: self._load(name))
@@ -187,10 +183,8 @@ class StreamNames:
         active = {one.stream_id for one in records if one.state is StreamState.ACTIVE}
         for name in names:
             known = self._known.get(name)
-            if known is None or known[1] > asked_at:
-                continue
-            if known[0] == found.get(name) and known[0] in active:
-                self._keep(name, known[0], asked_at)
+            if known is not None and known.meaning == found.get(name) and known.meaning in active:
+                self._known.keep(name, known.meaning, asked_at)
 
     async def _confirmed(self, name: FullName, asked_at: int) -> StreamId:
         """The stream that has a known name, without asking manifest.
@@ -200,13 +194,13 @@ class StreamNames:
         """
         await self._confirm([name], asked_at)
         known = self._known.get(name)
-        if known is None or known[1] < asked_at:
+        if known is None or known.asked_at < asked_at:
             raise Unavailable(
                 "the manifest service does not answer",
                 code=Code.PEER_UNAVAILABLE,
                 retry_after_seconds=1,
             )
-        return known[0]
+        return known.meaning
 
     async def _load(self, name: FullName) -> StreamId:
         asked_at = self._clocks.elapsed()
@@ -222,13 +216,13 @@ class StreamNames:
                 raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
             return await self._confirmed(name, asked_at)
         except Exception:
-            self._known.pop(name, None)
+            self._known.forget(name)
             raise
         said = decode_stream(answer.body)
         if said.state is not StreamState.ACTIVE:
-            self._known.pop(name, None)
+            self._known.forget(name)
             raise stream_not_found()
-        self._keep(name, said.stream_id, asked_at)
+        self._known.keep(name, said.stream_id, asked_at)
         return said.stream_id
 
     async def aclose(self) -> None:
