@@ -31,6 +31,12 @@ _OF_KUBERNETES: Final = re.compile(
     r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.+)?)"
 )
 """What Kubernetes tells a container of a service that is called bottomless-… ."""
+_RENAMED: Final = {
+    "INGEST_QUEUE_BYTES_MAX": "INGEST_IN_FLIGHT_BYTES_MAX",
+    "INGEST_STREAM_QUEUE_BYTES_MAX": "INGEST_STREAM_IN_FLIGHT_BYTES_MAX",
+    "INGEST_QUEUE_WAIT_MS": "INGEST_IN_FLIGHT_WAIT_MS",
+}
+"""What settings of earlier builds are called now."""
 _KUBERNETES_ADDRESS: Final = re.compile(r"(?:tcp|udp|sctp)://.*")
 
 
@@ -52,12 +58,12 @@ _ORDERS: Final = (
     ),
     _Order(
         "ingest_group_bytes_max",
-        "ingest_stream_queue_bytes_max",
+        "ingest_stream_in_flight_bytes_max",
         "else no staged commit of that size ever finds room",
     ),
     _Order(
-        "ingest_stream_queue_bytes_max",
-        "ingest_queue_bytes_max",
+        "ingest_stream_in_flight_bytes_max",
+        "ingest_in_flight_bytes_max",
         "else one stream may take more than there is for all",
     ),
     _Order(
@@ -146,6 +152,10 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         rest = name.removeprefix(PREFIX)
         if rest.startswith(_OF_TESTS) or _is_of_kubernetes(rest, value):
             continue
+        if rest in _RENAMED:
+            raise CannotStart(
+                f"the setting {shown_variable(variable)} is now called {PREFIX}{_RENAMED[rest]}"
+            )
         meant = nearest_variable(name, known)
         hint = f"did you mean {meant}?" if meant else "docs/settings.md lists all settings"
         raise CannotStart(f"there is no setting {shown_variable(variable)}; {hint}")

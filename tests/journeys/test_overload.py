@@ -25,10 +25,10 @@ from support.waiting import until
 
 QUEUE: Final = 2 * MIB
 SETTINGS: Final = {
-    "BOTTOMLESS_INGEST_STREAM_QUEUE_BYTES_MAX": str(QUEUE),
+    "BOTTOMLESS_INGEST_STREAM_IN_FLIGHT_BYTES_MAX": str(QUEUE),
     "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": str(QUEUE // 2),
-    "BOTTOMLESS_INGEST_QUEUE_BYTES_MAX": str(8 * MIB),
-    "BOTTOMLESS_INGEST_QUEUE_WAIT_MS": "300",
+    "BOTTOMLESS_INGEST_IN_FLIGHT_BYTES_MAX": str(8 * MIB),
+    "BOTTOMLESS_INGEST_IN_FLIGHT_WAIT_MS": "300",
     # A machine that does other things too may be late with renewals; that is not what is shown here.
     "BOTTOMLESS_INGEST_LEASE_MS": "120000",
     "BOTTOMLESS_READER_PAGE_COUNT_MAX": "2",

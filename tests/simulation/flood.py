@@ -88,7 +88,7 @@ async def commits_beside_a_flood(simulation: Simulation) -> None:
 @contextmanager
 def little_room() -> Iterator[None]:
     """For the bytes of appends that are under way, in nodes that are started meanwhile."""
-    name = "ingest_stream_queue_bytes_max"
+    name = "ingest_stream_in_flight_bytes_max"
     INGEST[name] = ROOM_BYTES
     try:
         yield

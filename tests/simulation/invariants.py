@@ -22,7 +22,7 @@ from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import RootPointer, StreamRecord, StreamState
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import GENERATION_KEY, node_key, stream_key
 from simulation.expected import Broken, Expected, past_gaps
@@ -179,12 +179,12 @@ class Watch:
     def _check_owner(self, node: Program, record: StreamRecord) -> None:
         """Of a node that believes to own the stream: what it shows is synced, reserved, dense."""
         service = node.service
-        if not node.alive or not isinstance(service, IngestService) or service._tails is None:
+        if not node.alive or not isinstance(service, IngestService) or not service.started:
             return
         if node.clock.asleep_since is not None:
             # It does nothing, whatever it believes.
             return
-        appender = service._tails.streams.find(self._stream_id)
+        appender = service.streams.find(self._stream_id)
         if appender is None or appender.stopped is not None or not appender.claim.held:
             return
         claim, log = appender.claim, appender.log

@@ -17,7 +17,7 @@ from support.object_keys import fragment_key
 
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, is_unknown_epoch
-from bottomless_server.ingest.app import IngestService
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.manifest.operations.far_operations import FAR_MS
 from bottomless_server.runtime.base import fault_points
 from bottomless_server.runtime.base.fault_points import FaultAction
@@ -324,6 +324,6 @@ class Losses:
 def _node_id(program: Program) -> NodeId | None:
     """Whose directory it is, as far as this life of it knows."""
     service = program.service
-    if not isinstance(service, IngestService) or service._tails is None:
+    if not isinstance(service, IngestService) or not service.started:
         return None
-    return service._tails.streams._owner.node_id
+    return service.streams._owner.node_id

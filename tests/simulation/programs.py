@@ -20,8 +20,8 @@ from support.power_loss import PowerLossDisk
 from support.wire import Wire
 
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.ingest.app import IngestService
 from bottomless_server.ingest.app import create_service as create_ingest
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.app import create_service as create_manifest
@@ -231,18 +231,15 @@ class Program:
         ending = process.spawn(_end(service))
         await asyncio.wait({ending}, timeout=STOP_SECONDS)
         done = ending.done() and not ending.cancelled() and ending.exception() is None
-        if done and isinstance(service, IngestService):
-            service._lock = None
         self.ground.story.tell(self.name, "stopped" if done else "did not stop in time")
         process.kill()
 
     def _died(self) -> None:
         self.started = False
         service = self.service
-        if isinstance(service, IngestService) and service._lock is not None:
+        if isinstance(service, IngestService):
             # The system's part of a death: locks and descriptors are gone.
-            service._lock.release()
-            service._lock = None
+            service.directory.close()
         if self.disk is not None:
             self.disk.end_processes()
 

@@ -36,9 +36,9 @@ ownership.claim = claim_without
 """
 ANSWER_FIRST: Final = """
 import asyncio
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.producers import Appended
-append_chosen = Appender._append_chosen
+append_chosen = LocalAppender._append_chosen
 async def answer_first(self, taken, timestamp):
     first = self.log.next_offset
     for one in taken:
@@ -48,7 +48,7 @@ async def answer_first(self, taken, timestamp):
         first += count
     await asyncio.sleep(0.05)
     await append_chosen(self, taken, timestamp)
-Appender._append_chosen = answer_first
+LocalAppender._append_chosen = answer_first
 """
 """On a disk that takes 50 ms for it."""
 

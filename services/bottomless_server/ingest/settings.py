@@ -31,12 +31,12 @@ class IngestSettings(CommonSettings):
     ingest_disk_bytes_max: _Positive = 64 * GIB
     """Bytes of all local segments; beyond, appends wait for uploads (429 `disk-bound`)."""
 
-    ingest_queue_bytes_max: _Positive = 256 * MIB
+    ingest_in_flight_bytes_max: _Positive = 256 * MIB
     """Bytes of appends in the whole process that are being received, waiting or written."""
-    ingest_stream_queue_bytes_max: _Positive = 64 * MIB
+    ingest_stream_in_flight_bytes_max: _Positive = 64 * MIB
     """Bytes of appends of one stream that are being received, waiting or written, so that one
     stream cannot starve all others."""
-    ingest_queue_wait_ms: Annotated[int, Field(ge=0)] = 2_000
+    ingest_in_flight_wait_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long an append waits for room before 503 `overloaded`."""
 
     ingest_producer_append_count_max: Annotated[int, Field(ge=5, le=8)] = 5
@@ -105,13 +105,13 @@ class IngestSettings(CommonSettings):
     @property
     def group_bytes_max(self) -> int:
         """Bytes of staged batches that become one append."""
-        room = min(self.ingest_stream_queue_bytes_max, self.ingest_queue_bytes_max)
+        room = min(self.ingest_stream_in_flight_bytes_max, self.ingest_in_flight_bytes_max)
         return min(self.ingest_group_bytes_max, room // 2)
 
     @field_validator("ingest_group_bytes_max")
     @classmethod
     def _check_group(cls, value: int, others: ValidationInfo) -> int:
-        for name in ("ingest_stream_queue_bytes_max", "ingest_queue_bytes_max"):
+        for name in ("ingest_stream_in_flight_bytes_max", "ingest_in_flight_bytes_max"):
             if value > others.data.get(name, value * 2) // 2:
                 raise ValueError(f"it is more than half of BOTTOMLESS_{name.upper()}")
         return value

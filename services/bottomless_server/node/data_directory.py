@@ -1,4 +1,4 @@
-"""Which data directory this is, and that one process alone uses it."""
+"""The data directory of a node: which one it is, and that one process alone uses it."""
 
 import fcntl
 import os
@@ -10,20 +10,26 @@ import orjson
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.model.names import NodeId, parse_uid
-from bottomless_server.node.file_calls import FileCalls, read_file, replace_file
+from bottomless_server.node.file_calls import (
+    FileCalls,
+    make_dir_durable,
+    read_file,
+    replace_file,
+)
 from bottomless_server.runtime.base.cannot_start import CannotStart
 
 _NODE_SIZE_MAX = 4096
 
 
 class DirectoryLock:
-    """An flock on DIR/lock: it ends with the process, however that ends.
-
-    Raises:
-        CannotStart: another process uses the directory.
-    """
+    """An flock on DIR/lock: it ends with the process, however that ends."""
 
     def __init__(self, data_dir: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            CannotStart: another process uses the directory.
+        """
         self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,6 +47,39 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+class DataDirectory:
+    """The directory of a node, which one process alone has open; its id is the node's id."""
+
+    def __init__(self, files: FileCalls, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._lock: DirectoryLock | None = None
+        self._node_id: NodeId | None = None
+
+    def open(self) -> None:
+        """Make the directory if it is absent, lock it, and learn its id.
+
+        Raises:
+            CannotStart: another process uses it.
+            OSError: the disk does not work.
+        """
+        make_dir_durable(self._files, self._path)
+        self._lock = DirectoryLock(self._path)
+        self._node_id = load_node_id(self._files, self._path, os.urandom(16).hex())
+
+    @property
+    def node_id(self) -> NodeId:
+        """The id of the directory, known once it was opened."""
+        assert self._node_id is not None, "the directory was not opened"
+        return self._node_id
+
+    def close(self) -> None:
+        """Let another process open it; this may be asked for more than once."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 def load_node_id(files: FileCalls, data_dir: Path, fresh: str) -> NodeId:

@@ -1,8 +1,8 @@
-"""The file operations of ingest, all of them, through one small port.
+"""All file operations of a node that owns data, through one small port.
 
-Why a port for something as plain as files? The promises of this service are about the
-order of these calls (synced before answered, published before freed), so tests record
-them, and make them fail one at a time.
+Why a port for something as plain as files? What a node guarantees hangs on the order of these
+calls (synced before answered, published before freed), so tests record them, and make them fail
+one at a time.
 """
 
 import errno
@@ -21,7 +21,7 @@ _NOT_OURS: Final = frozenset(
 
 
 class FileCalls(Protocol):
-    """Blocking; called from worker threads, several at once."""
+    """File operations that block; worker threads call them, several at once."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` it must not exist yet."""
@@ -59,7 +59,7 @@ class FileCalls(Protocol):
 
 
 class RealFileCalls:
-    """The operating system's."""
+    """The file calls of the operating system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -159,7 +159,7 @@ def make_dir_durable(files: FileCalls, path: Path) -> None:
     After a crash there are none of them, or some from the top on, all of them empty.
 
     Raises:
-        OSError
+        OSError: the disk does not work.
     """
     above = path.parent
     with _tolerated():

@@ -149,7 +149,7 @@ class Forwarding:
         target = base + scope["raw_path"].decode("ascii")
         if scope["query_string"]:
             target += "?" + scope["query_string"].decode("ascii")
-        body = _Body(receive)
+        body = _ForwardedBody(receive)
         try:
             async with self._session(owner_url).request(
                 scope["method"],
@@ -216,8 +216,8 @@ def _not_taken() -> Unavailable:
     )
 
 
-class _Body:
-    """A request's body, as it is being sent on."""
+class _ForwardedBody:
+    """The body of a request while it is being sent on."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

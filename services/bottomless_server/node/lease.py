@@ -22,6 +22,7 @@ from bottomless.errors import Outcome, StoreError
 from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.belief import Belief, Moment, is_lapse
+from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.generation import held_generation
@@ -38,7 +39,7 @@ class Clocks:
     wall: Callable[[], int]
     monotonic: Callable[[], float]
     boot: Callable[[], float]
-    """As `monotonic`, and goes on while the machine is suspended."""
+    """The time of a clock that also goes on while the machine is suspended, in seconds."""
 
     def elapsed(self) -> int:
         """Monotonic time in ms."""
@@ -55,6 +56,8 @@ class Clocks:
 
 
 class LeaseBounds(NamedTuple):
+    """The times of a lease: the settings of the same names."""
+
     lease_ms: int
     margin_ms: int
     renew_ms: int
@@ -64,21 +67,24 @@ class NodeLease:
     """Whether this node may act as the owner of anything."""
 
     def __init__(
-        self, coordination: Coordination, node: IngestNode, clocks: Clocks, bounds: LeaseBounds
+        self,
+        coordination: Coordination,
+        directory: DataDirectory,
+        url: str,
+        clocks: Clocks,
+        bounds: LeaseBounds,
     ) -> None:
+        """The lease of the node whose `directory` it is; `url` is where others reach it."""
         self._coordination = coordination
-        self._node = node
-        self._redis_key = node_key(node.node_id)
-        # The node's id and not the process's: the directory is locked, so whoever else
-        # holds this lease is this node, before it was killed.
-        self._value = node.node_id.encode("ascii")
+        self._directory = directory
+        self._url = url
         self._clocks = clocks
         self._bounds = bounds
         self._belief: Belief | None = None
         self._unheard = False
-        """A renewal had no answer since the last one that had."""
+        """Whether a renewal had no answer since the last one that had."""
         self._slept = asyncio.Event()
-        """This node slept, and has not renewed since."""
+        """Set while this node has slept and has not renewed its lease since."""
         self._renewing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._announced_term: int | None = None
@@ -89,7 +95,19 @@ class NodeLease:
         self.regressed = False
         """Whether coordination shows less than that: nothing it says is to be believed."""
 
+    @property
+    def node(self) -> IngestNode:
+        """The node that holds this lease, known once its directory was opened."""
+        return IngestNode(self._directory.node_id, self._url)
+
+    def _key_and_value(self) -> tuple[str, bytes]:
+        # The node's id and not the process's: the directory is locked, so whoever else
+        # holds this lease is this node, before it was killed.
+        node_id = self._directory.node_id
+        return node_key(node_id), node_id.encode("ascii")
+
     def is_live(self) -> bool:
+        """Whether this node may believe in its lease now."""
         belief, now = self._belief, self._clocks.now()
         if belief is not None and belief.slept(now):
             log.warning("this node slept; its lease is renewed before it acts")
@@ -132,9 +150,9 @@ class NodeLease:
                 await self._task
         self._belief = None
         with suppress(StoreError):
-            await withdraw(self._coordination, self._node.node_id)
+            await withdraw(self._coordination, self.node.node_id)
         with suppress(StoreError):
-            await self._coordination.release(self._redis_key, self._value)
+            await self._coordination.release(*self._key_and_value())
 
     async def _keep(self) -> float:
         await wait_for(self._slept, self._bounds.renew_ms / 1000)
@@ -162,7 +180,7 @@ class NodeLease:
                 shown = await held_generation(self._coordination)
                 if self._is_regressed(shown):
                     return
-                hold = await self._coordination.hold(self._redis_key, self._value, ttl_ms)
+                hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
         except (StoreError, TimeoutError) as error:
             self._unheard |= isinstance(error, (CoordinationUnknown, TimeoutError))
             log.warning("the lease was not renewed", error=str(error))
@@ -187,7 +205,7 @@ class NodeLease:
         """Say where this node is: once in a term, since a lapse may mean that all was lost."""
         term = self.term
         try:
-            await announce(self._coordination, self._node)
+            await announce(self._coordination, self.node)
         except StoreError as error:
             log.warning("this node is not announced; tried again", error=str(error))
             return

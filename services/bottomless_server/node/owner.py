@@ -32,7 +32,7 @@ _CLAIM_ATTEMPTS: Final = 4
 
 
 class Claim:
-    """One ownership: an epoch of a stream, and the offsets reserved under it."""
+    """The ownership of a stream in one epoch, with the offsets that are reserved under it."""
 
     def __init__(self, owner: "Owner", record: StreamRecord, term: int) -> None:
         self.stream_id = record.stream_id
@@ -164,17 +164,19 @@ class Owner:
     def __init__(
         self,
         coordination: Coordination,
-        node_id: NodeId,
-        owner_url: str,
         lease: NodeLease,
         note_home: Callable[[StreamId], Awaitable[None]],
     ) -> None:
+        """`note_home` returns when the bucket says that a stream is here."""
         self._coordination = coordination
         self.streams = Streams(coordination)
         self.lease = lease
-        self.node_id = node_id
-        self._owner_url = owner_url
         self._note_home = note_home
+
+    @property
+    def node_id(self) -> NodeId:
+        """The node that claims streams here."""
+        return self.lease.node.node_id
 
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The stream's record.
@@ -253,9 +255,8 @@ class Owner:
                 raise ownership.coordination_lost()
             if record.home != home:
                 raise _HomeChanged
-            return ownership.claim(
-                record, self.node_id, self._owner_url, local, home_held=home_held
-            )
+            node_id, url = self.lease.node
+            return ownership.claim(record, node_id, url, local, home_held=home_held)
 
         try:
             if home is None or home == self.node_id:

@@ -1,20 +1,21 @@
-"""Wake everybody who waits for something to change, however many they are."""
+"""Wake all tasks that wait for something to change, however many they are."""
 
 import asyncio
 
 
 class Pulse:
-    """Ask `next()` first, then look, then wait for what was asked: no change is missed."""
+    """Tells of changes. Ask `next()` first, then look, then wait for that: no change is missed."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def fire(self) -> None:
+        """Wake all that wait, since something has changed."""
         self._event.set()
         self._event = asyncio.Event()
 
     def next(self) -> asyncio.Event:
-        """Set at the next `fire`."""
+        """An event that is set at the next `fire`."""
         return self._event
 
 

@@ -8,7 +8,7 @@ any.
 
 The order in which requests wait is decided in core/admission.py.
 
-On the record's path: beside ingest/front/routes.py, before ingest/records/intake.py.
+On the record's path: beside ingest/front/append_requests.py, before ingest/records/intake.py.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _PROGRESS_BYTES: Final = 64 * KIB
 
 
 class MemoryRoom:
-    """The room for bodies of appends in a process, of all streams together."""
+    """Memory for the bodies of appends in a process, for all streams together."""
 
     def __init__(
         self, admission: Admission, monotonic: Callable[[], float], wait_seconds: float
@@ -45,7 +45,7 @@ class MemoryRoom:
     async def hold(
         self, stream_id: StreamId, size: int, wait_seconds: float | None = None
     ) -> AsyncIterator[None]:
-        """Room for so many bytes of a stream that are here, or are read by ourselves.
+        """Hold room for so many bytes of a stream that are here, or are read by ourselves.
 
         Raises:
             Overloaded: there was none within the deadline.
@@ -59,7 +59,7 @@ class MemoryRoom:
 
     @asynccontextmanager
     async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["BodyReservation"]:
-        """Room for a body that may have so many bytes; what it keeps at the end is given back.
+        """Hold room for a body that may have so many bytes; what it still holds at the end goes back.
 
         Raises:
             Overloaded: there was none within the deadline.
@@ -124,7 +124,7 @@ class MemoryRoom:
             self._waiting[ticket].set()
 
     def _reclaim_from_stalled(self) -> bool:
-        """Take the unreceived part from a body that stalls; whether there was one."""
+        """Take the unreceived part from a body that stalls; returns whether there was one."""
         now = self.monotonic()
         return any(body.release_unreceived() for body in self._receiving if body.is_stalled(now))
 
@@ -138,12 +138,13 @@ class BodyReservation:
         self._held = 0
         self._received = 0
         self._progress = (0, room.monotonic())
-        """How much was here, and when, at the last time that it was seen to come."""
+        """How many bytes were received when it last made progress, and when that was."""
 
     def noting(self, receive: Receive) -> Receive:
-        """The body's `receive`, which waits for room for what came beyond what is kept, and
-        raises Overloaded if there was none within the deadline. While it waits the connection
-        is not read, and the client's time does not run.
+        """Wrap the `receive` of the body, so that what comes beyond what is held waits for room.
+
+        While it waits the connection is not read, and the client's time does not run. It raises
+        Overloaded if there was no room within the deadline.
         """
 
         async def noted() -> Message:
@@ -161,10 +162,11 @@ class BodyReservation:
         return noted
 
     def is_stalled(self, now: float) -> bool:
+        """Whether something is to come and nothing has come for `STALL_SECONDS`."""
         return self._held > self._received and now - self._progress[1] >= STALL_SECONDS
 
     def release_unreceived(self) -> bool:
-        """Give back the room of bytes that did not come yet; whether there was any."""
+        """Give back the room of bytes that were not received yet; returns whether there was any."""
         rest = self._held - self._received
         if rest <= 0:
             return False

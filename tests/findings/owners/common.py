@@ -24,4 +24,4 @@ def show(what, answer):
     return answer
 
 async def finish(house):
-    await house.service._appends.finish_commits()
+    await house.service.appenders.finish_commits()

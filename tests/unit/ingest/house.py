@@ -28,9 +28,10 @@ from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamNam
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
-from bottomless_server.ingest.app import IngestService, create_service
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.app import create_service
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.log.layout import stream_dir
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import Clocks, NodeLease
@@ -322,8 +323,7 @@ class House:
 
     @property
     def lease(self) -> NodeLease:
-        assert self.service._tails is not None
-        return self.service._tails.lease
+        return self.service.lease
 
     async def advance(self, ms: int) -> None:
         """Let time go on, with the lease renewed as often as it would be."""
@@ -340,9 +340,8 @@ class House:
         return sorted(self.directory.glob("*.segment"))
 
     @property
-    def appender(self) -> Appender:
-        assert self.service._tails is not None
-        found = self.service._tails.streams.find(STREAM)
+    def appender(self) -> LocalAppender:
+        found = self.service.streams.find(STREAM)
         assert found is not None
         return found
 

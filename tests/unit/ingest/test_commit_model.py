@@ -76,8 +76,7 @@ class World:
 
     async def look(self) -> None:
         """Keep what can be read of this node: what is published is in no bucket here."""
-        assert self.house.service._tails is not None
-        appender = self.house.service._tails.streams.find(STREAM)
+        appender = self.house.service.streams.find(STREAM)
         log = None if appender is None else appender.log
         if log is None or log.next_offset == log.first_offset:
             return
@@ -252,8 +251,7 @@ class World:
         with broken_after(self.house, 0 if broken else None):
             await self.house.service.drain()
             await self.look()
-            assert self.house.service._tails is not None
-            appender = self.house.service._tails.streams.find(STREAM)
+            appender = self.house.service.streams.find(STREAM)
             if appender is not None:
                 await self.house.published(appender.log.next_offset)
             await self.house.aclose()

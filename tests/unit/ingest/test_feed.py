@@ -76,7 +76,7 @@ async def test_a_stream_leaves_the_feed_when_all_of_it_is_published(house: House
     assert [s["published_next"] for s in behind["streams"]] == [1]
     await house.published(2)
     assert (await house.internal.get(COMMITS, params={"after": token})).json()["streams"] == []
-    assert not house.service._feed._changes
+    assert not house.service.feed._changes
 
     await house.append("c")
     news = (await house.internal.get(COMMITS, params={"after": behind["token"]})).json()
@@ -261,7 +261,7 @@ async def test_a_closed_stream_is_opened_again_by_the_next_touch(house: House) -
 
 async def test_a_drain_answers_what_is_in_flight_and_refuses_what_comes(house: House) -> None:
     in_flight = asyncio.create_task(house.append("a"))
-    await eventually(lambda: house.service._appends._in_flight)
+    await eventually(lambda: house.service.under_way.count)
     await house.service.drain()
     late = await house.append("b")
 
@@ -273,7 +273,7 @@ async def test_a_drain_answers_what_is_in_flight_and_refuses_what_comes(house: H
 
 async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path) -> None:
     house = await House(
-        tmp_path / "ingest", ingest_queue_bytes_max=100_000, ingest_queue_wait_ms=0
+        tmp_path / "ingest", ingest_in_flight_bytes_max=100_000, ingest_in_flight_wait_ms=0
     ).declare()
     await house.start()
     await house.append("warm")
@@ -287,5 +287,5 @@ async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path
     assert problem(refused) == (503, "overloaded")
     assert refused.headers["retry-after"] == "1"
     assert (await house.append("after")).status_code == 200
-    assert house.service._appends.room.admission.total == 0
+    assert house.service.room.admission.total == 0
     await house.aclose()

@@ -182,18 +182,18 @@ async def test_a_bomb_is_refused_by_its_first_byte_too_many(
     answer = await house.append_raw(bomb, **headers)
     assert problem(answer) == (413, "decompressed-too-large")
     assert answer.json()["limit_bytes"] == size
-    assert house.service._appends.room.admission.total == 0
+    assert house.service.room.admission.total == 0
 
 
 async def test_room_is_held_for_what_a_body_unpacks_to(tmp_path: Path) -> None:
     bounds: dict[str, Any] = {
-        "ingest_stream_queue_bytes_max": 700_000,
-        "ingest_queue_wait_ms": 0,
+        "ingest_stream_in_flight_bytes_max": 700_000,
+        "ingest_in_flight_wait_ms": 0,
     }
     house = await (await House(tmp_path / "ingest", **bounds).declare()).start()
     body = orjson.dumps({"records": [{"value": "v" * 60_000}] * 10})
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
-    admission = house.service._appends.room.admission
+    admission = house.service.room.admission
     assert admission.take(STREAM, 650_000)
     assert (await house.append("small")).status_code == 200
 

@@ -76,7 +76,7 @@ async def test_an_append_at_another_node_is_stored_by_the_owner(
     assert await owner.values() == [b"a", b"b"]
     assert (await owner.record()).epoch == 1
     assert [scope["path"] for scope in scopes] == [ROUTE]
-    counts = other.service._appends.counts
+    counts = other.service.counts
     assert (counts.forwarded, counts.forwarded_unanswered, counts.appends) == (1, 0, 0)
 
 
@@ -211,7 +211,7 @@ async def test_a_reply_that_is_lost_leaves_the_outcome_unknown(tmp_path: Path) -
 
     assert problem(answer) == (503, "peer-unavailable")
     assert answer.json()["outcome"] == "unknown"
-    assert other.service._appends.counts.forwarded_unanswered == 1
+    assert other.service.counts.forwarded_unanswered == 1
 
 
 async def test_an_owner_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -264,5 +264,5 @@ async def test_a_node_does_not_pass_on_to_its_own_address(
         await renewed.start()
 
         assert problem(await renewed.append("b")) == (503, "not-owner")
-        assert (scopes, renewed.service._appends.counts.forwarded) == ([], 0)
+        assert (scopes, renewed.service.counts.forwarded) == ([], 0)
         await renewed.aclose()

@@ -31,15 +31,13 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 def leftovers(house: House) -> Leftovers:
     service = house.service
-    assert service._tails is not None
-    assert service._executor is not None
     return Leftovers(
         house.files,
         house.data_dir,
-        service._executor,
-        service._tails.streams,
-        service._names.state_of,
-        service._staged.drop_stream,
+        service.context.executor,
+        service.streams,
+        service.names.state_of,
+        service.staged.drop_stream,
     )
 
 

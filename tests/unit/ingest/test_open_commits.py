@@ -12,10 +12,10 @@ import pytest
 from bottomless.errors import StoreError
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
-from bottomless_server.ingest.producers.open_commits import OpenCommits
-from bottomless_server.ingest.producers.part_names import name_of_parts
+from bottomless_server.ingest.producers.known_producers import TrackingBounds
+from bottomless_server.ingest.producers.open_commits import OpenCommits, name_of_parts
 from bottomless_server.ingest.producers.producers import New, decide
-from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
@@ -119,7 +119,7 @@ async def test_who_is_new_is_refused_where_only_an_open_commit_could_make_room(
     statuses = [(await by(narrow, producer)).status_code for producer in "abcd"]
 
     assert statuses == [200, 200, 429, 429]
-    await narrow.service._appends.finish_commits()
+    await narrow.service.appenders.finish_commits()
     again = await commit(narrow, await stage(narrow, "other pieces"))
     assert again.headers["idempotent-replayed"] == "true"
     values = await narrow.values()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged.commit_appends import CommitAppends
 from unit.ingest.house import STREAM, House, problem
@@ -43,7 +43,7 @@ async def left_as_an_earlier_build_does(house: House, published: int) -> None:
     """Clean, whatever is open: what a build did that looks at no open commits."""
     await house.published(published)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Appender, "_is_bound", lambda _: False)
+        patch.setattr(LocalAppender, "_is_bound", lambda _: False)
         await house.aclose()
     assert not (await house.record()).dirty
 
@@ -62,7 +62,7 @@ async def test_a_plan_of_an_earlier_build_takes_no_numbers_that_another_owner_ga
 
     back = await House(leaving.data_dir, before=other).start()
     await back.append("opens the stream")
-    await back.service._appends.finish_commits()
+    await back.service.appenders.finish_commits()
     nine = await commit(back, await stage(back, "9"), number=9)
 
     assert nine.json()["count"] == 1
@@ -75,7 +75,7 @@ async def test_a_plan_of_an_earlier_build_takes_no_numbers_that_another_owner_ga
 async def test_what_an_earlier_build_has_begun_is_not_finished_unasked(house: House) -> None:
     """The writer was perhaps told that it is whole, and counts on with the numbers of its parts."""
     await begun_by_an_earlier_build(house)
-    await house.service._appends.finish_commits()
+    await house.service.appenders.finish_commits()
     assert [value[:1] for value in await house.values()] == [b"0"]
     assert (await raise_epoch(house)).json()["last_seq"] == 9
     assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
@@ -99,7 +99,7 @@ async def test_a_plan_is_followed_only_where_its_own_parts_are_stored(
 ) -> None:
     back = await with_another_plan(leaving, tmp_path)
     await back.append("opens the stream")
-    await back.service._appends.finish_commits()
+    await back.service.appenders.finish_commits()
     assert [row["value"] for row in await back.rows(2)] == [b"opens the stream"]
 
     refused = await commit(back, await stage(back, "z"))
@@ -130,7 +130,7 @@ async def test_without_that_comparison_the_rest_of_another_plan_is_stored(
     monkeypatch.setattr(CommitAppends, "is_followed", always)
     back = await with_another_plan(leaving, tmp_path)
     await back.append("opens the stream")
-    await back.service._appends.finish_commits()
+    await back.service.appenders.finish_commits()
     stored = [row["value"][:1] for row in await back.rows(2)]
     assert stored == [b"o", b"1", b"2"], "2 was stored at the other owner, and 0 nowhere"
     await back.aclose()

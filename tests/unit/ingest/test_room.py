@@ -45,9 +45,9 @@ def test_the_bounds_hold_and_everything_comes_back(steps: list[tuple[StreamId, i
 
 DECLARED = 1_000_000
 BOUNDS: dict[str, Any] = {
-    "ingest_stream_queue_bytes_max": 2 * DECLARED,
-    "ingest_queue_bytes_max": 3 * DECLARED,
-    "ingest_queue_wait_ms": 1_000,
+    "ingest_stream_in_flight_bytes_max": 2 * DECLARED,
+    "ingest_in_flight_bytes_max": 3 * DECLARED,
+    "ingest_in_flight_wait_ms": 1_000,
 }
 
 
@@ -87,7 +87,7 @@ async def unfinished(house: House, count: int, sent: int) -> list[Unfinished]:
 
 
 def kept(house: House) -> int:
-    return house.service._appends.room.admission.total
+    return house.service.room.admission.total
 
 
 async def a_house(tmp_path: Path) -> House:
@@ -130,7 +130,7 @@ async def test_a_body_that_comes_keeps_its_room_and_one_that_was_late_gets_it_ag
     tmp_path: Path,
 ) -> None:
     house = await a_house(tmp_path)
-    room = house.service._appends.room
+    room = house.service.room
     async with room.body(STREAM, DECLARED) as coming, room.body(STREAM, DECLARED) as late:
         for _ in range(4):
             house.time.advance(200)
@@ -158,7 +158,7 @@ async def test_bytes_that_are_here_are_bounded(tmp_path: Path) -> None:
 
     assert problem(await house.append("x" * 150_000)) == (503, "overloaded")
     assert kept(house) == 2 * (DECLARED - 50_000)
-    admission = house.service._appends.room.admission
+    admission = house.service.room.admission
     assert admission.take(TWO, 900_000), "another stream has its own room"
     admission.give_back(TWO, 900_000)
 
@@ -172,10 +172,12 @@ async def test_bytes_that_are_here_are_bounded(tmp_path: Path) -> None:
 
 def test_a_group_is_at_most_half_of_the_room_of_its_stream() -> None:
     """It was all of it, and a commit then waited for a moment in which nobody appends."""
-    assert IngestSettings().group_bytes_max * 2 == IngestSettings().ingest_stream_queue_bytes_max
-    assert IngestSettings(ingest_stream_queue_bytes_max=1000).group_bytes_max == 500
-    assert IngestSettings(ingest_queue_bytes_max=600).group_bytes_max == 300
-    for room in ("ingest_stream_queue_bytes_max", "ingest_queue_bytes_max"):
+    assert (
+        IngestSettings().group_bytes_max * 2 == IngestSettings().ingest_stream_in_flight_bytes_max
+    )
+    assert IngestSettings(ingest_stream_in_flight_bytes_max=1000).group_bytes_max == 500
+    assert IngestSettings(ingest_in_flight_bytes_max=600).group_bytes_max == 300
+    for room in ("ingest_stream_in_flight_bytes_max", "ingest_in_flight_bytes_max"):
         given: dict[str, Any] = {room: 16 * KIB - 1, "ingest_group_bytes_max": 8 * KIB}
         with pytest.raises(ValidationError, match=f"more than half of BOTTOMLESS_{room.upper()}"):
             IngestSettings(**given)
@@ -183,7 +185,7 @@ def test_a_group_is_at_most_half_of_the_room_of_its_stream() -> None:
 
 async def test_who_leaves_the_line_or_is_too_late_holds_nothing(tmp_path: Path) -> None:
     house = await a_house(tmp_path)
-    room = house.service._appends.room
+    room = house.service.room
     async with room.hold(STREAM, 2 * DECLARED):
         late = asyncio.create_task(house.append("x"))
         left = asyncio.create_task(room.take(STREAM, 100))
@@ -201,7 +203,7 @@ async def test_a_commit_gets_its_turn_beside_appends_that_never_end(tmp_path: Pa
     """The room of the stream is for 16 KiB; eight writers keep it full, and a part needs half."""
     house = House(
         tmp_path / "ingest",
-        ingest_stream_queue_bytes_max=16 * KIB,
+        ingest_stream_in_flight_bytes_max=16 * KIB,
         ingest_group_bytes_max=8 * KIB,
     )
     await (await house.declare()).start()

@@ -17,16 +17,15 @@ from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.app import IngestService
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers import commit_parts
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import turns
 from bottomless_server.ingest.staged.batches import StagedBatches
 from unit.ingest.house import (
-    FULL_NAME,
     NAME,
     ROUTE,
     STREAM,
@@ -98,13 +97,13 @@ async def commit(
 
 def staged_of(house: House) -> StagedBatches:
     service: IngestService = house.service
-    return service._staged
+    return service.staged
 
 
 async def sweep(house: House) -> None:
     """What the timer does."""
-    assert house.service._sweeping
-    begun = house.service._is_begun
+    assert house.service.sweeping
+    begun = house.service.appenders.is_begun
     await staged_of(house).sweep(begun)
 
 
@@ -319,7 +318,7 @@ async def test_commits_of_one_producer_keep_no_other_out_and_no_fence(house: Hou
         assert (await fence).json()["last_seq"] is None
     answers = [problem(await one) for one in repeats]
     assert sorted(answers) == [(409, "producer-fenced")] * 7 + [(503, "overloaded")] * 13
-    service = house.service._appends._commits
+    service = house.service.appenders.commits
     assert not service._turns._turns
     assert not service._turns._by_stream
 
@@ -511,7 +510,7 @@ async def test_forgetting_its_producer_ends_a_commit_that_was_cut_off(house: Hou
 
 async def test_a_commit_that_was_cut_off_is_finished_without_its_writer(house: House) -> None:
     await cut_off(house, 1)
-    await house.service._appends.finish_commits()
+    await house.service.appenders.finish_commits()
 
     assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
     assert files(house) == []
@@ -558,7 +557,7 @@ async def test_a_stream_does_not_leave_a_node_that_has_the_rest_of_a_commit(
 
     back = await House(leaving.data_dir, before=leaving).start()
     await back.append("opens the stream")
-    await back.service._appends.finish_commits()
+    await back.service.appenders.finish_commits()
     values = [value[:1] for value in await back.values() if value.endswith(b"x")]
     assert values == [b"0", b"1", b"2"]
     await back.aclose()
@@ -568,7 +567,7 @@ async def test_without_the_look_at_open_commits_their_rest_is_left_behind(
     leaving: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the guard is taken out. The number is no repeat even then, and says so."""
-    monkeypatch.setattr(Appender, "_is_bound", lambda _: False)
+    monkeypatch.setattr(LocalAppender, "_is_bound", lambda _: False)
     await left_with_a_rest(leaving)
     assert not (await leaving.record()).dirty
 
@@ -599,8 +598,8 @@ async def begun_by_an_earlier_build(house: House) -> None:
     await staged_of(house).save_plan(STREAM, plan)
     with staged_of(house).pinned(STREAM, "job", ids) as batches:
         asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
-        commits = house.service._appends._commits
-        appender = await house.service._appends.find(FULL_NAME)
+        commits = house.service.appenders.commits
+        appender = await house.service.streams.get(STREAM)
         await commits._appends.append(appender, Conditions(asked), batches[:1])
 
 

@@ -43,8 +43,8 @@ def some_frames() -> tuple[Frame, ...]:
 async def started(
     disk: PowerLossDisk, data_dir: Path, threads: ThreadPoolExecutor
 ) -> StagedBatches:
-    staged = StagedBatches(disk, data_dir, StandingClocks().clocks(), BOUNDS)
-    await staged.start(threads)
+    staged = StagedBatches(disk, data_dir, StandingClocks().clocks(), BOUNDS, threads)
+    await staged.start()
     return staged
 
 

@@ -19,7 +19,8 @@ from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.ingest.producers.tracking import KEY_SIZE, Tracking, TrackingBounds
+from bottomless_server.ingest.producers.known_producers import KEY_SIZE, TrackingBounds
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from unit.ingest.house import ROUTE, House, eventually
 

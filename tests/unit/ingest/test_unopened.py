@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import CoordinationUnavailable
 from bottomless_server.ingest.local import streams as streams_module
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
 from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
@@ -50,8 +50,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def streams_of(house: House) -> OwnedStreams:
-    assert house.service._tails is not None
-    return house.service._tails.streams
+    return house.service.streams
 
 
 async def told(house: House) -> list[str]:
@@ -177,7 +176,7 @@ async def test_a_deletion_that_is_broken_off_leaves_the_opening_to_those_who_app
     house = await (await House(tmp_path / "ingest").declare()).start()
     streams, claim, gate = streams_of(house), Opener.claim, asyncio.Event()
 
-    async def slowly(*arguments: Any) -> Appender:
+    async def slowly(*arguments: Any) -> LocalAppender:
         await gate.wait()
         return await claim(*arguments)
 

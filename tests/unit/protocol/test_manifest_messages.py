@@ -232,7 +232,7 @@ def _questions(peer: PeerPort, drive: Drive) -> list[Callable[[], Awaitable[Any]
         lambda: manifest.abandon(STREAM_ID, "s1", [INFO.uid]),
         lambda: Roots(peer, drive, SharedCache(0), 5).refreshed(STREAM_ID),
         lambda: StoredOffsets(peer).find(STREAM_ID, Reference("c1")),
-        lambda: Streams(peer, 5).find(ACME),
+        lambda: Streams(peer, 5, lambda: 0).find(ACME),
         lambda: ingest.find(ACME),
         lambda: ingest.note_home(STREAM_ID),
         lambda: ingest.state_of(STREAM_ID),

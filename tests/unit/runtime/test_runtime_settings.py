@@ -109,8 +109,8 @@ def test_what_is_said_by_default_excludes_nothing() -> None:
         ({"INGEST_RENEW_MS": "4001"}, ("INGEST_RENEW_MS", "INGEST_LEASE_MS")),
         ({"INGEST_LEASE_MS": "7999"}, ("INGEST_RENEW_MS", "INGEST_LEASE_MARGIN_MS")),
         (
-            {"INGEST_STREAM_QUEUE_BYTES_MAX": "1MiB"},
-            ("INGEST_GROUP_BYTES_MAX", "INGEST_STREAM_QUEUE_BYTES_MAX"),
+            {"INGEST_STREAM_IN_FLIGHT_BYTES_MAX": "1MiB"},
+            ("INGEST_GROUP_BYTES_MAX", "INGEST_STREAM_IN_FLIGHT_BYTES_MAX"),
         ),
     ],
 )
@@ -141,6 +141,27 @@ def test_a_name_that_nobody_knows_is_refused_with_the_nearest(variable: str, mea
         check_settings([], {"PATH": "/", variable: "1"})
     assert variable in str(told.value)
     assert meant in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("INGEST_QUEUE_BYTES_MAX", "INGEST_IN_FLIGHT_BYTES_MAX"),
+        ("INGEST_STREAM_QUEUE_BYTES_MAX", "INGEST_STREAM_IN_FLIGHT_BYTES_MAX"),
+        ("INGEST_QUEUE_WAIT_MS", "INGEST_IN_FLIGHT_WAIT_MS"),
+    ],
+)
+def test_a_setting_of_an_earlier_build_is_refused_by_its_name_of_today(
+    before: str, now: str
+) -> None:
+    for services in (["ingest"], ["reader"]):
+        with pytest.raises(CannotStart) as told:
+            check_settings(services, {f"BOTTOMLESS_{before}": "1000000"})
+        assert str(told.value) == (
+            f"the setting BOTTOMLESS_{before} is now called BOTTOMLESS_{now}"
+        )
+    assert f"BOTTOMLESS_{now}" in known_variables()
+    check_settings(["ingest"], {f"BOTTOMLESS_{before}": ""})
 
 
 def test_what_belongs_to_others_in_one_environment_is_let_be() -> None:
@@ -198,7 +219,7 @@ def test_every_variable_that_anybody_of_ours_names_is_known() -> None:
     [
         ("ingest_disk_bytes_max", "10GB", 10_000_000_000),
         ("ingest_segment_size_max", "64 MiB", 64 * 1024**2),
-        ("ingest_queue_bytes_max", "268435456", 268_435_456),
+        ("ingest_in_flight_bytes_max", "268435456", 268_435_456),
         ("ingest_lease_ms", "30s", 30_000),
         ("ingest_staged_plan_keep_ms", "7d", 604_800_000),
         ("ingest_key_keep_ms", "90 minutes", 5_400_000),

@@ -1,13 +1,12 @@
-"""What an append is answered, as a body or in headers alone."""
+"""The answer to an append, as a body or in headers alone."""
 
 from typing import Final
 
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.front.append_requests import AppendedTo
 
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
 _CLOSE: Final = (b"connection", b"close")
@@ -20,10 +19,9 @@ def wants_minimal(scope: Scope) -> bool:
     return b"return=minimal" in words
 
 
-async def send_answer(
-    send: Send, stream_id: StreamId, end: int, appended: Appended, *, minimal: bool
-) -> None:
-    """Send what an append gets; `end` is the end of the stream by now."""
+async def send_answer(send: Send, done: AppendedTo, *, minimal: bool) -> None:
+    """Send the answer to an append, without a body if it is to be `minimal`."""
+    stream_id, end, durability, appended = done
     headers = [
         (b"stream-id", stream_id.encode("ascii")),
         (b"stream-next-offset", b"%d" % end),
@@ -48,7 +46,7 @@ async def send_answer(
             "count": appended.record_count,
             "duplicates": appended.duplicates,
             "timestamp": None if timestamp is None else format_timestamp(timestamp),
-            "durability": "fsync",
+            "durability": durability,
         }
     )
     headers.append((b"content-type", b"application/json"))

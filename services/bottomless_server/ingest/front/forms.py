@@ -1,6 +1,6 @@
 """The forms that an append comes in: what its headers say, and how its body is read.
 
-On the record's path: after routes.py, before records/intake.py.
+On the record's path: after append_requests.py, before records/intake.py.
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from bottomless_server.runtime.observe.metrics import SECONDS, counted, gauged
 
 @dataclass(slots=True)
 class AppendCounts:
-    """Appends that were answered as stored, since the start of the process."""
+    """Counts appends that were answered as stored, since the start of the process."""
 
     appends: int = 0
     records: int = 0
@@ -25,6 +25,7 @@ class AppendCounts:
     forwarded_unanswered: int = 0
 
     def note(self, appended: Appended, size: int) -> None:
+        """Count an append whose body had so many bytes, decoded."""
         if appended.replayed:
             self.duplicates += max(appended.record_count, appended.duplicates)
             return
@@ -58,7 +59,7 @@ class AppendCounts:
 
 
 class TimedFileCalls(RealFileCalls):
-    """The operating system's, with each sync timed; called in threads."""
+    """The file calls of the operating system, with each sync timed; called in threads."""
 
     def __init__(self) -> None:
         self.syncs = Histogram(
@@ -76,7 +77,7 @@ class TimedFileCalls(RealFileCalls):
 
 def ingest_gauges(
     *,
-    queue_size: int,
+    in_flight_size: int,
     local_size: int,
     local_size_max: int,
     staged_size: int,
@@ -88,9 +89,9 @@ def ingest_gauges(
 ) -> Iterable[Metric]:
     name = "bottomless_ingest"
     yield gauged(
-        f"{name}_queue_bytes",
+        f"{name}_in_flight_bytes",
         "Bytes of appends that are received, wait or are written.",
-        queue_size,
+        in_flight_size,
     )
     yield gauged(f"{name}_local_bytes", "Bytes of local segments.", local_size)
     yield gauged(

@@ -1,12 +1,11 @@
 """What a stream knows of its producers, shown and changed: openapi/ingest.yaml.
 
-Changes go through the stream's appender, in order with its appends, and are answered when
-they are durable: the log holds them, as it holds appends (log/producer_log.py).
+Changes go through the appender of the stream, in order with its appends, and are answered when
+they are durable.
 """
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from heapq import nsmallest
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -16,16 +15,11 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.ingest.front.routes import Appends
-from bottomless_server.ingest.local.appender import Appender
-from bottomless_server.ingest.producers.part_names import is_of_parts
-from bottomless_server.ingest.producers.producer_changes import (
-    forget,
-    producer_not_found,
-    raise_epoch,
-)
+from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.ports import Appender
+from bottomless_server.ingest.producers.known_producers import Producer
+from bottomless_server.ingest.producers.producer_changes import producer_not_found
 from bottomless_server.ingest.producers.producers import MODES
-from bottomless_server.ingest.producers.tracking import Producer
 from bottomless_server.runtime.http.app import (
     header,
     integer,
@@ -42,12 +36,13 @@ _PAGE_COUNT_MAX: Final = 1000
 
 
 class ProducerRoutes:
-    """The routes of producers."""
+    """The routes of producers; `s` and `p` are the names of stream and producer in a path."""
 
-    def __init__(self, appends: Appends) -> None:
-        self._appends = appends
+    def __init__(self, lookup: AppenderLookup) -> None:
+        self._lookup = lookup
 
     async def show_all(self, s: str, request: Request) -> Response:
+        """Answer a page of the producers of a stream."""
         asked = parse_query(
             request.scope, {"limit": integer(1, _PAGE_COUNT_MAX), "page_token": text}
         )
@@ -55,55 +50,50 @@ class ProducerRoutes:
         limit = asked.get("limit", _PAGE_COUNT_DEFAULT)
         appender = await self._find(request, s)
         after = _after(asked.get("page_token"), appender.stream_id)
-        known = appender.tracking.producers
-        names = nsmallest(
-            limit + 1, (name for name in known if name > after and not is_of_parts(name))
-        )
+        # One more than is asked for tells whether there is a next page.
+        known = await appender.list_producers(after, limit + 1)
+        page = known[:limit]
         body = {
-            "items": [_shown(name, known[name]) for name in names[:limit]],
-            "next_page_token": _token(appender.stream_id, names[limit - 1])
-            if len(names) > limit
+            "items": [_shown(name, producer) for name, producer in page],
+            "next_page_token": _token(appender.stream_id, page[-1][0])
+            if len(known) > limit
             else None,
         }
         return json_response(body, headers={"stream-id": appender.stream_id})
 
     async def show(self, s: str, p: str, request: Request) -> Response:
+        """Answer what is known of one producer."""
         parse_query(request.scope, {})
         _require_json(request)
         producer_id = parse_reference(p)
-        return _answer(await self._find(request, s), producer_id)
+        return await _answer(await self._find(request, s), producer_id)
 
     async def raise_epoch(self, s: str, p: str, request: Request) -> Response:
+        """Lock earlier writers of a producer out, and answer its new epoch."""
         parse_query(request.scope, {})
         _require_json(request)
         producer_id = parse_reference(p)
         if await read_body(request.scope, request.receive, KIB):
             raise InvalidRequest("there is no body here", code=Code.VALIDATION_FAILED)
         appender = await self._find(request, s)
-        self._appends.require_disk()
-        # After a crash between the two the epoch is raised, and nobody was told the last number.
-        await appender.change(lambda tracking, now: raise_epoch(tracking, producer_id, now))
-        await self._appends.settle_commits(appender, producer_id)
-        return _answer(appender, producer_id)
+        await appender.raise_epoch(producer_id)
+        return await _answer(appender, producer_id)
 
     async def forget(self, s: str, p: str, request: Request) -> Response:
+        """Make a producer unknown to a stream."""
         parse_query(request.scope, {})
         producer_id = parse_reference(p)
         appender = await self._find(request, s)
-        self._appends.require_disk()
-        # Before it is forgotten: after a crash between the two the producer is still there to be
-        # forgotten, and what the plan said was lost anyway.
-        await self._appends.drop_damaged_plan(appender.stream_id, producer_id)
-        await appender.change(lambda tracking, now: forget(tracking, producer_id, now))
+        await appender.forget_producer(producer_id)
         return Response(status_code=204, headers={"stream-id": appender.stream_id})
 
     async def _find(self, request: Request, s: str) -> Appender:
-        return await self._appends.find(full_name_of(request.scope, s))
+        return await self._lookup.find(full_name_of(request.scope, s))
 
 
-def add_producer_routes(api: FastAPI, appends: Appends) -> None:
+def add_producer_routes(api: FastAPI, lookup: AppenderLookup) -> None:
     """Serve producers beside what `api` serves."""
-    routes = ProducerRoutes(appends)
+    routes = ProducerRoutes(lookup)
     several = "/v1/streams/{s}/producers"
     one = f"{several}/{{p}}"
     api.add_api_route(several, routes.show_all, methods=["GET"], operation_id="list_producers")
@@ -118,8 +108,8 @@ def _require_json(request: Request) -> None:
     negotiate(header(request.scope, b"accept"), ["application/json"])
 
 
-def _answer(appender: Appender, producer_id: str) -> Response:
-    producer = appender.tracking.producers.get(producer_id)
+async def _answer(appender: Appender, producer_id: str) -> Response:
+    producer = await appender.find_producer(producer_id)
     if producer is None:
         raise producer_not_found()
     return json_response(_shown(producer_id, producer), headers={"stream-id": appender.stream_id})

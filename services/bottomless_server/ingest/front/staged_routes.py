@@ -1,23 +1,21 @@
-"""`POST /v1/streams/{name}/staged`: batches that wait on this node's disk for their commit.
+"""`POST /v1/streams/{name}/staged`: batches that are stored now and committed later.
 
-Refused in the order of an append: the request's form, the stream, room for it, its body.
+They are refused in the order in which an append is: the form of the request, the stream, the space
+where they would be stored, the memory for their body, their body.
 """
 
 import asyncio
-import errno
-import os
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.front.forms import FRAMES, JSON, refuse_conditions
-from bottomless_server.ingest.front.routes import Appends
+from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.records.frames import read_frames
-from bottomless_server.ingest.staged.batches import StagedBatches
-from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.node.room import MemoryRoom
 from bottomless_server.runtime.http.app import (
     content_encoding,
     content_type,
@@ -34,11 +32,20 @@ from bottomless_server.runtime.http.problems import enough_memory
 class StagedRoute:
     """The route of staging."""
 
-    def __init__(self, appends: Appends, staged: StagedBatches) -> None:
-        self._appends = appends
-        self._staged = staged
+    def __init__(
+        self,
+        lookup: AppenderLookup,
+        under_way: RequestsUnderWay,
+        room: MemoryRoom,
+        frame_size_max: int,
+    ) -> None:
+        self._lookup = lookup
+        self._under_way = under_way
+        self._room = room
+        self._frame_size_max = frame_size_max
 
     async def stage(self, s: str, request: Request) -> Response:
+        """Answer a request to stage a batch; `s` is the name in its path."""
         scope = request.scope
         parse_query(scope, {})
         negotiate(header(scope, b"accept"), [JSON])
@@ -50,42 +57,34 @@ class StagedRoute:
         size = BINARY_BODY_SIZE_MAX
         if declared is not None and declared.isdigit():
             size = min(size, int(declared))
-        with self._appends.in_flight():
-            appender = await self._appends.find(name)
-            self._appends.require_disk()
-            stream_id = appender.stream_id
-            async with self._appends.room.body(stream_id, size) as room:
+        with self._under_way.counted():
+            appender = await self._lookup.find(name)
+            appender.require_space()
+            async with self._room.body(appender.stream_id, size) as room:
                 with enough_memory():
                     body = await read_body(
                         scope, room.noting(request.receive), BINARY_BODY_SIZE_MAX
                     )
-                    frame_size_max = self._appends.frame_size_max
-                    frames = await asyncio.to_thread(read_frames, body, frame_size_max)
-                try:
-                    batch = await self._staged.stage(
-                        stream_id, f"st_{os.urandom(16).hex()}", frames
-                    )
-                except OSError as error:
-                    raise Unavailable(
-                        "the local disk does not take it",
-                        code=Code.STORAGE_FULL
-                        if error.errno == errno.ENOSPC
-                        else Code.STORAGE_FAILED,
-                        retry_after_seconds=1,
-                    ) from error
-            await reach("ingest.staged.after-sync")
+                    frames = await asyncio.to_thread(read_frames, body, self._frame_size_max)
+                batch, expires_at = await appender.stage(frames)
         staged = {
-            "stream_id": stream_id,
+            "stream_id": appender.stream_id,
             "staged_id": batch.staged_id,
             "count": batch.record_count,
             "size_bytes": batch.size,
-            "expires_at": format_timestamp(self._staged.expires_at(batch)),
+            "expires_at": format_timestamp(expires_at),
         }
-        return json_response(staged, 201, {"stream-id": stream_id})
+        return json_response(staged, 201, {"stream-id": appender.stream_id})
 
 
-def add_staged_route(api: FastAPI, appends: Appends, staged: StagedBatches) -> None:
+def add_staged_route(
+    api: FastAPI,
+    lookup: AppenderLookup,
+    under_way: RequestsUnderWay,
+    room: MemoryRoom,
+    frame_size_max: int,
+) -> None:
     """Serve staging beside what `api` serves."""
-    route = StagedRoute(appends, staged)
+    route = StagedRoute(lookup, under_way, room, frame_size_max)
     path = "/v1/streams/{s}/staged"
     api.add_api_route(path, route.stage, methods=["POST"], operation_id="stage_batches")

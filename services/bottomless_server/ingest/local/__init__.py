@@ -1,1 +1,1 @@
-"""Streams whose newest records are on the disk of this node: append, upkeep, hand over."""
+"""Streams whose newest records are on the disk of this node: append, free, hand over."""

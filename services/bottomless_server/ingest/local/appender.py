@@ -1,12 +1,12 @@
-"""The one task that owns a stream's tail: seal what waits, write, sync, answer.
+"""The one task that owns a stream's tail: it seals what waits, writes, syncs and answers.
 
-New appends queue up while a round is being synced and share the next one, so that one
-sync serves all who wait; syncs of many streams run beside each other in threads.
+New appends wait while a round is being synced and share the next one, so that one sync serves all
+of them; syncs of many streams run beside each other in threads.
 
 The order of one round, which `tests/unit/ingest/test_append_order.py` records:
 offsets reserved in coordination → bytes written → synced → visible → answered.
-After a crash before the sync recovery cuts the round, and nobody had an answer; after it
-the round is there, answered or not.
+After a crash before the sync recovery cuts the round, and nobody had an answer. After a crash that
+comes later the round is there, answered or not.
 
 On the record's path: after log/core/batcher.py, before feed.py, from where the uploader takes it.
 """
@@ -41,7 +41,8 @@ log = structlog.get_logger(__name__)
 
 
 StateChange = Callable[[Tracking, int], Sequence[TrackedEntry]]
-"""What is to be written of a producer, from what is known and the time; or why not."""
+"""Makes the entries to be written of a producer, from what is known and the time, or raises why
+there are none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +51,8 @@ class _Changing:
     answer: asyncio.Future[None]
 
 
-class Appender:
-    """Owned by the table of streams; `stopped` says why it takes nothing any more."""
+class LocalAppender:
+    """Takes appends to one stream that this node owns; `stopped` says why it takes none any more."""
 
     def __init__(
         self,
@@ -60,10 +61,10 @@ class Appender:
         local: SegmentLog,
         record: StreamRecord,
         tracking: Tracking,
-        changed: Callable[["Appender"], None],
+        changed: Callable[["LocalAppender"], None],
     ) -> None:
         self.tracking = tracking
-        """What is known of producers: of committed chunks, and of nothing else."""
+        """What is known of producers, from committed chunks alone."""
         self.stream_id = claim.stream_id
         self.claim = claim
         self.log = local
@@ -112,7 +113,7 @@ class Appender:
     async def change(self, change: StateChange) -> None:
         """Return when a change of what is known of producers is durable.
 
-        After a crash before its sync recovery cuts it; after it, it holds, answered or not.
+        After a crash before its sync recovery cuts it; after a later crash it holds, answered or not.
 
         Raises:
             StoreError: what the change raises, and what an append may meet.
@@ -139,7 +140,7 @@ class Appender:
             self._wake.set()
 
     def tick(self) -> None:
-        """Look after files, if there is something to look after; called now and then."""
+        """Have files looked after if something is due; called now and then."""
         if self._freeing.is_due():
             self._wake.set()
 
@@ -208,7 +209,7 @@ class Appender:
         self.advanced.fire()
 
     async def _round(self) -> None:
-        """One round; what fails only this round is answered here, what stops the stream raises."""
+        """Do one round. What fails only this round is answered here; what stops the stream is raised."""
         try:
             self.claim.require()
             timestamp = self._timestamp()
@@ -231,7 +232,7 @@ class Appender:
             self.tracking.end()
 
     async def _change_round(self) -> None:
-        """One change of producers' state, in a chunk of its own."""
+        """Write one change of what is known of producers, in a chunk of its own."""
         changing = self._changing.popleft()
 
         def refuse(error: StoreError) -> None:
@@ -246,7 +247,7 @@ class Appender:
     async def _attempt(
         self, work: Coroutine[Any, Any, None], refuse: Callable[[StoreError], None]
     ) -> None:
-        """Do what answers some, or refuse them with what is known of the outcome."""
+        """Do work that answers some callers, or refuse them with what is known of the outcome."""
         try:
             await work
         except (LogBroken, Fenced) as error:
@@ -272,7 +273,7 @@ class Appender:
         await self._write(sealed)
         self._changed(self)
         self.advanced.fire()
-        # Durable, but perhaps no longer ours to confirm. Who reads it asks the same.
+        # Durable, but perhaps no longer ours to confirm. Readers are asked for the same claim.
         self.claim.require(Outcome.UNKNOWN)
         for one, (first, count) in zip(taken, sealed.placements, strict=True):
             answer = Appended(first, first + count, timestamp, count, one.duplicates)
@@ -297,7 +298,7 @@ class Appender:
             changing.answer.set_result(None)
 
     async def _write(self, sealed: Round) -> None:
-        """Write, sync, and only then let it count: for readers, and for who asks twice."""
+        """Write and sync, and only then let it count for readers and for repeats."""
         elapsed = self._context.clocks.elapsed()
 
         def state() -> SealedChunk | None:

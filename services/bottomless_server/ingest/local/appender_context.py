@@ -8,13 +8,14 @@ from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.log.segments import LogBroken
-from bottomless_server.ingest.producers.tracking import Tracking, TrackingBounds
+from bottomless_server.ingest.producers.known_producers import TrackingBounds
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.lease import Clocks
 
 HasBegun = Callable[[StreamId, Tracking], bool]
-"""Whether this node, and no other, has what finishes a commit of a stream."""
+"""Tells whether this node, and no other, has what finishes a commit of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class AppenderContext:
     tracking_room: TrackingRoom
 
     def read_clock(self) -> int:
-        """The wall time, which the room for what is remembered hears too.
+        """The wall time, which is also told to the room for what is remembered.
 
         Raises:
             Unavailable: `clock-skew`, until the clock is back.

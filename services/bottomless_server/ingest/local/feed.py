@@ -17,7 +17,7 @@ from bottomless.formats.chunk import decode_header
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.node.file_calls import FileCalls, read_exactly
@@ -43,7 +43,7 @@ class CommitFeed:
     def __init__(self, instance: str) -> None:
         self._instance = instance
         """Tokens of another process mean nothing here."""
-        self._changes: OrderedDict[StreamId, tuple[int, Appender]] = OrderedDict()
+        self._changes: OrderedDict[StreamId, tuple[int, LocalAppender]] = OrderedDict()
         self._count = 0
         self._pulse = Pulse()
         self._hurried = False
@@ -64,13 +64,13 @@ class CommitFeed:
             if appender.log.next_offset > appender.published_next:
                 self.note(appender)
 
-    def note(self, appender: Appender) -> None:
+    def note(self, appender: LocalAppender) -> None:
         self._count += 1
         self._changes[appender.stream_id] = (self._count, appender)
         self._changes.move_to_end(appender.stream_id)
         self._pulse.fire()
 
-    def settle(self, appender: Appender) -> None:
+    def settle(self, appender: LocalAppender) -> None:
         """Forget a stream of which nothing is left to be uploaded from here."""
         _, known = self._changes.get(appender.stream_id, (0, None))
         published = appender.log.next_offset <= appender.published_next
@@ -107,7 +107,7 @@ class CommitFeed:
             found = found[:_CHANGED_COUNT_MAX]
         return self._answer(found[-1][0] if found else after, [appender for _, appender in found])
 
-    def _since(self, after: int) -> list[tuple[int, Appender]]:
+    def _since(self, after: int) -> list[tuple[int, LocalAppender]]:
         found = []
         for change in reversed(self._changes.values()):
             if change[0] <= after:
@@ -121,7 +121,7 @@ class CommitFeed:
             return None
         return int(number)
 
-    def _answer(self, count: int, appenders: list[Appender]) -> Commits:
+    def _answer(self, count: int, appenders: list[LocalAppender]) -> Commits:
         streams = tuple(
             Commit(
                 stream_id=appender.stream_id,
@@ -139,7 +139,7 @@ class CommitFeed:
         return Commits(f"{self._instance}.{count}", streams)
 
 
-def bounds_of(appender: Appender) -> Bounds:
+def bounds_of(appender: LocalAppender) -> Bounds:
     """What every answer says of a stream beside its bytes."""
     return Bounds(
         epoch=appender.claim.epoch,
@@ -152,7 +152,7 @@ def bounds_of(appender: Appender) -> Bounds:
     )
 
 
-def locate(appender: Appender, timestamp: int) -> int | None:
+def locate(appender: LocalAppender, timestamp: int) -> int | None:
     """First offset of the first local chunk with this timestamp or a later one."""
     appender.claim.require()
     for segment in appender.log.segments:
@@ -167,7 +167,7 @@ def locate(appender: Appender, timestamp: int) -> int | None:
 async def read_run(
     files: FileCalls,
     executor: Executor,
-    appender: Appender,
+    appender: LocalAppender,
     first_offset: int,
     size_max: int,
     wait_seconds: float,
@@ -213,7 +213,7 @@ class _Found(NamedTuple):
     data: bytes
 
 
-def _segment_of(appender: Appender, offset: int) -> Segment:
+def _segment_of(appender: LocalAppender, offset: int) -> Segment:
     for segment in reversed(appender.log.segments):
         if segment.first_offset <= offset:
             return segment
@@ -222,7 +222,7 @@ def _segment_of(appender: Appender, offset: int) -> Segment:
 
 def _read(
     files: FileCalls,
-    appender: Appender,
+    appender: LocalAppender,
     segment: Segment,
     first_offset: int,
     size_max: int,

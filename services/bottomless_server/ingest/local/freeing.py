@@ -1,8 +1,8 @@
-"""Look after the files of one stream: its checkpoint, and segments that are published.
+"""Free segments that are published, and save the checkpoint of one stream.
 
-Called by the stream's appender between rounds, so that one task does all that changes
-files. Nothing here is needed for what was answered: without it recovery walks further,
-and the disk stays fuller.
+The stream's appender calls it between rounds, so that one task does all that changes files.
+Nothing here is needed for what was answered: without it recovery walks further, and the disk
+stays fuller.
 
 A segment goes in this order: manifest said that all of it is published, `local_keep_ms`
 passed, a checkpoint names a later segment, the segment is offered no more, its files are
@@ -27,6 +27,8 @@ log = structlog.get_logger(__name__)
 
 
 class FreeingBounds(NamedTuple):
+    """When checkpoints are saved and how long segments stay: the settings of the same names."""
+
     local_keep_ms: int
     local_bytes_keep: int
     checkpoint_bytes: int
@@ -35,7 +37,7 @@ class FreeingBounds(NamedTuple):
 
 @dataclass(slots=True)
 class DiskUse:
-    """Bytes of local logs in the whole process."""
+    """How many bytes the local logs of the whole process take."""
 
     bytes_max: int
     held: int = 0
@@ -56,7 +58,7 @@ class DiskUse:
 
 
 class SegmentFreeing:
-    """What is published of the stream, as far as this node heard, and what follows from it."""
+    """Knows what is published of a stream, as far as this node has heard, and frees it in time."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class SegmentFreeing:
         self._removing: deque[Segment] = deque()
 
     def note_published(self, next_offset: int, version: int) -> bool:
-        """What object storage holds; it never goes back. Whether that is news."""
+        """Note what object storage holds, which never goes back; returns whether that is news."""
         if next_offset <= self.published_next and version <= self.version:
             return False
         self.published_next = max(self.published_next, next_offset)
@@ -93,6 +95,7 @@ class SegmentFreeing:
         return True
 
     def is_due(self) -> bool:
+        """Whether `look` has anything to do now."""
         return bool(self._removing) or self._checkpoint_due() or self._next_to_free() is not None
 
     async def look(self, *, last: bool = False) -> None:

@@ -32,7 +32,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 async def await_upload(streams: OwnedStreams, feed: CommitFeed, has_begun: HasBegun) -> None:
-    """Return when object storage holds everything, or when no uploader follows; cancel at will."""
+    """Return when object storage holds everything, or when no uploader follows; it may be cancelled."""
     bound = [a.stream_id for a in streams.opened() if has_begun(a.stream_id, a.tracking)]
     if bound:
         log.warning("streams stay here: commits of staged batches are not finished", streams=bound)
@@ -47,7 +47,7 @@ async def await_upload(streams: OwnedStreams, feed: CommitFeed, has_begun: HasBe
 
 
 async def _unpublished(streams: OwnedStreams) -> int:
-    """Streams that are open and not published whole; also one whose log failed meanwhile."""
+    """How many open streams are not published whole, also of those whose log failed meanwhile."""
     left = _count_unpublished(streams)
     if not left and streams.unopened():
         await streams.open_all()

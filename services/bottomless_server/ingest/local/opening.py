@@ -9,7 +9,7 @@ What is there after a crash at each step:
    producers is taken up
 5. the claim is noted in the checkpoint  the stream takes appends
 
-On the record's path: beside it; streams.py asks for it, appender.py is what comes of it.
+On the record's path: beside it; streams.py calls it, and appender.py is what it makes.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ import structlog
 from bottomless.errors import Corrupt, Outcome, Unavailable
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.log.leftovers import give_up
@@ -49,7 +49,7 @@ class FoundHere:
 
 
 class Opener:
-    """For all streams of a process; it keeps nothing."""
+    """Opens streams, one call after the other or several at once; it keeps nothing of them."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Opener:
         owner: Owner,
         context: AppenderContext,
         roll: RollBounds,
-        changed: Callable[[Appender], None],
+        changed: Callable[[LocalAppender], None],
     ) -> None:
         self._files = files
         self._data_dir = data_dir
@@ -97,7 +97,7 @@ class Opener:
         return FoundHere(local, found.segments, found.last_timestamp, tracking, is_nothing)
 
     async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
-        """What is the stream's of what was found; a log that another node has continued is put away.
+        """Put away what was found if another node has continued it; returns what is left.
 
         Raises:
             StoreError: as `Owner.load`; also `storage-failed`, outcome none.
@@ -121,7 +121,7 @@ class Opener:
         nothing = Tracking(self._context.tracking)
         return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True)
 
-    async def claim(self, stream_id: StreamId, found: FoundHere) -> Appender:
+    async def claim(self, stream_id: StreamId, found: FoundHere) -> LocalAppender:
         """Claim what was found, and take appends.
 
         Raises:
@@ -138,10 +138,10 @@ class Opener:
 
     async def _begin(
         self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
-    ) -> Appender:
+    ) -> LocalAppender:
         directory = stream_dir(self._data_dir, stream_id)
         await in_thread(self._context.executor, self._make_dir, directory)
-        appender = Appender(
+        appender = LocalAppender(
             self._context,
             claim,
             SegmentLog(

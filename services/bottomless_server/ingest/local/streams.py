@@ -17,7 +17,7 @@ from cachetools import TTLCache
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext, restated
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
@@ -37,14 +37,14 @@ _NAMED_COUNT_MAX: Final = 10
 """Streams that one line of the log names."""
 _ELSEWHERE_COUNT_MAX: Final = 100_000
 _ELSEWHERE_SECONDS: Final = 1.0
-"""For so long it is remembered that another node owns a stream: less costs coordination a
-question with each request that is passed on, more lets a stream wait that was released."""
+"""How long it is remembered that another node owns a stream: a shorter time costs coordination a
+question with each request that is passed on, a longer one lets a stream wait that was released."""
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
 
 class OwnedStreams:
-    """All appenders of this process, by stream id."""
+    """The streams that this process owns, each with its appender."""
 
     def __init__(
         self,
@@ -53,9 +53,13 @@ class OwnedStreams:
         owner: Owner,
         context: AppenderContext,
         roll: RollBounds,
-        changed: Callable[[Appender], None],
-        closed: Callable[[Appender], None],
+        changed: Callable[[LocalAppender], None],
+        closed: Callable[[LocalAppender], None],
+        *,
+        open_count: int,
     ) -> None:
+        """`changed` is told when records of a stream become visible, `closed` when it takes none
+        any more; `open_count` streams are opened at once."""
         self._files = files
         self._data_dir = data_dir
         self._owner = owner
@@ -63,16 +67,16 @@ class OwnedStreams:
         self._opener = Opener(files, data_dir, owner, context, roll, changed)
         self._changed = changed
         self._closed = closed
-        self._open: dict[StreamId, Appender] = {}
-        self._opening: SingleFlight[StreamId, Appender] = SingleFlight()
+        self._open: dict[StreamId, LocalAppender] = {}
+        self._opening: SingleFlight[StreamId, LocalAppender] = SingleFlight()
         self._damaged: dict[StreamId, Corrupt] = {}
         self._unopened = Unopened()
-        self._opening_room = asyncio.Semaphore(1)
-        """So many are opened at once, but for those that somebody touches."""
+        self._opening_room = asyncio.Semaphore(open_count)
+        """Bounds how many are opened at once, not counting those that somebody touches."""
         self._elsewhere: TTLCache[StreamId, str] = TTLCache(
             _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
         )
-        """Internal addresses of other nodes, by the streams that they own."""
+        """The internal addresses of other nodes, by the streams that they own."""
         self._stopping = False
         self._generation: int | None = None
         """The generation of coordination when these streams were claimed."""
@@ -80,10 +84,9 @@ class OwnedStreams:
         """The term of the lease under which all claims were last confirmed."""
         self._ticking: list[asyncio.Task[None]] = []
 
-    async def start(self, open_count: int) -> None:
-        """Open every stream that has a directory here, some at once; others are tried again."""
+    async def start(self) -> None:
+        """Open every stream that has a directory here; those that cannot be opened are tried again."""
         await in_thread(self._context.executor, self._make_dirs)
-        self._opening_room = asyncio.Semaphore(open_count)
         await self._open_all(await in_thread(self._context.executor, self._local_ids))
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
@@ -105,7 +108,7 @@ class OwnedStreams:
             *(appender.close(draining, leave=True) for appender in self._open.values())
         )
 
-    def opened(self) -> Iterator[Appender]:
+    def opened(self) -> Iterator[LocalAppender]:
         """Streams that are open and take appends."""
         return (appender for appender in self._open.values() if appender.stopped is None)
 
@@ -117,11 +120,11 @@ class OwnedStreams:
         """Try once more to open what lies here and is not open."""
         await self._open_all(list(self._unopened))
 
-    def find(self, stream_id: StreamId) -> Appender | None:
+    def find(self, stream_id: StreamId) -> LocalAppender | None:
         """The appender of a stream that is open, without opening it."""
         return self._open.get(stream_id)
 
-    async def get(self, stream_id: StreamId) -> Appender:
+    async def get(self, stream_id: StreamId) -> LocalAppender:
         """The appender of a stream, under a claim that was good just now.
 
         Raises:
@@ -145,7 +148,7 @@ class OwnedStreams:
         return appender
 
     def forget_owner(self, owner_url: str) -> None:
-        """A node that owned streams may not do so any more; coordination is asked again."""
+        """Ask coordination again about the streams of a node that may own none any more."""
         for stream_id, url in list(self._elsewhere.items()):
             if url == owner_url:
                 self._elsewhere.pop(stream_id, None)
@@ -159,7 +162,7 @@ class OwnedStreams:
             await self._let_go(appender)
         self._unopened.drop(stream_id)
 
-    async def _opened(self, stream_id: StreamId) -> Appender:
+    async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self._stopping:
             raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
         owner_url = self._elsewhere.get(stream_id)
@@ -167,7 +170,7 @@ class OwnedStreams:
             raise OwnedElsewhere(owner_url)
         return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
 
-    async def _open_stream(self, stream_id: StreamId) -> Appender:
+    async def _open_stream(self, stream_id: StreamId) -> LocalAppender:
         found = await self._recover(stream_id)
         try:
             found = await self._opener.without_outdated(stream_id, found)
@@ -219,23 +222,23 @@ class OwnedStreams:
         return local_ids(self._files, self._data_dir)
 
     def in_use(self, stream_id: StreamId) -> bool:
-        """Whether anything here reads or writes its files."""
+        """Whether anything here reads or writes the files of a stream."""
         appender = self._open.get(stream_id)
         return stream_id in self._opening or (appender is not None and not appender.closed)
 
     def forget(self, stream_id: StreamId) -> None:
-        """Its files are not here any more."""
+        """Forget a stream whose files are not here any more."""
         appender = self._open.pop(stream_id, None)
         if appender is not None:
             self._forget_state(appender)
         self._damaged.pop(stream_id, None)
         self._unopened.drop(stream_id)
 
-    async def _let_go(self, appender: Appender) -> None:
-        """Forget one that has stopped, with all that it knows.
+    async def _let_go(self, appender: LocalAppender) -> None:
+        """Forget an appender that has stopped, with all that it knows.
 
-        One whose log failed stays, since it knows up to where its file was synced: whoever opens
-        the stream again cuts there.
+        An appender whose log failed stays, since it knows up to where its file was synced: the next
+        opening cuts there.
         """
         self._closed(appender)
         if self._open.get(appender.stream_id) is not appender:
@@ -248,7 +251,7 @@ class OwnedStreams:
             del self._open[appender.stream_id]
             self._forget_state(appender)
 
-    def _forget_state(self, appender: Appender) -> None:
+    def _forget_state(self, appender: LocalAppender) -> None:
         self._closed(appender)
         self._context.tracking_room.leave(appender.tracking)
 

@@ -1,9 +1,9 @@
 """The appends that wait for a stream's next round, and which of them it takes.
 
-In the order in which they came, but of one producer or key only one at a time: the next is
-decided when the outcome of the first is known. An append that expects a certain offset is
-taken first and alone, so that its place is certain. What is a repeat, or out of order, is
-answered here and never reaches the log.
+They are taken in the order in which they came, but only one at a time of each producer or key:
+the next one is decided when the outcome of the first is known. An append that expects a certain
+offset is taken first and alone, so that its place is certain. Repeats, and appends that are out
+of order, are answered here and never reach the log.
 
 On the record's path: after records/intake.py, before log/core/batcher.py.
 """
@@ -22,11 +22,13 @@ from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Condition
 from bottomless_server.ingest.records.intake import Append
 
 _LEFT_COUNT_MAX: Final = 64
-"""Appends that one round steps over; beyond, the rest waits too, so that rounds stay cheap."""
+"""How many appends one round steps over; then all others wait, so that rounds stay cheap."""
 
 
 @dataclass(slots=True, eq=False)
 class WaitingAppend:
+    """An append, and where its answer goes."""
+
     append: Append
     answer: asyncio.Future[Appended]
 
@@ -37,12 +39,12 @@ class Chosen:
 
     waiting: WaitingAppend
     append: Append
-    """Without the records that are stored already."""
+    """The append without the records that are stored already."""
     duplicates: int
 
 
 class WaitingAppends:
-    """Owned by one appender. Whatever is taken out of it is answered through `settle`."""
+    """The appends of one stream that wait. Each one that is taken out is answered by `settle`."""
 
     def __init__(self, chunk_size_max: int) -> None:
         self._chunk_size_max = chunk_size_max
@@ -68,13 +70,13 @@ class WaitingAppends:
         return answer
 
     def choose(self, tracking: Tracking, next_offset: int, now: int) -> list[Chosen]:
-        """Take out what the next round holds, and answer what needs none."""
+        """Take out what the next round holds, and answer appends that need no round."""
         chosen: list[Chosen] = []
         left: list[WaitingAppend] = []
         try:
             self._choose(chosen, left, tracking, next_offset, now)
         except BaseException:
-            # A bug: nobody may be forgotten, so all stand in line again, to be refused.
+            # A bug: nobody may be forgotten, so all of them wait again, to be refused.
             left = [one.waiting for one in chosen] + left
             raise
         finally:
@@ -82,7 +84,7 @@ class WaitingAppends:
         return chosen
 
     def settle(self, waiting: WaitingAppend, outcome: Appended | StoreError) -> None:
-        """Answer one that was taken out."""
+        """Answer an append that was taken out."""
         key = _key_of(waiting.append.conditions)
         if key is not None:
             self._keys.discard(key)
@@ -94,7 +96,7 @@ class WaitingAppends:
             waiting.answer.set_result(outcome)
 
     def refuse_all(self, error: StoreError) -> None:
-        """Answer everybody who waits with the same refusal."""
+        """Refuse all that wait, for one reason."""
         while self._waiting:
             self.settle(self._waiting.popleft(), error)
 

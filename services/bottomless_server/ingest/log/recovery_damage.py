@@ -1,8 +1,10 @@
 """Walk the chunks of a segment with their checksums, and tell tearing from damage.
 
-The index tells it too: its records are written after the sync of their round. A chunk that
-has one was acknowledged, so a bad one is damage, and takes the place that its record says:
-the others stay readable, and whoever reads this one finds that it is bad.
+A power cut tears the end of a segment, and what is torn is cut: nothing of it was answered. What is
+damaged is never cut. The index helps to tell one from the other, since its records are written
+after the sync of their round: a chunk that has an index record was acknowledged, so it is damaged
+if it is bad. It then keeps the place that its record says: the others stay readable, and a reader
+of this one finds that it is bad.
 """
 
 from collections.abc import Callable, Iterator

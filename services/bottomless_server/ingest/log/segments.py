@@ -97,7 +97,7 @@ class Written(NamedTuple):
 
 
 class SegmentLog:
-    """Owned by one appender; reads of committed ranges may go on beside it."""
+    """The log of one stream. One appender writes to it; reads of committed ranges go on meanwhile."""
 
     def __init__(
         self,

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
-from bottomless_server.ingest.producers.part_names import name_of_parts
-from bottomless_server.ingest.producers.tracking import Producer, Remembered, Tracking
+from bottomless_server.ingest.producers.known_producers import Producer, Remembered
+from bottomless_server.ingest.producers.open_commits import name_of_parts
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import FromProducer
 
 
@@ -94,7 +95,7 @@ def place_in(plan: CommitPlan, stored: Remembered) -> int:
 
 
 def identity_of(plan: CommitPlan, number: int, asked: FromProducer) -> FromProducer:
-    """As what a part of a plan is appended."""
+    """The name and the number under which a part of a plan is appended."""
     if plan.epoch is None:
         return replace(asked, number=plan.number + number)
     if number == len(plan.parts) - 1:

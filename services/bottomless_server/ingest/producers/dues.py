@@ -1,7 +1,7 @@
 """Streams in the order in which the oldest of something of theirs becomes due.
 
-There may be ten thousand streams, and whoever looks for what is due looks at those alone that come
-first: a change of a stream, and a look, cost as much as a heap of all streams is deep.
+There may be ten thousand streams, and a look for what is due touches those alone that come first:
+a change of a stream, and a look, cost as much as a heap of all streams is deep.
 
 A stream stands at no later time than its own: what is oldest of it may have become younger since,
 which is found out when its turn comes.
@@ -38,7 +38,7 @@ class Dues(Generic[_Member]):
         self._numbers = count()
 
     def note(self, member: _Member) -> None:
-        """Something of it has changed."""
+        """Take note that something of a member has changed."""
         due_at, place = self._due_at(member), self._places.get(member)
         if due_at is not None and (place is None or due_at < place.due_at):
             self.leave(member)
@@ -46,7 +46,7 @@ class Dues(Generic[_Member]):
             heappush(self._heap, place)
 
     def leave(self, member: _Member) -> None:
-        """Forget it."""
+        """Forget a member."""
         place = self._places.pop(member, None)
         if place is not None:
             place.member = None

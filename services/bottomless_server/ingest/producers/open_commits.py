@@ -9,12 +9,26 @@ Told by tracking.py of each change, in the order of the log.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
-from bottomless_server.ingest.producers.part_names import is_of_parts, name_of_parts
+from bottomless_server.ingest.records.conditions import hash_of
+
+_MARK: Final = "~"
+"""No name that a request may give begins with it."""
+
+
+def name_of_parts(producer_id: str) -> str:
+    """The producer under which the parts of another one's commits are stored."""
+    return _MARK + hash_of(producer_id.encode("ascii")).hex()
+
+
+def is_of_parts(producer_id: str) -> bool:
+    """Whether a name is that of the parts of commits, and no producer's own."""
+    return producer_id.startswith(_MARK)
 
 
 class OpenCommits:
-    """By the name of their parts; of a stream there are hardly ever any."""
+    """The commits of one stream that are begun; there are hardly ever any."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}

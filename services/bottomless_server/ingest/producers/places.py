@@ -1,7 +1,7 @@
-"""Places in a full table for what one round brings: nobody loses his within his time.
+"""Places in a full table for what one round brings: no name loses its place within its time.
 
-A stream remembers so many producers and so many keys; whoever was silent longest makes room
-for a new one, if that was long enough. A round stores many appends at once, and all of them
+A stream remembers so many producers and so many keys; the name that was silent for longest makes
+room for a new one, if that was long enough. A round stores many appends at once, and all of them
 are decided before any is stored. So the places that its earlier appends took are counted here:
 each new name takes a free place, or that of one more silent name, and a silent name that
 writes in the same round keeps its own if it comes before the place is given away.
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from bottomless.errors import Code, Overloaded
-from bottomless_server.ingest.producers.tracking import KEY_SIZE, KeyUse, Producer, Tracking
+from bottomless_server.ingest.producers.known_producers import KEY_SIZE, KeyUse, Producer
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import FromProducer, WithKey
 
 
@@ -28,7 +29,7 @@ _Entry = TypeVar("_Entry", bound=_Timed)
 
 
 class _Table(Generic[_Name, _Entry]):
-    """One table, oldest first, as it will be when what is chosen so far is stored."""
+    """A table, oldest first, as it will be when what is chosen so far is stored."""
 
     def __init__(
         self,

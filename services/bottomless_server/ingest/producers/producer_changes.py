@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from bottomless.errors import Code, InvalidRequest, NotFound
 from bottomless.model.chunk import AppendMode, TrackedEntry
-from bottomless_server.ingest.producers.part_names import name_of_parts
+from bottomless_server.ingest.producers.known_producers import Producer, forgotten, tracked
+from bottomless_server.ingest.producers.open_commits import name_of_parts
 from bottomless_server.ingest.producers.places import Places, check_place
-from bottomless_server.ingest.producers.tracking import Producer, Tracking, forgotten, tracked
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import SEQUENCE_MAX, FromProducer
 
 
@@ -49,9 +50,9 @@ def forget(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]
 
 
 def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[TrackedEntry]:
-    """Entries that make a producer known before the first part of a commit of its own: who asks
-    what was begun under a name finds it. One that is known has spoken: the first part does not take
-    the place of the last.
+    """Entries that make a producer known before the first part of a commit of its own, so that a
+    question what was begun under its name finds it. A producer that is known counts as heard: the
+    first part does not take the place of the last.
 
     Raises:
         Overloaded: `quota-exceeded`.

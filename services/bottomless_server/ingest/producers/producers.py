@@ -23,8 +23,9 @@ from bottomless.errors import (
 )
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
+from bottomless_server.ingest.producers.known_producers import Producer, Remembered
 from bottomless_server.ingest.producers.places import Places, check_place
-from bottomless_server.ingest.producers.tracking import Producer, Remembered, Tracking
+from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
     FromProducer,
@@ -45,7 +46,7 @@ class Appended(NamedTuple):
     """What an append is answered: its records are durable and visible."""
 
     first_offset: int | None
-    """None if the original is too old to be remembered."""
+    """Where its records begin; None if the original is too old to be remembered."""
     next_offset: int
     """After its records; the end of the stream where they are not remembered."""
     timestamp: int | None
@@ -54,7 +55,7 @@ class Appended(NamedTuple):
     duplicates: int = 0
     """Records of this request that were stored before."""
     replayed: bool = False
-    """Nothing was stored: this is what the original was answered."""
+    """Whether nothing was stored: this is what the original was answered."""
 
 
 class New(NamedTuple):
@@ -82,10 +83,10 @@ def decide(
 
 
 def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> New | Appended:
-    """Decide as `decide`, for a caller who only asks: nothing is kept for what is new.
+    """What `decide` would say of an append, without keeping room for one that is new.
 
     Raises:
-        StoreError: as `decide`, but for `quota-exceeded`.
+        StoreError: it is refused, by the codes of api.md; `quota-exceeded` is not among them.
     """
     conditions = append.conditions
     verdict: New | Appended = New()

@@ -4,53 +4,37 @@ The same function takes a chunk when it was just committed and when a log is rea
 that state after a restart is the state before it. Nothing else changes it: an append that
 failed was never here.
 
-Bounded: of each producer its last few appends; so many producers, of whom the one that was
-silent longest goes first; keys for as long as their window, and so many. What goes too early
-by that is refused before it comes (places.py), never forgotten without a word.
+All of it is bounded: the last few appends of each producer; so many producers, of which the one
+that was silent for longest goes first; keys for as long as their window, and so many. What would
+make another name go too early is refused before it comes (places.py): no name is forgotten
+within its time.
 
 All streams of a process together have a bound as well (tracking_room.py).
 
-Kept durable by tracking chunks (formats/tracking.py) in each segment. A node that loses its
-disk loses this too, until the published root names a snapshot of it.
+Tracking chunks (formats/tracking.py) in each segment keep it durable. A node that loses its disk
+loses this too: no root names a snapshot of it so far.
 
 On the record's path: beside it; asked by producers.py.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
-from bottomless_server.ingest.producers.open_commits import OpenCommits
-from bottomless_server.ingest.producers.part_names import is_of_parts
-
-KEY_SIZE: Final = 512
-"""Bytes of memory that a key takes at most, with its place in a table."""
-_PRODUCER_SIZE: Final = 1_200
-"""Bytes of memory that a producer takes at most, with the longest id and without its appends."""
-_APPEND_SIZE: Final = 256
-APPEND_COUNT_MIN: Final = 5
-"""The lowest that `append_count_max` may be set to (settings.py), and so ever was."""
-
-
-class TrackingBounds(NamedTuple):
-    producer_count_max: int
-    append_count_max: int
-    """Remembered appends of one producer."""
-    key_count_max: int
-    keep_ms: int
-    """How long a key is bound to its request, and a producer safe from being forgotten."""
-
-    def has_all(self, appends: Sequence["Remembered"]) -> bool:
-        """Whether these are all that a producer made since it is known, under any setting that its
-        node may have had before."""
-        return len(appends) < min(self.append_count_max, APPEND_COUNT_MIN)
-
-    @property
-    def producer_size(self) -> int:
-        """Bytes of memory that a producer takes once it has made all appends that are kept."""
-        return _PRODUCER_SIZE + self.append_count_max * _APPEND_SIZE
+from bottomless_server.ingest.producers.known_producers import (
+    KEY_SIZE,
+    KeyUse,
+    Producer,
+    Remembered,
+    TrackingBounds,
+    key_use_of,
+    producer_of,
+    remembered_of,
+    tracked,
+)
+from bottomless_server.ingest.producers.open_commits import OpenCommits, is_of_parts
 
 
 class SharedRoom(Protocol):
@@ -64,65 +48,24 @@ class SharedRoom(Protocol):
     def fits(self, size: int, /) -> bool: ...
 
 
-class Remembered(NamedTuple):
-    """An append of a producer, as its repeat would look."""
-
-    sequence: int
-    """As the trailer entry's base_sequence."""
-    record_count: int
-    body_crc: int
-    epoch: int
-    first_offset: int
-    timestamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """What is known of one producer; replaced as a whole."""
-
-    mode: AppendMode
-    """PLAIN as long as it has not written."""
-    epoch: int
-    last_sequence: int | None
-    epoch_sequence: int
-    """Numbers below were written in an earlier epoch, or never."""
-    timestamp: int
-    appends: tuple[Remembered, ...] = ()
-    """Newest last."""
-    taken_at: int = field(default=0, compare=False)
-    """When this node heard it, by its own time."""
-
-
-class KeyUse(NamedTuple):
-    """The append that a key stands for."""
-
-    body_hash: bytes | None
-    body_crc: int
-    record_count: int
-    first_offset: int
-    timestamp: int
-    taken_at: int = 0
-    """When this node heard it, by its own time."""
-
-
-class _Part(NamedTuple):
+class _ChunkEntry(NamedTuple):
     entry: AppendEntry
     first_offset: int
 
 
 class Tracking:
-    """Owned by one appender; looked at by others in the same loop."""
+    """What one stream remembers. Its appender changes it; others look at it in the same loop."""
 
     def __init__(self, bounds: TrackingBounds) -> None:
         self.bounds = bounds
         self.producers: OrderedDict[str, Producer] = OrderedDict()
-        """Silent longest first."""
+        """Producers by name; the one that was silent for longest comes first."""
         self.keys: OrderedDict[bytes, KeyUse] = OrderedDict()
-        """Oldest first."""
+        """Uses of keys by the hash of the key; the oldest comes first."""
         self.open_commits = OpenCommits()
-        """Whose names nobody else gets the places of."""
-        self._parts: list[_Part] = []
-        """Parts of an append whose last chunk has not come."""
+        """Commits that are begun; no new name takes the places of their names."""
+        self._unfinished: list[_ChunkEntry] = []
+        """Entries of an append whose last chunk has not come."""
         self.room: SharedRoom | None = None
         self.busy = False
         """Whether a round is under way: it is decided and written on the ground of what is known,
@@ -226,7 +169,7 @@ class Tracking:
         """Take a committed data chunk, in the order of the log."""
         for entry in entries:
             if entry.mode is not AppendMode.PLAIN:
-                self._parts.append(_Part(entry, first_offset + entry.first_record))
+                self._unfinished.append(_ChunkEntry(entry, first_offset + entry.first_record))
                 if not more_follows:
                     self._take_append(timestamp)
         self._forget_oldest(timestamp)
@@ -237,19 +180,19 @@ class Tracking:
         for entry in entries:
             if entry.kind is TrackedKind.APPEND:
                 producer = self.producers[producer_id]
-                appends = (*producer.appends, _remembered(entry))
+                appends = (*producer.appends, remembered_of(entry))
                 self.producers[producer_id] = replace(
                     producer, appends=appends[-self.bounds.append_count_max :]
                 )
             elif entry.kind is TrackedKind.KEY:
                 assert entry.idempotency_hash is not None
-                self._take_key(entry.idempotency_hash, _use(entry))
+                self._take_key(entry.idempotency_hash, key_use_of(entry))
             else:
                 assert entry.producer_id is not None
                 producer_id = entry.producer_id
                 self.producers.pop(producer_id, None)
                 if entry.kind is TrackedKind.PRODUCER:
-                    self.producers[producer_id] = _producer(entry, self._elapsed)
+                    self.producers[producer_id] = producer_of(entry, self._elapsed)
         self._note_open(entries)
         self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
 
@@ -298,9 +241,9 @@ class Tracking:
         return entries
 
     def _take_append(self, timestamp: int) -> None:
-        parts, self._parts = self._parts, []
-        entry, first_offset = parts[0]
-        count = sum(part.entry.record_count for part in parts)
+        entries, self._unfinished = self._unfinished, []
+        entry, first_offset = entries[0]
+        count = sum(one.entry.record_count for one in entries)
         if entry.mode is AppendMode.KEY:
             if entry.idempotency_hash is not None:
                 use = KeyUse(entry.body_hash, entry.body_crc, count, first_offset, timestamp)
@@ -349,7 +292,8 @@ class Tracking:
         return 0 if self.room is None else self.room.elapsed
 
     def _forget_oldest(self, now: int) -> None:
-        """After a whole chunk: what it names has its place before anybody loses his."""
+        """Forget what is beyond the bounds; called after a whole chunk, so that everything that the
+        chunk names has its place before another name loses one."""
         while len(self.producers) > self.bounds.producer_count_max:
             # Where bounds were made smaller all names may be needed.
             del self.producers[self._silent_longest() or next(iter(self.producers))]
@@ -361,65 +305,3 @@ class Tracking:
 
     def _is_over(self, timestamp: int, now: int) -> bool:
         return now - timestamp >= self.bounds.keep_ms
-
-
-def tracked(producer_id: str, producer: Producer) -> Iterator[TrackedEntry]:
-    """One producer as a tracking chunk says it."""
-    yield TrackedEntry(
-        TrackedKind.PRODUCER,
-        producer.mode,
-        0,
-        producer.timestamp,
-        0,
-        0,
-        producer.last_sequence or 0,
-        producer.epoch_sequence,
-        producer.epoch,
-        producer_id,
-    )
-    for append in producer.appends:
-        yield TrackedEntry(
-            TrackedKind.APPEND,
-            producer.mode,
-            append.first_offset,
-            append.timestamp,
-            append.record_count,
-            append.body_crc,
-            append.sequence,
-            0,
-            append.epoch,
-        )
-
-
-def forgotten(producer_id: str, timestamp: int) -> TrackedEntry:
-    """What a tracking chunk says of a producer that is not known any more."""
-    kind, mode = TrackedKind.FORGOTTEN, AppendMode.PLAIN
-    return TrackedEntry(kind, mode, 0, timestamp, 0, 0, 0, 0, 0, producer_id)
-
-
-def _producer(entry: TrackedEntry, taken_at: int) -> Producer:
-    return Producer(
-        mode=entry.mode,
-        epoch=entry.producer_epoch,
-        last_sequence=None if entry.mode is AppendMode.PLAIN else entry.sequence,
-        epoch_sequence=entry.epoch_sequence,
-        timestamp=entry.timestamp,
-        taken_at=taken_at,
-    )
-
-
-def _remembered(entry: TrackedEntry) -> Remembered:
-    return Remembered(
-        entry.sequence,
-        entry.record_count,
-        entry.body_crc,
-        entry.producer_epoch,
-        entry.first_offset,
-        entry.timestamp,
-    )
-
-
-def _use(entry: TrackedEntry) -> KeyUse:
-    return KeyUse(
-        entry.body_hash, entry.body_crc, entry.record_count, entry.first_offset, entry.timestamp
-    )

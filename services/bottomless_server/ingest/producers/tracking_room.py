@@ -7,8 +7,9 @@ Where no room is left, what nothing is promised of any more is given up, in this
 1. keys whose time is over, of all streams, the oldest first;
 2. producers that were silent for that time, the one that was silent longest first.
 
-No more is given up than is needed, so that a new name costs the same however many streams there
-are (dues.py). Whatever is younger stays, and who is new is refused: nothing is forgotten within its time.
+No more is given up than is needed, so that a new name costs as much as ever however many streams
+there are (dues.py). Whatever is younger stays, and a new name is refused: nothing is forgotten
+within its time.
 
 How old something is, is judged by the time that has gone by on this node since it was written,
 never by a stream's timestamps: those of one stream may be ahead, and say nothing of another's.
@@ -23,7 +24,7 @@ from bottomless_server.ingest.producers.tracking import Tracking
 
 
 class TrackingRoom:
-    """One for all streams of a process."""
+    """The memory for producers and keys of all streams of a process."""
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max

@@ -30,8 +30,12 @@ from bottomless.model.limits import (
     TIMESTAMP_MIN,
 )
 from bottomless.model.record import Columns, Content
-from bottomless_server.ingest.records.arrow_headers import read_headers
-from bottomless_server.ingest.records.arrow_ids import ID_NAME, check_id_column, read_ids
+from bottomless_server.ingest.records.arrow_columns import (
+    ID_NAME,
+    check_id_column,
+    read_headers,
+    read_ids,
+)
 from bottomless_server.ingest.records.arrow_stream import check_stream
 from bottomless_server.ingest.records.arrow_types import (
     is_text,

@@ -1,9 +1,10 @@
-"""What an append asks for beyond being stored: to be told from its repeat, or a certain place.
+"""The conditions of an append: under which name its repeats are recognised, and at which offset.
 
-Headers of api.md, section 4, as values. One of three kinds of numbers under a producer's
-name, or a key, or nothing; and with any of these the offset that the stream must have.
+They come in headers (api.md, section 4): one of three kinds of numbers under a producer's name, or
+an idempotency key, or neither; and with any of these the offset at which the stream must end.
 
-On the record's path: after front/routes.py, before intake.py; answered in producers/producers.py.
+On the record's path: after front/append_requests.py, before intake.py; producers/producers.py
+decides about them.
 """
 
 import hashlib
@@ -33,7 +34,8 @@ class FromProducer:
     epoch: int
     mode: AppendMode
     number: int = 0
-    """STRICT: of the first record. TRANSACTION: of the append. HIGHWATER: none, records have them."""
+    """The number of the first record (STRICT) or of the append (TRANSACTION); with HIGHWATER the
+    records have numbers of their own."""
     start_any: bool = False
     """An unknown producer may begin with any number."""
     parts_before: int = 0
@@ -43,7 +45,7 @@ class FromProducer:
 
     @property
     def turn_name(self) -> str:
-        """Whose appends wait for each other: those of a producer, and parts of its commits."""
+        """The name whose appends are taken one at a time: parts of a commit wait for their producer."""
         return self.producer_id if self.part_of is None else self.part_of.producer_id
 
 
@@ -56,7 +58,7 @@ class WithKey:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What one request asks for."""
+    """The conditions of one append; it is stored only if all of them hold."""
 
     identity: FromProducer | WithKey | None = None
     expected_offset: int | None = None
@@ -82,7 +84,7 @@ def hash_of(data: bytes) -> bytes:
 
 
 def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Conditions:
-    """What the headers of a request ask for; `header` gives the value of one.
+    """Read the conditions of an append from its headers; `header` gives the value of one.
 
     `sender` is who is known to send it, empty for nobody: what one sender stored under an
     idempotency key says nothing to another who happens to choose the same.

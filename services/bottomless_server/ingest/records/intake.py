@@ -3,7 +3,7 @@
 Whatever is refused here is refused before anything is stored, and every fault names its
 place, never what was sent.
 
-On the record's path: after front/routes.py, before log/core/batcher.py.
+On the record's path: after front/append_requests.py, before log/core/batcher.py.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ from bottomless_server.ingest.records.json_values import Shape, Within, check_co
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Append:
-    """One request's records. Either rows, or frames that are kept as they are."""
+    """The records of one request, either as rows or as frames that are kept as they are."""
 
     record_count: int
     size: int
@@ -50,7 +50,7 @@ class Append:
     ids: NDArray[np.int64] | None = None
     """The publishing_id of each record, increasing, where the conditions ask for them."""
     body_hash: bytes | None = None
-    """Where a key is bound to the body."""
+    """The hash of the body, where a key is bound to it."""
 
     def without_first(self, count: int) -> "Append":
         """An append without the first records of this one, which are stored already."""

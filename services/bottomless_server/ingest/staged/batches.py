@@ -69,45 +69,49 @@ class _OfStream:
     def __init__(self) -> None:
         self.batches: dict[str, StagedBatch] = {}
         self.plans: dict[str, CommitPlan] = {}
-        """By producer."""
+        """The plans of producers, by the name of the producer."""
         self.damaged_plans: set[str] = set()
-        """Names of their files."""
+        """The names of the files of plans that cannot be read."""
         self.since: dict[str, int] = {}
         """When each batch and each plan came, or was found at the start, by elapsed time."""
         self.arriving_count = 0
         """Bodies that are being written."""
         self.size = 0
-        """Bytes, those that arrive included."""
+        """Bytes of batches, those that arrive included."""
 
     def __bool__(self) -> bool:
         return bool(self.batches or self.plans or self.damaged_plans or self.arriving_count)
 
 
 class StagedBatches:
-    """All of this node. Its state is the event loop's; files are touched in threads."""
+    """All staged batches of this node. The event loop owns its state; files are touched in threads."""
 
     def __init__(
-        self, files: FileCalls, data_dir: Path, clocks: Clocks, bounds: StagedBounds
+        self,
+        files: FileCalls,
+        data_dir: Path,
+        clocks: Clocks,
+        bounds: StagedBounds,
+        executor: Executor,
     ) -> None:
         self._files = StagedFiles(files, staged_dir(data_dir))
         self._clocks = clocks
         self._bounds = bounds
-        self._executor: Executor | None = None
+        self._executor = executor
         self._streams: dict[StreamId, _OfStream] = {}
         self._pins: set[str] = set()
         self.size = 0
-        """Bytes of all, until they are gone from the disk."""
+        """Bytes of all batches, until they are gone from the disk."""
         self._changing_plans = asyncio.Lock()
         self._doomed: list[tuple[Path, int]] = []
         """Files that are to go, with the bytes that they hold until then."""
 
-    async def start(self, executor: Executor) -> None:
+    async def start(self) -> None:
         """Look what an earlier process has left, and remove what that one had not finished.
 
         Raises:
             OSError: the disk does not work.
         """
-        self._executor = executor
         for stream_id, found in await self._in_thread(lambda: list(self._files.scan())):
             held = self._streams.setdefault(stream_id, _OfStream())
             if isinstance(found, DamagedPlan):
@@ -208,7 +212,7 @@ class StagedBatches:
         return held.plans.get(producer_id)
 
     def plans(self, stream_id: StreamId) -> list[CommitPlan]:
-        """All of a stream that can be read."""
+        """The plans of a stream that can be read."""
         held = self._streams.get(stream_id)
         return [] if held is None else list(held.plans.values())
 
@@ -246,8 +250,8 @@ class StagedBatches:
     ) -> None:
         """Remove batches that nobody needs any more, and before them the plan that names them.
 
-        Those of any other plan, and those that a commit has pinned, stay: who names them here did
-        not need them. What fails is tried again by the sweep.
+        Those of any other plan, and those that a commit has pinned, stay: the commit that names them
+        here did not need them. What fails is tried again by the sweep.
         """
         held = self._streams.get(stream_id)
         if held is not None:
@@ -383,7 +387,6 @@ class StagedBatches:
             self.size -= sum(size for _, size in doomed) - sum(size for _, size in left)
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        assert self._executor is not None
         return await in_thread(self._executor, call, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""One part of a commit of staged batches: read, appended, and compared with what is stored.
+"""Append one part of a commit of staged batches, and compare it with what is stored.
 
 On the record's path: after batches.py, before local/appender.py; asked by commits.py.
 """
@@ -11,7 +11,7 @@ from bottomless.errors import NotFound
 from bottomless.formats.checks import crc32c
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.commit_parts import place_in, progress
 from bottomless_server.ingest.producers.commit_plan import CommitPlan, StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
@@ -20,28 +20,27 @@ from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.staged.batches import StagedBatches
 
 HoldRoom = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
-"""Holds room for so many bytes of a stream while an append of them is under way, and waits for it
-for so many seconds."""
+"""Holds room for so many bytes of a stream within a block, and waits so many seconds for it."""
 _ROOM_SECONDS: Final = 30.0
 """Longer than small appends wait: a part needs much room at once. It holds none meanwhile, and all
-that stands before it in the line is being written."""
+that waits before it is being written."""
 
 
 class CommitAppends:
-    """A part is in memory as a whole only while it is under way."""
+    """Appends parts of commits; each is in memory as a whole only while it is under way."""
 
     def __init__(self, batches: StagedBatches, room: HoldRoom) -> None:
         self._batches = batches
         self._room = room
 
     async def append(
-        self, appender: Appender, conditions: Conditions, part: Sequence[StagedBatch]
+        self, appender: LocalAppender, conditions: Conditions, part: Sequence[StagedBatch]
     ) -> Appended:
         async with self._room_of(appender, part):
             frames = await self._batches.read(appender.stream_id, part)
             return await appender.append(_append_of(frames, conditions))
 
-    async def is_followed(self, appender: Appender, plan: CommitPlan) -> bool:
+    async def is_followed(self, appender: LocalAppender, plan: CommitPlan) -> bool:
         """Whether no part that is stored, as far as that is remembered, differs from what the plan
         has in its place.
 
@@ -69,7 +68,7 @@ class CommitAppends:
         return True
 
     def _room_of(
-        self, appender: Appender, part: Sequence[StagedBatch]
+        self, appender: LocalAppender, part: Sequence[StagedBatch]
     ) -> AbstractAsyncContextManager[None]:
         return self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS)
 

@@ -43,7 +43,7 @@ import structlog
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable, WrongOffset
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.local.appender import Appender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.commit_parts import (
     identity_of,
     open_commit,
@@ -84,7 +84,7 @@ class StagedCommits:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def commit(
-        self, appender: Appender, conditions: Conditions, staged_ids: Sequence[str]
+        self, appender: LocalAppender, conditions: Conditions, staged_ids: Sequence[str]
     ) -> Appended:
         """Append staged batches, or answer what an earlier request with this number got.
 
@@ -99,7 +99,7 @@ class StagedCommits:
             turn, lambda: self._decided(appender, asked, conditions, staged_ids)
         )
 
-    async def settle(self, appender: Appender, producer_id: str) -> None:
+    async def settle(self, appender: LocalAppender, producer_id: str) -> None:
         """Return when no commit of a producer is open; asked after its epoch was raised, since from
         then on none can be begun under an older one.
 
@@ -118,13 +118,13 @@ class StagedCommits:
             error.outcome = Outcome.UNKNOWN
             raise
 
-    def _is_open(self, appender: Appender, producer_id: str) -> bool:
+    def _is_open(self, appender: LocalAppender, producer_id: str) -> bool:
         if open_commit(appender.tracking, producer_id) is not None:
             return True
         plan = self._batches.plan(appender.stream_id, producer_id)
         return plan is not None and progress(plan, appender.tracking).start > 0
 
-    async def _settle_alone(self, appender: Appender, producer_id: str) -> None:
+    async def _settle_alone(self, appender: LocalAppender, producer_id: str) -> None:
         await self._finish_alone(appender, producer_id)
         begun = open_commit(appender.tracking, producer_id)
         if begun is not None:
@@ -134,7 +134,7 @@ class StagedCommits:
         """Return when no commit is under way."""
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def finish(self, appenders: Iterable[Appender]) -> None:
+    async def finish(self, appenders: Iterable[LocalAppender]) -> None:
         """Append what is missing of commits that are open, as far as that can be done now.
 
         Whoever asked for them need not come back: the outcome was unknown, and is then that
@@ -146,7 +146,7 @@ class StagedCommits:
                 if plan.epoch is not None and progress(plan, appender.tracking).start:
                     await self._finish_quietly(appender, plan.producer_id)
 
-    async def _finish_quietly(self, appender: Appender, producer_id: str) -> None:
+    async def _finish_quietly(self, appender: LocalAppender, producer_id: str) -> None:
         told = {"stream_id": appender.stream_id, "producer_id": producer_id}
         turn = self._turns.join(appender.stream_id, producer_id, bounded=False)
         try:
@@ -156,7 +156,7 @@ class StagedCommits:
         else:
             log.info("a commit that was cut off is finished", **told)
 
-    async def _finish_alone(self, appender: Appender, producer_id: str) -> None:
+    async def _finish_alone(self, appender: LocalAppender, producer_id: str) -> None:
         plan = await self._plan(appender, producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             known = appender.tracking.producers.get(producer_id)
@@ -192,7 +192,7 @@ class StagedCommits:
 
     async def _decided(
         self,
-        appender: Appender,
+        appender: LocalAppender,
         asked: FromProducer,
         conditions: Conditions,
         staged_ids: Sequence[str],
@@ -232,7 +232,7 @@ class StagedCommits:
 
     def _repeated(
         self,
-        appender: Appender,
+        appender: LocalAppender,
         asked: FromProducer,
         conditions: Conditions,
         staged_ids: Sequence[str],
@@ -270,7 +270,7 @@ class StagedCommits:
             first_offset=stored[0].first_offset, duplicates=sum(one.record_count for one in stored)
         )
 
-    async def _plan(self, appender: Appender, producer_id: str) -> CommitPlan | None:
+    async def _plan(self, appender: LocalAppender, producer_id: str) -> CommitPlan | None:
         """The plan of a producer, if what is stored under its numbers is what it says.
 
         Raises:
@@ -294,7 +294,7 @@ class StagedCommits:
         return None
 
     async def _finish_plan(
-        self, appender: Appender, asked: FromProducer, conditions: Conditions, plan: CommitPlan
+        self, appender: LocalAppender, asked: FromProducer, conditions: Conditions, plan: CommitPlan
     ) -> Appended:
         """Store what is left of a commit that was cut off, as its plan says.
 
@@ -314,7 +314,7 @@ class StagedCommits:
 
     async def _append_plan(
         self,
-        appender: Appender,
+        appender: LocalAppender,
         asked: FromProducer,
         conditions: Conditions,
         plan: CommitPlan,
@@ -362,7 +362,7 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
     return answer._replace(duplicates=sum(batch.record_count for batch in batches))
 
 
-async def _note_producer(appender: Appender, asked: FromProducer) -> None:
+async def _note_producer(appender: LocalAppender, asked: FromProducer) -> None:
     """Let the producer be known before its first part is: who looks for what was begun under a
     name, as an import does that starts again, finds it."""
     await appender.change(lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now))

@@ -40,7 +40,7 @@ _PLAN_SIZE_MAX: Final = 4 * MIB
 
 
 class DamagedPlan(NamedTuple):
-    """A plan that cannot be read: by its file one knows whose it is, if one asks."""
+    """A plan that cannot be read; the name of its file tells whose it is."""
 
     file_name: str
 
@@ -49,7 +49,7 @@ StagedFile = StagedBatch | CommitPlan | DamagedPlan
 
 
 class StagedFiles:
-    """Below one directory, which has one for each stream."""
+    """The files of staged batches, in one directory that has another one for each stream."""
 
     def __init__(self, files: FileCalls, top: Path) -> None:
         self._files = files
@@ -67,7 +67,7 @@ class StagedFiles:
     def write(
         self, stream_id: StreamId, batch: StagedBatch, data: Sequence[bytes | memoryview]
     ) -> None:
-        """Returns when the file is there and synced.
+        """Write a batch; returns when its file is there and synced.
 
         Raises:
             OSError: it is not there, or not for sure.

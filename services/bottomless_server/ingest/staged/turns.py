@@ -15,7 +15,7 @@ from bottomless.model.names import StreamId
 
 COUNT_MAX: Final = 1_000
 STREAM_COUNT_MAX: Final = COUNT_MAX // 4
-"""As with the room of appends: a stream has a quarter of it at most."""
+"""A stream has a quarter of all turns at most, as it has of the room of appends."""
 PRODUCER_COUNT_MAX: Final = 8
 """A client that repeats what took too long, a few times; all but one of them are repeats."""
 
@@ -39,7 +39,8 @@ class Turns:
         self._by_stream: Counter[StreamId] = Counter()
 
     def join(self, stream_id: StreamId, producer_id: str, *, bounded: bool = True) -> Turn:
-        """Stand in line, and then take `lock`. Not `bounded` is what ends commits, as a fence does.
+        """Wait for one's turn: join, and then take `lock`. What ends commits, as a fence does, is not
+        `bounded`.
 
         Raises:
             Unavailable: `overloaded`.
@@ -54,6 +55,7 @@ class Turns:
         return turn
 
     def leave(self, turn: Turn) -> None:
+        """Give a turn up, or wait for it no longer."""
         turn.count -= 1
         if not turn.count:
             del self._turns[turn.stream_id, turn.producer_id]

@@ -1,19 +1,20 @@
-"""Bound the bytes of appends that are being received, waiting or written; who waits stands in line.
+"""Bound the bytes of appends that are being received, waiting or written, and order those that wait.
 
-A line for each stream: who came first gets freed room first, and nobody younger gets any before.
-So what needs much room is not kept out by small appends that come all the time: while it
-waits, room gathers for it. Streams wait for each other only where the bound of the process
-is reached: then the oldest of those who are first in their lines has the next room of all.
-Who has room already and needs more for the same body goes before all of them: those who wait
-wait for him.
+The appends of each stream wait in the order in which they came: freed room goes to the first one,
+and no later one gets any before it. So an append that needs much room is not kept out by small
+appends that come all the time: while it waits, room gathers for it. Streams wait for each other
+only where the bound of the process is reached: then the next room goes to the oldest of the first
+appends of all streams. A body that holds room already and needs more goes before all of them,
+since the others wait for what it holds.
 
-A small part of the room of the process is kept for streams that hold little. They pass whoever
-waits for the room of the process, as long as all of them together hold no more than that part;
-he never counts on it. So neither keeps the other out: however long he waits, small appends
-of other streams go on, and however many of those come, the rest of the room gathers for him.
+A small part of the room of the process is kept for streams that hold little. Their appends pass
+an append that waits for the room of the process, as long as all such streams together hold no
+more than that part; the one that waits never counts on it. So neither keeps the other out: however
+long it waits, small appends of other streams go on, and however many of those come, the rest of
+the room gathers for it.
 
-What is larger than a bound passes alone, beside streams that hold little: it must pass at
-some time.
+What is larger than a bound passes alone, beside streams that hold little: it must pass at some
+time.
 """
 
 from collections.abc import Callable
@@ -29,14 +30,14 @@ _LITTLE_SHARE: Final = 16
 
 
 class _Place(NamedTuple):
-    """The place of a ticket in its line; the lower ones are first."""
+    """The place of a ticket among those of its stream; lower places come first."""
 
     has_none: bool
     number: int
 
 
 class Ticket:
-    """One who waits for room, until he is granted it or leaves."""
+    """A request that waits for room, until it is granted or gives up."""
 
     __slots__ = ("gone", "granted", "own", "place", "size", "stream_id")
 
@@ -44,7 +45,7 @@ class Ticket:
         self.stream_id: Final = stream_id
         self.size: Final = size
         self.own: Final = own
-        """Bytes that the same body holds already, which is not in its own way."""
+        """Bytes that the body of this request holds already."""
         self.place: Final = _Place(not own, number)
         self.granted = False
         self.gone = False
@@ -54,15 +55,15 @@ _Waiting = list[tuple[_Place, Ticket]]
 
 
 class _Firsts:
-    """The first of each line that may be next: a heap of them, the oldest on top.
+    """The first ticket of each stream, if it may be next: a heap with the oldest on top.
 
-    An entry whose ticket is not the first any more, or may not be next any more, says nothing.
+    An entry counts for nothing once its ticket is not the first any more, or may not be next.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[_Place, StreamId]] = []
         self._noted: set[tuple[_Place, StreamId]] = set()
-        """What is in the heap, so that it holds nobody twice."""
+        """What is in the heap, so that it holds no ticket twice."""
 
     def note(self, ticket: Ticket) -> None:
         entry = (ticket.place, ticket.stream_id)
@@ -71,7 +72,7 @@ class _Firsts:
             heappush(self._heap, entry)
 
     def oldest(self, still: Callable[[_Place, StreamId], Ticket | None]) -> Ticket | None:
-        """The oldest of whom `still` knows the ticket."""
+        """The oldest ticket that `still` confirms."""
         while self._heap:
             ticket = still(*self._heap[0])
             if ticket is not None:
@@ -81,7 +82,7 @@ class _Firsts:
 
 
 class Admission:
-    """Counts bytes per stream and in all, and says who is next. Waiting is the caller's."""
+    """Counts bytes of each stream and of all, and says which ticket is next. The caller waits."""
 
     def __init__(self, stream_size_max: int, total_size_max: int) -> None:
         self._stream_size_max = stream_size_max
@@ -94,11 +95,11 @@ class Admission:
         """Bytes of all streams that hold little."""
         self._number = 0
         self._waiting: dict[StreamId, _Waiting] = {}
-        """Heaps of those who wait, by stream; none is empty."""
+        """The tickets that wait, a heap for each stream; none is empty."""
         self._fitting = _Firsts()
-        """The first ticket of each line whose stream has room; the process may have none."""
+        """The first ticket of each stream that has room; the process may have none."""
         self._passing = _Firsts()
-        """The tickets of them whose stream holds little, with what they ask for."""
+        """The first tickets of streams that hold little, together with what they ask for."""
 
     @property
     def total(self) -> int:
@@ -118,7 +119,7 @@ class Admission:
         return True
 
     def issue_ticket(self, stream_id: StreamId, size: int, own: int = 0) -> Ticket:
-        """Wait in waiting: `grant` says when it is one's turn."""
+        """Issue a ticket to a caller who has to wait: `grant` tells when its turn has come."""
         self._number += 1
         ticket = Ticket(stream_id, size, own, self._number)
         heappush(self._waiting.setdefault(stream_id, []), (ticket.place, ticket))
@@ -126,12 +127,12 @@ class Admission:
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Wait no more; those after him may be next now."""
+        """Wait no more for a ticket; a later one of its stream may be next now."""
         ticket.gone = True
         self._note_first(ticket.stream_id)
 
     def give_back(self, stream_id: StreamId, size: int) -> None:
-        """Room is free again; `grant` says for whom."""
+        """Free room again; `grant` tells for which tickets."""
         self._hold(stream_id, -size)
         self._note_first(stream_id)
 
@@ -146,7 +147,7 @@ class Admission:
         return granted
 
     def _next(self) -> Ticket | None:
-        """The oldest of all, or of those who may pass him, if there is room for him."""
+        """The oldest ticket of all, or else the oldest that may pass it, if there is room for it."""
         oldest = self._fitting.oldest(self._if_fitting)
         if oldest is None or self._fits_process(oldest.stream_id, oldest.size, oldest.own):
             return oldest
@@ -156,7 +157,7 @@ class Admission:
         return passing
 
     def _is_free(self, stream_id: StreamId, size: int) -> bool:
-        """Whether nobody is before who comes now."""
+        """Whether no ticket comes before a request that comes now."""
         if stream_id in self._waiting:
             return False
         if self._fitting.oldest(self._if_fitting) is None:
@@ -218,7 +219,7 @@ class Admission:
         return self._of_little + size <= self._kept_size
 
     def _counted(self, held: int) -> int:
-        """As bytes of a stream that holds little."""
+        """How many of the bytes of a stream count as those of streams that hold little."""
         return held if held <= self._little_max else 0
 
     def _hold(self, stream_id: StreamId, size: int) -> None:

@@ -2,37 +2,37 @@
 
 Commit timestamps never decrease, so a clock that is ahead for a moment pulls all later
 records ahead with it. A jump is what the wall clock gained on elapsed time since it was
-last believed; a clock that goes back is harmless and does not move the line.
+last believed; a clock that goes back is harmless and does not change what is believed.
 """
 
 from bottomless.errors import Code, Unavailable
 
 
 class CommitClock:
-    """One for all streams of a process. Times in ms; `elapsed` is of a monotonic clock."""
+    """The wall clock of a process, as far as it is believed. All times are in ms."""
 
     def __init__(self, jump_ms_max: int) -> None:
         self._jump_ms_max = jump_ms_max
-        self._line: int | None = None
+        self._offset: int | None = None
         """Wall time minus elapsed time, as it was last believed."""
 
     def read(self, wall: int, elapsed: int) -> int:
-        """The wall time, if it can be believed.
+        """The wall time, if it can be believed; `elapsed` is that of a monotonic clock.
 
         Raises:
             Unavailable: `clock-skew`, until the clock is back.
         """
-        line = wall - elapsed
-        if self._line is None:
-            self._line = line
-        if line - self._line > self._jump_ms_max:
+        offset = wall - elapsed
+        if self._offset is None:
+            self._offset = offset
+        if offset - self._offset > self._jump_ms_max:
             raise Unavailable(
                 "the clock of this node jumped ahead",
                 code=Code.CLOCK_SKEW,
                 retry_after_seconds=5,
-                facts={"ahead_ms": line - self._line, "bound_ms": self._jump_ms_max},
+                facts={"ahead_ms": offset - self._offset, "bound_ms": self._jump_ms_max},
             )
-        self._line = max(self._line, line)
+        self._offset = max(self._offset, offset)
         return wall
 
 

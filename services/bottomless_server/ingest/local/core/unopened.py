@@ -4,7 +4,7 @@ A stream may be refused for a moment: coordination does not answer, or the disk 
 open nothing of it is uploaded, and perhaps nobody ever touches it again. So it is tried again, at
 first at once and then ever more rarely, for as long as it lies here.
 
-Asked and told by local/streams.py. Times are in ms of a clock that never goes back.
+local/streams.py asks and tells it. Times are in ms of a clock that never goes back.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class _Try(NamedTuple):
 
 
 class Unopened:
-    """No more than there are streams on the disk."""
+    """The streams that are not open; there are no more than streams on the disk."""
 
     def __init__(self) -> None:
         self._tries: dict[StreamId, _Try] = {}
@@ -36,17 +36,18 @@ class Unopened:
         return iter(self._tries)
 
     def add(self, stream_id: StreamId, now: int) -> None:
-        """Try it at once; one that is known already keeps its turn."""
+        """Have a stream tried at once, unless it is known already: then it keeps its turn."""
         self._tries.setdefault(stream_id, _Try(now, WAIT_MS_MIN))
 
     def due(self, now: int) -> list[StreamId]:
+        """The streams that are to be tried now."""
         return [stream_id for stream_id, next_try in self._tries.items() if next_try.due_at <= now]
 
     def begin_try(self, stream_id: StreamId, now: int) -> None:
-        """It is being tried; unless it is dropped, the next try comes after a longer wait."""
+        """Note that a stream is being tried: unless it is dropped, the next try waits for longer."""
         wait_ms = self._tries[stream_id].wait_ms if stream_id in self._tries else WAIT_MS_MIN
         self._tries[stream_id] = _Try(now + wait_ms, min(2 * wait_ms, WAIT_MS_MAX))
 
     def drop(self, stream_id: StreamId) -> None:
-        """It is open, or is not this node's to open."""
+        """Forget a stream that is open, or that is not for this node to open."""
         self._tries.pop(stream_id, None)

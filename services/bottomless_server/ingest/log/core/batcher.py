@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
     chunks: list[SealedChunk]
     placements: list[Placement]
-    """One for each append, in the order in which they were given."""
+    """A placement for each append, in the order in which they were given."""
     timestamp: int
     next_offset: int
 
@@ -59,7 +59,7 @@ class Round(NamedTuple):
 
 
 class RoundSpace:
-    """What one round still takes."""
+    """How much more one round takes."""
 
     def __init__(self, chunk_size_max: int) -> None:
         self._chunk_size_max = chunk_size_max

@@ -17,7 +17,7 @@ assert _PLACE.size == INDEX_RECORD_SIZE - 8  # formats/segment.py: reserved and 
 
 
 class ChunkIndex:
-    """Grows at its end only."""
+    """The index of one segment; it grows at its end only."""
 
     def __init__(self) -> None:
         self._records = bytearray()

@@ -1,0 +1,51 @@
+"""Requests about streams that other nodes own: sent on to the owner, and counted."""
+
+from collections.abc import Callable
+
+from starlette.types import Receive, Scope
+
+from bottomless.errors import Unavailable
+from bottomless_server.ingest.front.metrics import AppendCounts
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.node.forwarding import Answer, Forwarding
+
+
+class ForwardedRequests:
+    """Sends requests on, and forgets owners that turn out to be none."""
+
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        under_way: RequestsUnderWay,
+        counts: AppendCounts,
+        forget_owner: Callable[[str], None],
+    ) -> None:
+        """`forget_owner` is told the address of a node that may not own streams any more."""
+        self._forwarding = forwarding
+        self._under_way = under_way
+        self._counts = counts
+        self._forget_owner = forget_owner
+
+    async def ask(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
+        """What the owner of a stream answers to a request.
+
+        Raises:
+            ClientGone: the client left before its whole body was here.
+            Unavailable: the owner does not answer, as `Forwarding.ask` tells it.
+        """
+        with self._under_way.counted():
+            self._counts.forwarded += 1
+            try:
+                answer = await self._forwarding.ask(owner.owner_url, scope, receive)
+            except Unavailable:
+                self._counts.forwarded_unanswered += 1
+                self._forget_owner(owner.owner_url)
+                raise
+            if answer.disowned:
+                self._forget_owner(owner.owner_url)
+            return answer
+
+    async def aclose(self) -> None:
+        """Close the connections to other nodes."""
+        await self._forwarding.aclose()

@@ -1,0 +1,38 @@
+"""From the name of a stream to what appends to it."""
+
+from bottomless.errors import NotFound
+from bottomless.model.names import FullName
+from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.ports import Appender, Appenders
+
+
+class AppenderLookup:
+    """Finds the appender of a stream by the stream's name.
+
+    There is one profile, so every name leads to the same `Appenders`. With a second one it is
+    chosen here, by the profile that manifest tells with the name.
+    """
+
+    def __init__(
+        self, names: StreamNames, appenders: Appenders, under_way: RequestsUnderWay
+    ) -> None:
+        self._names = names
+        self._appenders = appenders
+        self._under_way = under_way
+
+    async def find(self, name: FullName) -> Appender:
+        """The appender of a stream.
+
+        Raises:
+            NotFound: no stream has this name.
+            OwnedElsewhere: another node has to be asked.
+            StoreError: nobody can append to it here now; outcome none.
+        """
+        self._under_way.require_accepting()
+        stream_id = await self._names.find(name)
+        try:
+            return await self._appenders.get(stream_id)
+        except NotFound:
+            # Deleted; the name may be another stream's by now.
+            return await self._appenders.get(await self._names.find_other(name, stream_id))

@@ -1,0 +1,55 @@
+"""The public application of ingest, made of the parts that the routes share."""
+
+from fastapi import FastAPI, Request
+from starlette.types import ASGIApp
+
+from bottomless_server.ingest.front.append_requests import AppendRequests
+from bottomless_server.ingest.front.forwarded import ForwardedRequests
+from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.front.metrics import AppendCounts
+from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.producer_routes import add_producer_routes
+from bottomless_server.ingest.front.routes import AppendRoute
+from bottomless_server.ingest.front.staged_routes import add_staged_route
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.ports import Appenders
+from bottomless_server.node.room import MemoryRoom
+from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.http.contract import describe
+
+
+def create_public_app(
+    names: StreamNames,
+    appenders: Appenders,
+    under_way: RequestsUnderWay,
+    forwarded: ForwardedRequests,
+    room: MemoryRoom,
+    counts: AppendCounts,
+    *,
+    frame_size_max: int,
+) -> ASGIApp:
+    """Everything that ingest answers to producers; `appenders` is all that it knows of streams.
+
+    `frame_size_max` is the bound on a frame of a request, decoded, in bytes.
+    """
+    lookup = AppenderLookup(names, appenders, under_way)
+    api = create_api("Bottomless ingest")
+    describe(api)
+    _state_append(api)
+    add_staged_route(api, lookup, under_way, room, frame_size_max)
+    add_producer_routes(api, lookup)
+    requests = AppendRequests(lookup, under_way, room, counts, frame_size_max)
+    return AppendRoute(requests, lookup, forwarded, api)
+
+
+def _state_append(api: FastAPI) -> None:
+    """State the contract of appends, which `AppendRoute` takes before they come here."""
+
+    @api.post(
+        "/v1/streams/{s}/records",
+        operation_id="append_records",
+        summary="Append records",
+    )
+    async def append_records(s: str, request: Request) -> None:
+        # Only here for the contract and for `Allow`.
+        raise AssertionError((s, request.method))

@@ -1,0 +1,52 @@
+"""Requests of producers that are under way: a drain lets no new one in and waits for the others."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bottomless.errors import Code, Unavailable
+
+
+class RequestsUnderWay:
+    """Counts requests, and knows whether ingest takes new ones."""
+
+    def __init__(self) -> None:
+        self._accepting = False
+        self._count = 0
+        self._idle = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        """How many requests are under way now."""
+        return self._count
+
+    def accept(self) -> None:
+        """Let requests in from now on."""
+        self._accepting = True
+
+    def require_accepting(self) -> None:
+        """Refuse a request before the start and in a drain.
+
+        Raises:
+            Unavailable: `draining`, outcome none.
+        """
+        if not self._accepting:
+            raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a request for as long as the block lasts: a drain waits for its end."""
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._idle.set()
+
+    async def drain(self) -> None:
+        """Let no new request in; returns when those that were counted have ended."""
+        self._accepting = False
+        while self._count:
+            self._idle.clear()
+            await self._idle.wait()

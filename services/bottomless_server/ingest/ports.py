@@ -1,0 +1,117 @@
+"""The port between the routes of ingest and the profile that stores what a stream is given.
+
+`front/` knows a stream by its `Appender` alone, and gets that from `Appenders`, by the stream's id.
+How a record becomes durable is the profile's business: in the local profile the newest records of
+a stream lie on the disk of the one node that owns it (staged/owned_appenders.py, local/, log/). A
+profile without an owner is a second implementation of these two protocols, which
+front/lookup.py chooses by what manifest says of the stream; routes, forms and answers stay as
+they are.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from bottomless.formats.rows import Frame
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.producers.commit_plan import StagedBatch
+from bottomless_server.ingest.producers.known_producers import Producer
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.records.conditions import Conditions
+from bottomless_server.ingest.records.intake import Append
+
+
+class Staged(NamedTuple):
+    """A batch that is stored and belongs to no stream's records yet."""
+
+    batch: StagedBatch
+    expires_at: int
+    """When it may be removed unless it is committed, in ms since 1970."""
+
+
+class Appender(Protocol):
+    """One stream, to those who append to it and to those who look after its producers."""
+
+    @property
+    def stream_id(self) -> StreamId: ...
+
+    @property
+    def next_offset(self) -> int:
+        """The end of the stream, as far as this node knows."""
+        ...
+
+    @property
+    def durability(self) -> str:
+        """What an answered append outlives, as answers name it: `fsync`."""
+        ...
+
+    def require_space(self) -> None:
+        """Refuse an append, before its body is read, where there is no place to store it.
+
+        Raises:
+            Overloaded: `disk-bound`; nothing is stored.
+        """
+        ...
+
+    async def append(self, append: Append) -> Appended:
+        """Return when the records are durable and visible.
+
+        Raises:
+            StoreError: with the outcome that is known.
+        """
+        ...
+
+    async def stage(self, frames: Sequence[Frame]) -> Staged:
+        """Return when a batch is durable; only a commit makes its records visible.
+
+        Raises:
+            StoreError: nothing is staged.
+        """
+        ...
+
+    async def commit(self, conditions: Conditions, staged_ids: Sequence[str]) -> Appended:
+        """Make staged batches records of the stream, in this order, by one append.
+
+        Raises:
+            StoreError: with the outcome that is known; the same request again is right.
+        """
+        ...
+
+    async def list_producers(self, after: str, count: int) -> list[tuple[str, Producer]]:
+        """At most `count` producers, in the order of their names, of those that sort after `after`."""
+        ...
+
+    async def find_producer(self, producer_id: str) -> Producer | None:
+        """What the stream knows of a producer; None if it does not know it."""
+        ...
+
+    async def raise_epoch(self, producer_id: str) -> None:
+        """Return when earlier writers under this name are locked out, and when none of their
+        commits is open.
+
+        Raises:
+            StoreError: with the outcome that is known.
+        """
+        ...
+
+    async def forget_producer(self, producer_id: str) -> None:
+        """Return when the stream does not know the producer any more, durably.
+
+        Raises:
+            NotFound: `producer-not-found`.
+            StoreError: with the outcome that is known.
+        """
+        ...
+
+
+class Appenders(Protocol):
+    """The streams of one profile, as far as this node can append to them."""
+
+    async def get(self, stream_id: StreamId) -> Appender:
+        """The appender of a stream.
+
+        Raises:
+            NotFound: there is no such stream.
+            OwnedElsewhere: another node has to be asked.
+            StoreError: nobody can append to it here now; outcome none.
+        """
+        ...

@@ -1,0 +1,146 @@
+"""Ingest as a service: what it starts, drains and stops, in which order."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.metrics_core import Metric
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bottomless.errors import Unavailable
+from bottomless_server.ingest.front.forwarded import ForwardedRequests
+from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls, ingest_gauges
+from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.ingest.local.handover import await_upload
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.log.leftovers import Leftovers
+from bottomless_server.ingest.staged.batches import StagedBatches
+from bottomless_server.ingest.staged.owned_appenders import OwnedAppenders
+from bottomless_server.node.data_directory import DataDirectory
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.forwarding import is_forwarded, take_forwarded
+from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.room import MemoryRoom
+
+
+@dataclass(eq=False)
+class IngestService:
+    """One of the four services, whole from the beginning: `start` opens what it is made of.
+
+    runtime/process/service.py says who calls what when.
+    """
+
+    public: ASGIApp
+    tail_api: ASGIApp
+    """The internal application; `internal` adds to it what other nodes pass on."""
+    directory: DataDirectory
+    files: FileCalls
+    executors: Sequence[Executor]
+    lease: NodeLease
+    context: AppenderContext
+    streams: OwnedStreams
+    feed: CommitFeed
+    leftovers: Leftovers
+    staged: StagedBatches
+    appenders: OwnedAppenders
+    names: StreamNames
+    under_way: RequestsUnderWay
+    forwarded: ForwardedRequests
+    room: MemoryRoom
+    counts: AppendCounts
+    name: str = "ingest"
+    started: bool = False
+    """Whether the lease was taken, so that there is something to drain and to stop."""
+    sweeping: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The internal application, which answers nothing before the start.
+
+        It also takes requests that another node has passed on: those of the public application.
+        """
+        if not self.started:
+            raise Unavailable("ingest has not started")
+        if is_forwarded(scope):
+            take_forwarded(scope)
+            await self.public(scope, receive, send)
+            return
+        await self.tail_api(scope, receive, send)
+
+    async def start(self) -> None:
+        """Lock the directory, take the lease, open the streams that lie here.
+
+        Raises:
+            CannotStart: another process uses the directory.
+        """
+        self.directory.open()
+        await self.lease.start()
+        self.started = True
+        await self.streams.start()
+        await self.staged.start()
+        finish_commits, is_begun = self.appenders.finish_commits, self.appenders.is_begun
+        self.sweeping += [
+            asyncio.create_task(self.leftovers.run(), name="ingest-leftovers"),
+            asyncio.create_task(self.staged.run(is_begun, finish_commits), name="ingest-staged"),
+        ]
+        self.under_way.accept()
+
+    async def drain(self) -> None:
+        """Refuse appends and finish those that are under way; then have everything uploaded, so
+        that other nodes may own the streams. Tails are served meanwhile."""
+        await self.under_way.drain()
+        await self.appenders.commits.stop()
+        if not self.started:
+            return
+        await self.appenders.finish_commits()
+        await self.streams.open_all()
+        await self.appenders.finish_commits()
+        await await_upload(self.streams, self.feed, self.context.has_begun)
+
+    async def stop(self) -> None:
+        """Close streams, clean ones as clean, and give the lease up."""
+        for task in self.sweeping:
+            task.cancel()
+        await asyncio.gather(*self.sweeping, return_exceptions=True)
+        if self.started:
+            self.feed.end()
+            await self.streams.stop()
+            await self.lease.stop()
+        await self.forwarded.aclose()
+        await self.names.aclose()
+        for executor in self.executors:
+            executor.shutdown()
+        self.directory.close()
+
+    async def report(self) -> Mapping[str, Any]:
+        """Tell what ingest depends on, for `/readyz?verbose=1`."""
+        if not self.started:
+            return {}
+        return {
+            "coordination": "lease held" if self.lease.is_live() else "lease ran out",
+            "open_streams": sum(1 for _ in self.streams.opened()),
+            "unopened_streams": len(self.streams.unopened()),
+            "local_bytes": self.context.disk.held,
+        }
+
+    def metrics(self) -> Iterable[Metric]:
+        """What ingest measures of itself."""
+        disk, tracking_room = self.context.disk, self.context.tracking_room
+        yield from self.counts.metrics()
+        yield from ingest_gauges(
+            in_flight_size=self.room.admission.total,
+            local_size=disk.held,
+            local_size_max=disk.bytes_max,
+            staged_size=self.staged.size,
+            staged_count=self.staged.count,
+            tracking_size=tracking_room.held,
+            tracking_size_max=tracking_room.size_max,
+            stream_count=sum(1 for _ in self.streams.opened()),
+            unopened_count=len(self.streams.unopened()),
+        )
+        if isinstance(self.files, TimedFileCalls):
+            yield from self.files.syncs.collect()
