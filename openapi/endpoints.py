@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from bottomless_server.runtime.base.scopes import Operation
+from bottomless_server.core.scopes import Operation
 from bottomless_server.runtime.http.endpoint_table import STREAM, EndpointTable, Rate, Reach
 from openapi.bundle import METHODS, OPENAPI, PUBLIC, read
 

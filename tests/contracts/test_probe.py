@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from support.s3 import CREDENTIALS, S3Server
 
-from bottomless.drives.base import Drive, DriveRefused, ObjectFacts
+from bottomless.drives.base import Drive, DriveRefused
 from bottomless.errors import StoreError
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.probe import probe
 from bottomless_server.drives.s3 import S3Drive

@@ -33,6 +33,7 @@ from bottomless.model.config import encode_config, parse_config
 from bottomless.model.limits import MIB
 from bottomless.model.names import parse_reference, parse_stream_id, parse_stream_name, parse_tenant
 from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
+from bottomless_server.core.sealed_token import seal, unseal
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.recovery import recover
 from bottomless_server.ingest.producers.commit_plan import parse_file_name
@@ -45,7 +46,6 @@ from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.protocol.parameters import boolean, choice, integer, text
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
-from bottomless_server.runtime.base.sealed_token import seal, unseal
 from bottomless_server.runtime.http.bodies import (
     encode_json,
     negotiate,

@@ -8,9 +8,9 @@ from bottomless.drives.base import (
     DriveAmbiguous,
     DriveUnavailable,
     Location,
-    ObjectFacts,
 )
 from bottomless.errors import StoreError
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.object_key import check_object_key
 from support.wire import Lost, Wire
 

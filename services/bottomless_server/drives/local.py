@@ -33,11 +33,11 @@ from bottomless.drives.base import (
     DriveAmbiguous,
     Location,
     ObjectExists,
-    ObjectFacts,
     ObjectMissing,
 )
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
 from bottomless_server.drives.file_calls import FileCalls
 from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated

@@ -5,9 +5,10 @@ import time
 from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from bottomless.drives.base import Location, ObjectExists, ObjectFacts, ObjectMissing
+from bottomless.drives.base import Location, ObjectExists, ObjectMissing
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.object_key import check_object_key
 
 

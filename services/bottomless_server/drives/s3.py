@@ -23,12 +23,12 @@ from bottomless.drives.base import (
     DriveRefused,
     DriveUnavailable,
     Location,
-    ObjectFacts,
     ObjectMissing,
 )
 from bottomless.drives.s3_answers import of_answer, status_of
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.object_key import check_object_key
 from bottomless_server.drives.s3_errors import lost, translated
 from bottomless_server.drives.s3_listing import list_by_directory, list_by_key

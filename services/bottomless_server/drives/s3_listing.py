@@ -9,7 +9,8 @@ one at a time, and sorted here: more calls, but no object is missed.
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bottomless.drives.base import DriveRefused, ObjectFacts
+from bottomless.drives.base import DriveRefused
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.object_key import check_object_key
 
 Page: TypeAlias = Callable[..., Awaitable[Mapping[str, Any]]]

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.model.limits import MIB
+from bottomless_server.core.principal import Principal
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.protocol.forwarding import (
     FORWARDED_HEADERS,
@@ -28,7 +29,7 @@ from bottomless_server.protocol.forwarding import (
     encode_forwarded,
 )
 from bottomless_server.protocol.secret import headers_to
-from bottomless_server.runtime.base.principal import Principal, note_principal, principal_of
+from bottomless_server.runtime.base.principal import note_principal, principal_of
 from bottomless_server.runtime.http.app import ClientGone
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on

@@ -17,7 +17,7 @@ FORWARDED_HEADERS: Final = frozenset({TENANT, ACTOR})
 
 
 class ForwardedFor(NamedTuple):
-    """Who asked where the request came in."""
+    """The principal of a request, at the node where it came in."""
 
     tenant: str
     actor: str | None
@@ -32,7 +32,7 @@ def encode_forwarded(asked: ForwardedFor) -> list[tuple[str, str]]:
 
 
 def decode_forwarded(headers: Mapping[bytes, bytes]) -> ForwardedFor | None:
-    """Who asked, by headers whose names are lowercase; None where the request was not passed on."""
+    """Read who asked from headers whose names are lowercase; None if nobody passed the request on."""
     tenant, actor = headers.get(TENANT), headers.get(ACTOR)
     if tenant is None:
         return None

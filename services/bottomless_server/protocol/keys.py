@@ -19,7 +19,7 @@ class KeySaid(NamedTuple):
 
     key_id: str
     secret_sha256: tuple[str, ...]
-    """Of each secret that is good now; none of a key that is not active."""
+    """SHA-256 of each secret that is good now, in hex; empty if the key is not active."""
     tenant: str
     scopes: tuple[str, ...]
     expires_at: int | None

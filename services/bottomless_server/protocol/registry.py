@@ -70,7 +70,7 @@ class RootState:
     """The floor: nothing below is readable."""
     root: RootPointer | None
     last_timestamp: int
-    """Of the newest published chunk, in ms since 1970; 0 where nothing was published."""
+    """The time of the newest published chunk, in ms since 1970; 0 where nothing was published."""
 
 
 class _Name(ClosedBody):

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless_server.core.sealed_token import SECRET_SIZE
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
@@ -36,7 +37,6 @@ from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
-from bottomless_server.runtime.base.sealed_token import SECRET_SIZE
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send

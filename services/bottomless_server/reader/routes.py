@@ -11,6 +11,7 @@ from starlette.responses import Response
 from bottomless.errors import Code, OffsetGone
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import parse_stream_id
+from bottomless_server.core.scopes import Operation
 from bottomless_server.reader.core.byte_range import (
     ByteRange,
     NotSatisfiable,
@@ -23,7 +24,6 @@ from bottomless_server.reader.offset_routes import OffsetRoutes, stream_headers
 from bottomless_server.reader.page_query import JSON, OCTETS
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.runtime.base.principal import principal_of
-from bottomless_server.runtime.base.scopes import Operation
 from bottomless_server.runtime.http.app import (
     boolean,
     choice,

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from bottomless.errors import NotFound
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import ByNameAsked, by_name, decode_stream
 from bottomless_server.runtime.base.known_names import KnownNames
 from bottomless_server.runtime.base.single_flight import SingleFlight
-from bottomless_server.stores.streams import stream_not_found
 
 _STREAM_COUNT_MAX = 10_000
 """Names remembered; some hundred bytes each."""

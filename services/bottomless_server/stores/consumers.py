@@ -29,11 +29,11 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.stores.restored_streams import is_restored, require_older
 from bottomless_server.stores.streams import (
     GENERATION_KEY,
     stream_key,
-    stream_not_found,
 )
 
 SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"

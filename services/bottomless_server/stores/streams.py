@@ -35,6 +35,7 @@ from bottomless.model.names import (
 )
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
+from bottomless_server.core.not_found import stream_not_found
 
 GENERATION_KEY: Final = "bottomless:generation"
 DELETES_KEY: Final = "bottomless:deletes"
@@ -349,7 +350,3 @@ class Streams:
                 code=Code.COORDINATION_REGRESSED,
                 retryable=False,
             )
-
-
-def stream_not_found() -> NotFound:
-    return NotFound("there is no such stream")

@@ -9,9 +9,10 @@ Object keys are relative to the drive's prefix, ASCII, with `/` as separator.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
+from bottomless.model.object_facts import ObjectFacts
 
 
 class ObjectMissing(NotFound):
@@ -48,18 +49,6 @@ class DriveAmbiguous(Unavailable):
 
     default_code = Code.OBJECT_STORE_UNAVAILABLE
     default_outcome = Outcome.UNKNOWN
-
-
-class ObjectFacts(NamedTuple):
-    """The facts that a store gives about one object."""
-
-    object_key: str
-    size: int
-    """Bytes of the object."""
-    modified: int
-    """When the object was put, by the store's own clock, in ms since 1970."""
-    crc: int | None
-    """CRC-32C of the object; None unless it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

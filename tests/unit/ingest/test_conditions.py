@@ -4,6 +4,7 @@ import pytest
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.chunk import AppendMode
+from bottomless_server.core.principal import Principal
 from bottomless_server.ingest.front.forms import read_form
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
@@ -14,7 +15,7 @@ from bottomless_server.ingest.records.conditions import (
     hash_of,
     read_conditions,
 )
-from bottomless_server.runtime.base.principal import Principal, note_principal
+from bottomless_server.runtime.base.principal import note_principal
 
 
 def conditions(**headers: str) -> Conditions:

@@ -13,8 +13,9 @@ from support.raw_server import NOTHING, Asked, Script, raw_server
 from support.raw_server import problem as raw_problem
 
 from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.core.principal import Principal
 from bottomless_server.protocol.forwarding import ACTOR, TENANT
-from bottomless_server.runtime.base.principal import Principal, note_principal
+from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.tracing import Requests
 from unit.ingest.house import ROUTE, STREAM, House, problem

@@ -3,6 +3,7 @@
 import pytest
 
 from bottomless.errors import Code, Denied, InvalidRequest
+from bottomless_server.core.principal import LOCAL, Principal
 from bottomless_server.manifest.keys.core.granting import (
     check_granting,
     check_scopes,
@@ -10,7 +11,6 @@ from bottomless_server.manifest.keys.core.granting import (
     is_operator,
     tenant_for,
 )
-from bottomless_server.runtime.base.principal import LOCAL, Principal
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from support.manifest import World
 
 from bottomless.model.api_key import hash_secret
 from bottomless.model.offset_spec import format_timestamp
+from bottomless_server.core.principal import LOCAL, Principal
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.runtime.base.cannot_start import CannotStart
-from bottomless_server.runtime.base.principal import LOCAL, Principal, note_principal
+from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
 
 SECRET = "0123456789abcdef0123456789ABCDEF"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from support.manifest import World
 
 from bottomless.errors import InvalidRequest
+from bottomless_server.core.sealed_token import seal, unseal
 from bottomless_server.manifest.common.paging import Paging
-from bottomless_server.runtime.base.sealed_token import seal, unseal
 
 SECRET = b"s" * 32
 SCOPE = ("streams", "default", "active", "a")

@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of
 
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX, MIB
-from bottomless_server.runtime.base.principal import Principal, note_principal
+from bottomless_server.core.principal import Principal
+from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import create_api, read_body, wrap
 from bottomless_server.runtime.process.rate_limits import Policy, RateLimits, policies_of

@@ -15,10 +15,10 @@ from bottomless.drives.base import (
     DriveRefused,
     DriveUnavailable,
     ObjectExists,
-    ObjectFacts,
 )
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.stores.put_retries import PutWaits, put_object
 

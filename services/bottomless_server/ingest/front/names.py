@@ -21,6 +21,7 @@ from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.node.lease import Clocks
 from bottomless_server.protocol.paths import STREAM, of_stream
 from bottomless_server.protocol.peer import PeerPort
@@ -35,7 +36,7 @@ from bottomless_server.protocol.registry import (
 )
 from bottomless_server.runtime.base.known_names import KnownNames
 from bottomless_server.runtime.base.single_flight import SingleFlight
-from bottomless_server.stores.streams import Streams, stream_not_found
+from bottomless_server.stores.streams import Streams
 
 log = structlog.get_logger(__name__)
 

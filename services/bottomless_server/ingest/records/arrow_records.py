@@ -30,6 +30,7 @@ from bottomless.model.limits import (
     TIMESTAMP_MIN,
 )
 from bottomless.model.record import Columns, Content
+from bottomless_server.core.json_nesting import nested_too_deeply
 from bottomless_server.ingest.records.arrow_columns import (
     ID_NAME,
     check_id_column,
@@ -44,7 +45,6 @@ from bottomless_server.ingest.records.arrow_types import (
     without_hidden_views,
 )
 from bottomless_server.ingest.records.faults import batch_too_large, column_fault, record_too_large
-from bottomless_server.runtime.http.json_nesting import nested_too_deeply
 
 BATCH_COUNT_KEPT: Final = 64
 """More batches than this are put together: each frame costs some 200 bytes for ever."""

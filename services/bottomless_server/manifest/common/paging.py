@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bottomless_server.coordination.base import Changes, Coordination, Values
-from bottomless_server.runtime.base.sealed_token import SECRET_SIZE, seal, unseal
+from bottomless_server.core.sealed_token import SECRET_SIZE, seal, unseal
 from bottomless_server.runtime.http.app import Parser, integer, text
 
 TOKENS_KEY: Final = "bottomless:secret:page-tokens"

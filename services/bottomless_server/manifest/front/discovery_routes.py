@@ -17,10 +17,11 @@ from bottomless.model import limits
 from bottomless.model.names import REFERENCE_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import LEASE_COUNT_MAX
+from bottomless_server.core.principal import Principal
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.paging import PAGE_COUNT_MAX
 from bottomless_server.manifest.settings import ManifestSettings
-from bottomless_server.runtime.base.principal import Principal, principal_of
+from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 
 _DISTRIBUTION: Final = "bottomless-server"

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from bottomless.model.api_key import KeyState, parse_key_id
 from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.core.scopes import EVERYTHING
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import ROOT_KEY_ID, RootKey
 from bottomless_server.protocol.keys import KEY, KeySaid, encode_key, key_id_in, key_path
-from bottomless_server.runtime.base.scopes import EVERYTHING
 from bottomless_server.runtime.http.app import json_response, parse_query
 from bottomless_server.stores.keys import key_not_found
 

@@ -36,8 +36,9 @@ from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, CoordinationUnknown, Room
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.stores.streams import delete_later, room_for, stream_key, stream_not_found
+from bottomless_server.stores.streams import delete_later, room_for, stream_key
 
 log = structlog.get_logger(__name__)
 

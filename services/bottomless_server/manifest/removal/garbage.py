@@ -29,11 +29,12 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.drives.base import ObjectFacts, ObjectMissing
+from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.formats.keys import parse_consumers_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry
 from bottomless.model.names import StreamId
+from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context

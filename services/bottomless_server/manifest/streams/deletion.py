@@ -27,13 +27,14 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.drives.base import ObjectFacts
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 from bottomless.formats.keys import parse_registry_key, stream_prefix
 from bottomless.model.names import FullName, StreamId
+from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord, StreamState, live_leases
 from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
@@ -47,7 +48,7 @@ from bottomless_server.manifest.removal.range_leases import cut_leases, latest_e
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation, entered
-from bottomless_server.stores.streams import node_key, stream_not_found
+from bottomless_server.stores.streams import node_key
 
 log = structlog.get_logger(__name__)
 

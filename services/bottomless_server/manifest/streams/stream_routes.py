@@ -14,6 +14,7 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.config import StreamConfig, parse_config, patch_config
 from bottomless.model.limits import KIB, NAME_SIZE_MAX
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.core.scopes import Operation
 from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
@@ -29,7 +30,6 @@ from bottomless_server.manifest.registry.stream_description import (
 )
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.runtime.base.principal import principal_of
-from bottomless_server.runtime.base.scopes import Operation
 from bottomless_server.runtime.http.app import choice, header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 

@@ -21,6 +21,7 @@ import structlog
 from bottomless.formats.keys import group_key, root_key
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import CoordinationUnknown, Due
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core import publication
 from bottomless_server.manifest.tree.core.delete_queue import delete_target
@@ -28,7 +29,7 @@ from bottomless_server.manifest.tree.core.events import Publish, PutGroup, PutRo
 from bottomless_server.manifest.tree.resolver import root_object_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
-from bottomless_server.stores.streams import DELETES_KEY, delete_later, stream_not_found
+from bottomless_server.stores.streams import DELETES_KEY, delete_later
 
 log = structlog.get_logger(__name__)
 

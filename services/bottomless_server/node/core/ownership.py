@@ -12,7 +12,7 @@ from typing import Final
 from bottomless.errors import Code, Fenced, Outcome, Unavailable
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
-from bottomless_server.stores.streams import stream_not_found
+from bottomless_server.core.not_found import stream_not_found
 
 RESERVE_COUNT: Final = 1_000_000
 """Offsets reserved at once. Lost with a lost disk, of 2^53; each block costs one EXEC."""

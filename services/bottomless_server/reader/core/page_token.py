@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from bottomless.model.names import StreamId
-from bottomless_server.runtime.base.sealed_token import seal, unseal
+from bottomless_server.core.sealed_token import seal, unseal
 
 _LIST: Final = "fragments"
 _REFUSAL: Final = (

@@ -20,7 +20,7 @@ import pyarrow as pa
 from bottomless.model.limits import KIB, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.record import Content
-from bottomless_server.runtime.http.json_nesting import nested_too_deeply
+from bottomless_server.core.json_nesting import nested_too_deeply
 
 
 class ValueEncoding(StrEnum):

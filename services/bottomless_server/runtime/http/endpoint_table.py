@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from bottomless_server.runtime.base.scopes import Operation
+from bottomless_server.core.scopes import Operation
 
 STREAM: Final = "s"
 """The part of a path that is the name of a stream."""

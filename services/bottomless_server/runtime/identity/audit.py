@@ -20,8 +20,8 @@ import orjson
 import structlog
 from starlette.types import Scope
 
+from bottomless_server.core.principal import Principal
 from bottomless_server.runtime.base.cannot_start import CannotStart
-from bottomless_server.runtime.base.principal import Principal
 
 LOGGER: Final = "bottomless.audit"
 TARGET_SIZE_MAX: Final = 512

@@ -13,7 +13,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from bottomless_server.runtime.base.principal import Principal
+from bottomless_server.core.principal import Principal
 from bottomless_server.runtime.identity.credential import (
     API_KEY_START,
     RefusedError,

@@ -16,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, NotFound, StoreError
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless_server.runtime.base.principal import LOCAL, Principal, forbidden, note_principal
+from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.principal import LOCAL, Principal, forbidden
+from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.endpoint_table import STREAM, FoundPath, Reach
 from bottomless_server.runtime.http.endpoints import TABLE, find
 from bottomless_server.runtime.http.problems import (
@@ -32,7 +34,6 @@ from bottomless_server.runtime.identity.credential_watch import (
     CredentialWatch,
     note_credential_watch,
 )
-from bottomless_server.stores.streams import stream_not_found
 
 log = structlog.get_logger(__name__)
 

@@ -22,9 +22,9 @@ from cachetools import LRUCache
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.model.api_key import KeyState
+from bottomless_server.core.principal import Principal
 from bottomless_server.protocol.keys import decode_key, key_path
 from bottomless_server.protocol.peer import PeerPort
-from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
 

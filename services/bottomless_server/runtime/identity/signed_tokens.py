@@ -14,7 +14,7 @@ import jwt
 from bottomless.errors import InvalidRequest
 from bottomless.model.limits import TIMESTAMP_MAX
 from bottomless.model.names import parse_tenant
-from bottomless_server.runtime.base.principal import Principal
+from bottomless_server.core.principal import Principal
 from bottomless_server.runtime.identity.credential import RefusedError
 from bottomless_server.runtime.identity.jwks import Jwks
 

@@ -19,11 +19,11 @@ from bottomless.drives.base import (
     DriveUnavailable,
     Location,
     ObjectExists,
-    ObjectFacts,
     ObjectMissing,
     Presigning,
 )
 from bottomless.errors import StoreError
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.coordination.base import (
     Coordination,
     CoordinationConflict,

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
-from bottomless_server.runtime.base.principal import Principal, principal_of
+from bottomless_server.core.principal import Principal
+from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.endpoint_table import Rate
 from bottomless_server.runtime.http.endpoints import TABLE, find

@@ -16,8 +16,9 @@ from support.asgi import client_of
 from support.peers import SilentPeer
 
 from bottomless.errors import Denied, NotFound, StoreError, Unavailable
+from bottomless_server.core.principal import Principal
 from bottomless_server.runtime.base.cannot_start import CannotStart
-from bottomless_server.runtime.base.principal import Principal, principal_of
+from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.endpoints import TABLE

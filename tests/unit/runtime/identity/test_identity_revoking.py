@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of
 from support.peers import SilentPeer
 
+from bottomless_server.core.principal import Principal
 from bottomless_server.protocol.peer import PeerAnswer
-from bottomless_server.runtime.base.principal import Principal
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator

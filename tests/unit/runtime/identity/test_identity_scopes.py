@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottomless.errors import InvalidRequest
-from bottomless_server.runtime.base.scopes import Operation, grants_of, parse_scope
+from bottomless_server.core.scopes import Operation, grants_of, parse_scope
 
 NAMES = st.text("ab-.", max_size=6).map(lambda text: f"a{text}")
 

@@ -7,23 +7,24 @@ not let go) would be the longest due for ever, and nothing of anybody would be d
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final
+from typing import Final, TypeVar
 
-from bottomless_server.coordination.base import Due
+T = TypeVar("T")
+
 
 PUT_OFF_MS_MAX: Final = 3_600_000
 """What is mended is deleted within an hour, and a fault that stays costs one attempt in each."""
 
 
-def fair_page(dues: Iterable[Due], owner: Callable[[Due], Hashable], count: int) -> list[Due]:
+def fair_page(dues: Iterable[T], owner: Callable[[T], Hashable], count: int) -> list[T]:
     """At most `count` members: of each owner the first, then of each the second, and so on.
 
     So no owner fills a page while others wait, and a page is full if there is enough.
     """
-    waiting: dict[Hashable, deque[Due]] = defaultdict(deque)
+    waiting: dict[Hashable, deque[T]] = defaultdict(deque)
     for due in dues:
         waiting[owner(due)].append(due)
-    page: list[Due] = []
+    page: list[T] = []
     while waiting and len(page) < count:
         for key in list(waiting):
             page.append(waiting[key].popleft())

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from bottomless.errors import Code, Denied, Fault, InvalidRequest, StoreError
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless_server.runtime.base.principal import Principal
-from bottomless_server.runtime.base.scopes import EVERYTHING, parse_scope
+from bottomless_server.core.principal import Principal
+from bottomless_server.core.scopes import EVERYTHING, parse_scope
 
 
 def check_scopes(scopes: Sequence[str]) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from bottomless.drives.base import ObjectFacts
 from bottomless.formats.keys import parse_consumers_key, parse_root_key
 from bottomless.model.names import StreamId
+from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 
 NAMED_COUNT_MAX: Final = 100

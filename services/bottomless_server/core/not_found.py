@@ -1,0 +1,8 @@
+"""Answers about what is not there, where more than one floor gives them."""
+
+from bottomless.errors import NotFound
+
+
+def stream_not_found() -> NotFound:
+    """The answer where no stream has the name or the id that was asked for."""
+    return NotFound("there is no such stream")
