@@ -22,6 +22,7 @@ from typing import Any, Final
 import structlog
 
 from bottomless.drives.base import Drive
+from bottomless.model.backoff import backoff
 from bottomless_server.coordination.base import Coordination, CoordinationUnavailable
 from bottomless_server.coordination.embedded import EmbeddedValkey
 from bottomless_server.ingest import app as ingest
@@ -138,23 +139,22 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
     meanwhile their calls fail, and leases outlive it by some seconds.
     """
     loop = asyncio.get_running_loop()
-    pause, started_at = RESTART_SECONDS_MIN, loop.time()
+    restarts, started_at = 0, loop.time()
 
     async def look() -> float:
-        nonlocal pause, started_at
+        nonlocal restarts, started_at
         await asyncio.sleep(WATCH_SECONDS)
         if valkey.running:
             return 0
         if loop.time() - started_at > RESTART_SECONDS_MAX:
-            pause = RESTART_SECONDS_MIN
+            restarts = 0
         log.error("the embedded coordination store ended; it is started again")
         try:
             valkey.spawn()
         except (CoordinationUnavailable, OSError) as error:
             log.error("the embedded coordination store does not start", error=str(error))  # noqa: TRY400
-        started_at, rest = loop.time(), pause
-        pause = min(2 * pause, RESTART_SECONDS_MAX)
-        return rest
+        started_at, restarts = loop.time(), restarts + 1
+        return backoff(restarts - 1, RESTART_SECONDS_MIN, RESTART_SECONDS_MAX)
 
     await endless("embedded-valkey", look)
 

@@ -79,7 +79,7 @@ def test_executors_work_with_the_archive_pyarrow_numpy_and_an_s3_client_alone(
             spark.range(1).mapInArrow(a_look_around(), "ours string, others string").collect()[0]
         )
         assert found.ours.startswith(str(tmp_path / "bottomless.zip"))
-        assert found.others == "httpx, pydantic, orjson, fastcrc, stamina, pandas, typer"
+        assert found.others == "httpx, pydantic, orjson, fastcrc, pandas, typer"
         assert rows_of(streams.load(stored)) == streams.rows_over_http(stored)
         assert streams.load(stored, jsonSchema="n INT").select("json.n").count() == 520
         assert verify(spark, options).sound
@@ -100,7 +100,7 @@ def a_look_around() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBa
         import bottomless
 
         absent = []
-        for name in ("httpx", "pydantic", "orjson", "fastcrc", "stamina", "pandas", "typer"):
+        for name in ("httpx", "pydantic", "orjson", "fastcrc", "pandas", "typer"):
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError:

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.model.backoff import backoff
 from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
@@ -220,7 +221,7 @@ class _Following:
     async def _wait(self, left: int | None, rotate_at: float, leave: "Leave") -> End | None:
         """Read the next page that holds something; meanwhile say that this answer lives."""
         trouble_since: float | None = None
-        pause = _PAUSE_SECONDS
+        failures = 0
         while True:
             now = loop_time()
             beat_at = self._sent_at + self.followers.bounds.heartbeat_seconds
@@ -245,12 +246,13 @@ class _Following:
                 end = _end_of(error, trouble_for=loop_time() - trouble_since)
                 if end is not None:
                     return end
+                pause = backoff(failures, _PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
+                failures += 1
                 await leave.wait(pause * random.uniform(0.5, 1))  # noqa: S311
-                pause = min(2 * pause, _PAUSE_SECONDS_MAX)
                 continue
             finally:
                 reading.cancel()
-            trouble_since, pause = None, _PAUSE_SECONDS
+            trouble_since, failures = None, 0
             if shared is None:
                 continue
             advanced = shared.page.next_offset > self._next_offset

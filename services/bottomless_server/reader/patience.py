@@ -5,14 +5,17 @@ stay open try again by themselves, so they ask for none of this. Each call is tr
 the whole read: of a page of many objects, and a cache of any size, one call is what failed.
 """
 
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Final, TypeVar
 
 import stamina
 
 from bottomless.errors import Code, StoreError
+from bottomless.model.backoff import backoff
 from bottomless_server.runtime.base.on_loop import loop_time
 
 T = TypeVar("T")
@@ -46,14 +49,14 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
     left = 0 if ends is None else ends - loop_time()
     if left <= 0:
         return await call()
-    async for attempt in stamina.retry_context(
-        on=_may_pass,
-        attempts=None,
-        timeout=left,
-        wait_initial=_PAUSE_SECONDS,
-        wait_max=_PAUSE_SECONDS_MAX,
-        wait_jitter=_JITTER_SECONDS,
-    ):
+    failures = count()
+
+    def pause_after(error: Exception) -> bool | float:
+        jitter = random.uniform(0, _JITTER_SECONDS)  # noqa: S311
+        pause = backoff(next(failures), _PAUSE_SECONDS, _PAUSE_SECONDS_MAX, jitter)
+        return _may_pass(error) and pause
+
+    async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=left):
         with attempt:
             return await call()
     raise AssertionError("an attempt returns or raises")

@@ -18,6 +18,7 @@ from cachetools import TTLCache
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats.keys import group_key, root_key
+from bottomless.model.backoff import backoff
 from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.names import StreamId, Uid, uid_from_bytes
 from bottomless_server.protocol.paths import of_stream
@@ -74,7 +75,7 @@ class Roots:
             return await self._asking.join(stream_id, lambda: self.refreshed(stream_id))
         for attempt in range(_VERSION_ATTEMPTS):
             if attempt:
-                await asyncio.sleep(_VERSION_PAUSE_SECONDS * 2 ** (attempt - 1))
+                await asyncio.sleep(backoff(attempt - 1, _VERSION_PAUSE_SECONDS, 1.0))
             state = await self.refreshed(stream_id)
             if state.version >= version_min:
                 return state

@@ -10,7 +10,9 @@ bottomless/drives/.
 """
 
 import asyncio
+import random
 from collections.abc import Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
 import stamina
@@ -24,6 +26,7 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.checks import crc32c
+from bottomless.model.backoff import backoff
 
 
 class PutWaits(NamedTuple):
@@ -34,6 +37,11 @@ class PutWaits(NamedTuple):
     longest: float = 5.0
     jitter: float = 0.5
     """At most so much is added to each wait below the longest one, at random."""
+
+    def after(self, failures: int) -> float:
+        """The wait after a failure that follows `failures` others."""
+        jitter = random.uniform(0, self.jitter)  # noqa: S311
+        return backoff(failures, self.initial, self.longest, jitter)
 
 
 PUT_WAITS: Final = PutWaits()
@@ -60,16 +68,14 @@ async def put_object(
         Corrupt: `crc` is not that of `parts`, or another object has the key: an alarm.
     """
     unknown = False
+    failures = count()
+
+    def pause_after(error: Exception) -> bool | float:
+        return _retryable(error) and waits.after(next(failures))
+
     try:
         async with asyncio.timeout(deadline_seconds):
-            async for attempt in stamina.retry_context(
-                on=_retryable,
-                attempts=None,
-                timeout=None,
-                wait_initial=waits.initial,
-                wait_max=waits.longest,
-                wait_jitter=waits.jitter,
-            ):
+            async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=None):
                 with attempt:
                     try:
                         await _put_once(drive, object_key, parts, crc)

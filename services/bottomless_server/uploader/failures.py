@@ -8,6 +8,7 @@ and everything that no retry of a put can mend.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import stamina
@@ -87,15 +88,10 @@ class Retries:
 
     def __init__(self, settings: UploaderSettings) -> None:
         self._settings = settings
+        self._waits = put_waits(settings)
         self.count = 0
         """Attempts that failed so far."""
-        self._retry = stamina.AsyncRetryingCaller(
-            attempts=None,
-            timeout=None,
-            wait_initial=settings.uploader_retry_initial_seconds,
-            wait_max=settings.uploader_retry_max_seconds,
-            wait_jitter=settings.uploader_retry_jitter_seconds,
-        )
+        self._retry = stamina.AsyncRetryingCaller(attempts=None, timeout=None)
 
     async def forever(
         self,
@@ -109,8 +105,9 @@ class Retries:
         Raises:
             StoreError: one whose code is among `stops`.
         """
+        failed = count()
 
-        def backoff(error: BaseException) -> bool | float:
+        def pause_after(error: BaseException) -> bool | float:
             # The hook is asked about a cancellation too, which must never be retried.
             if not isinstance(error, Exception):
                 return False
@@ -120,9 +117,11 @@ class Retries:
             failure = failures.note(what, error)
             if isinstance(error, Corrupt):
                 return self._settings.uploader_damage_retry_seconds
-            return self._settings.uploader_retry_max_seconds if failure.permanent else True
+            if failure.permanent:
+                return self._settings.uploader_retry_max_seconds
+            return self._waits.after(next(failed))
 
         try:
-            return await self._retry(backoff, call)
+            return await self._retry(pause_after, call)
         finally:
             failures.clear(what)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bottomless.cli.failures import tell
 from bottomless.errors import StoreError
+from bottomless.model.backoff import backoff
 
 if TYPE_CHECKING:
     from bottomless.client import Client
@@ -49,7 +50,7 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
     from bottomless.client.upkeep import FINISHED  # noqa: PLC0415
 
     narrator = Narrator(time.monotonic())
-    pause = _POLL_SECONDS
+    looks = 0
     away_since: float | None = None
     while True:
         try:
@@ -68,8 +69,8 @@ def wait_for(client: "Client", operation_id: str) -> dict[str, Any]:
             if sentence is not None:
                 tell(sentence)
         # The contract has no answer that comes when an operation ends.
-        time.sleep(pause)
-        pause = min(2 * pause, _POLL_SECONDS_MAX)
+        time.sleep(backoff(looks, _POLL_SECONDS, _POLL_SECONDS_MAX))
+        looks += 1
 
 
 class Narrator:

@@ -11,13 +11,13 @@ from secrets import SystemRandom
 from typing import Final, TypeVar
 
 from bottomless.errors import Code, Outcome, StoreError
+from bottomless.model.backoff import backoff
 
 RETRY_SECONDS: Final = 20.0
 """How long a call is tried unless told otherwise: longer than a server takes to restart."""
 
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
-_DOUBLINGS_MAX: Final = 10
 _CHANCE: Final = SystemRandom()
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ def jittered(failures: int, retry_after_seconds: float | None) -> float:
 
     Never less than the server asked for.
     """
-    longest = min(_PAUSE_SECONDS * 2 ** min(failures, _DOUBLINGS_MAX), _PAUSE_SECONDS_MAX)
+    longest = backoff(failures, _PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
     return (retry_after_seconds or 0.0) + _CHANCE.uniform(0, longest)
 
 
@@ -71,14 +71,14 @@ async def retried(call: Callable[[], Awaitable[T]], seconds: float, *, repeatabl
     Raises:
         StoreError: that of the last attempt, with what is known about all of them together.
     """
-    backoff = Backoff(seconds)
+    waits = Backoff(seconds)
     doubtful = False
     while True:
         try:
             return await call()
         except StoreError as error:
             doubtful = doubtful or error.outcome is Outcome.UNKNOWN
-            pause = backoff.after(error) if may_repeat(error, repeatable=repeatable) else None
+            pause = waits.after(error) if may_repeat(error, repeatable=repeatable) else None
             if pause is None:
                 if doubtful:
                     error.outcome = Outcome.UNKNOWN

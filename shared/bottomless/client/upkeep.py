@@ -18,6 +18,7 @@ from bottomless.client.address import (
 )
 from bottomless.client.wire import Wire, members
 from bottomless.errors import Unavailable
+from bottomless.model.backoff import backoff
 
 FINISHED: Final = frozenset({"succeeded", "failed"})
 """The states of an operation that are final."""
@@ -149,15 +150,16 @@ class UpkeepCalls(Wire):
             Unavailable: it is not finished within `timeout_seconds`; it continues all the same.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        pause = _POLL_SECONDS
+        looks = 0
         while True:
             operation = await self.operation(operation_id)
             if operation["state"] in FINISHED:
                 return operation
+            pause = backoff(looks, _POLL_SECONDS, _POLL_SECONDS_MAX)
             if deadline is not None and time.monotonic() + pause > deadline:
                 raise Unavailable(
                     "the operation is not finished yet",
                     facts={"operation_id": operation_id, "state": operation["state"]},
                 )
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _POLL_SECONDS_MAX)
+            looks += 1

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.errors import StoreError
+from bottomless.model.backoff import backoff
 from bottomless.spark.plan import Stored
 
 ATTEMPT_COUNT_MAX: Final = 4
@@ -104,14 +105,15 @@ def patiently(read: Callable[[], bytes]) -> bytes:
     """
     # By hand: executors have no library for it.
     end = time.monotonic() + READ_SECONDS_MAX
-    for attempt in range(1, ATTEMPT_COUNT_MAX):
+    for failures in range(ATTEMPT_COUNT_MAX - 1):
         try:
             return read()
         except StoreError as error:
             if not error.retryable or time.monotonic() >= end:
                 raise
         # Apart from each other, so that all workers do not come back at once.
-        time.sleep(_WAIT_SECONDS * 2 ** (attempt - 1) + random.uniform(0, _JITTER_SECONDS))  # noqa: S311
+        jitter = random.uniform(0, _JITTER_SECONDS)  # noqa: S311
+        time.sleep(backoff(failures, _WAIT_SECONDS, READ_SECONDS_MAX, jitter))
     return read()
 
 

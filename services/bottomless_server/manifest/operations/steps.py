@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless.errors import NotFound, Overloaded, StoreError, Unavailable
+from bottomless.model.backoff import backoff
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.held_lease import held_lease
 from bottomless_server.manifest.operations.core.turns import Turns
@@ -156,7 +157,7 @@ class Steps:
     async def _retry_later(self, operation: Operation, error: StoreError) -> None:
         failures = self._failures.get(operation.operation_id, 0)
         self._failures[operation.operation_id] = failures + 1
-        seconds = min(_RETRY_SECONDS_MIN * 2.0 ** min(failures, 16), _RETRY_SECONDS_MAX)
+        seconds = backoff(failures, _RETRY_SECONDS_MIN, _RETRY_SECONDS_MAX)
         now = self._context.clock()
         log.warning("a step of an operation failed", kind=operation.kind, error=str(error))
         await self._store.move(

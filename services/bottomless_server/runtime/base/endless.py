@@ -15,6 +15,8 @@ from typing import Final
 
 import structlog
 
+from bottomless.model.backoff import backoff
+
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS_MIN: Final = 0.5
@@ -32,16 +34,17 @@ async def endless(loop: str, step: Step, *, pause_seconds_max: float = PAUSE_SEC
     `loop` is what it is called in the log and the metric: one of few names.
     """
     _failures.setdefault(loop, 0)
-    pause = PAUSE_SECONDS_MIN
+    longest = min(pause_seconds_max, PAUSE_SECONDS_MAX)
+    failures = 0
     while True:
         try:
             seconds = await step()
-            pause = PAUSE_SECONDS_MIN
+            failures = 0
         except Exception:
             _failures[loop] += 1
             log.exception("a loop met a bug and goes on", loop=loop)
-            seconds = min(pause, pause_seconds_max)
-            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            seconds = backoff(failures, PAUSE_SECONDS_MIN, longest)
+            failures += 1
         if seconds is None:
             return
         await asyncio.sleep(seconds)

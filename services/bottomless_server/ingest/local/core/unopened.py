@@ -10,6 +10,7 @@ local/streams.py asks and tells it. Times are in ms of a clock that never goes b
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from bottomless.model.backoff import backoff
 from bottomless.model.names import StreamId
 
 WAIT_MS_MIN: Final = 500
@@ -19,8 +20,8 @@ WAIT_MS_MAX: Final = 30_000
 
 class _Try(NamedTuple):
     due_at: int
-    wait_ms: int
-    """After this try, before the next one."""
+    tries: int
+    """Before this one."""
 
 
 class Unopened:
@@ -37,7 +38,7 @@ class Unopened:
 
     def add(self, stream_id: StreamId, now: int) -> None:
         """Have a stream tried at once, unless it is known already: then it keeps its turn."""
-        self._tries.setdefault(stream_id, _Try(now, WAIT_MS_MIN))
+        self._tries.setdefault(stream_id, _Try(now, 0))
 
     def due(self, now: int) -> list[StreamId]:
         """The streams that are to be tried now."""
@@ -45,8 +46,9 @@ class Unopened:
 
     def begin_try(self, stream_id: StreamId, now: int) -> None:
         """Note that a stream is being tried: unless it is dropped, the next try waits for longer."""
-        wait_ms = self._tries[stream_id].wait_ms if stream_id in self._tries else WAIT_MS_MIN
-        self._tries[stream_id] = _Try(now + wait_ms, min(2 * wait_ms, WAIT_MS_MAX))
+        tries = self._tries[stream_id].tries if stream_id in self._tries else 0
+        wait_ms = int(backoff(tries, WAIT_MS_MIN, WAIT_MS_MAX))
+        self._tries[stream_id] = _Try(now + wait_ms, tries + 1)
 
     def drop(self, stream_id: StreamId) -> None:
         """Forget a stream that is open, or that is not for this node to open."""

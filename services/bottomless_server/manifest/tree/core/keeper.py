@@ -16,6 +16,7 @@ services/bottomless_server/manifest/tree/committer.py.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from bottomless.model.backoff import backoff
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
@@ -193,7 +194,7 @@ class Keeper:
         if self._plan is not None and self._plan.publish.edit is not None:
             # Who asked for it hears of it, and asks again; what waits is tried by itself.
             self._plan = None
-        delay_ms = min(self._bounds.retry_ms << min(self._failures, 16), self._bounds.retry_ms_max)
+        delay_ms = int(backoff(self._failures, self._bounds.retry_ms, self._bounds.retry_ms_max))
         self._failures += 1
         return self._arm(now, delay_ms)
 
