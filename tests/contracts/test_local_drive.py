@@ -21,13 +21,13 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
-from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local import LocalDrive
 
 BODY = b"body"
 
 
-class RecordedCalls(FileCalls):
+class RecordedCalls(DriveCalls):
     """Writes down every call, and lets those in `faults` fail."""
 
     def __init__(self, root: Path) -> None:

@@ -19,7 +19,7 @@ from contracts.test_local_drive import (
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
-from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.ingest.local import opening
 from bottomless_server.ingest.log import recovery, recovery_damage
@@ -293,7 +293,7 @@ class _Forgetful(dict[Any, Any]):
         return default
 
 
-class _Replacing(FileCalls):
+class _Replacing(DriveCalls):
     """A directory in which the second of a name wins."""
 
     def link(self, source: Path, target: Path) -> None:

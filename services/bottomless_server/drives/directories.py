@@ -12,7 +12,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 
-from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local_errors import ABSENT, translated
 
 DURABLE_COUNT_MAX: Final = 16_384
@@ -23,7 +23,7 @@ class Directories:
     """All directories below `root`, of which at most `known_count_max` are known to be durable."""
 
     def __init__(
-        self, root: Path, calls: FileCalls, known_count_max: int = DURABLE_COUNT_MAX
+        self, root: Path, calls: DriveCalls, known_count_max: int = DURABLE_COUNT_MAX
     ) -> None:
         self._root = root
         self._calls = calls

@@ -39,7 +39,7 @@ from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
-from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated
 from bottomless_server.drives.object_key import SCRATCH_DIRECTORY, check_object_key
 
@@ -60,13 +60,13 @@ class LocalDrive:
     def __init__(
         self,
         root: Path,
-        calls: FileCalls | None = None,
+        calls: DriveCalls | None = None,
         *,
         durable_count_max: int = DURABLE_COUNT_MAX,
     ) -> None:
         self._root = root.absolute()
         self._scratch = self._root / SCRATCH_DIRECTORY
-        self._calls = calls or FileCalls()
+        self._calls = calls or DriveCalls()
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
         self.directories = Directories(self._root, self._calls, durable_count_max)
         self._prepared = False

@@ -23,7 +23,7 @@ from bottomless.formats.fragment import FragmentIndex, decode_index
 from bottomless.model.chunk import ChunkHeader, ChunkKind, ChunkPlace
 from bottomless.spark.options import OnCorrupt, Reading
 from bottomless.spark.plan import Slice, Stored
-from bottomless.spark.read_ahead import read_ahead
+from bottomless.spark.prefetch import prefetched
 from bottomless.spark.rows import BATCH_ROW_COUNT_MAX, RowShape
 from bottomless.spark.store import Objects
 
@@ -70,7 +70,7 @@ def read_slice(
         return
     end = index.at_offset(piece.next_offset - 1) + 1
     spans = _spans(index, index.at_offset(piece.first_offset), end, reading.range_size)
-    fetched = read_ahead((_fetch(objects, piece, span) for span in spans), reading.prefetch)
+    fetched = prefetched((_fetch(objects, piece, span) for span in spans), reading.prefetch)
     for span, data in zip(spans, fetched, strict=True):
         offset = piece.first_offset
         try:

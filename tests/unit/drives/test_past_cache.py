@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bottomless_server.drives.file_calls import PAST_CACHE_SIZE_MIN, FileCalls
+from bottomless_server.drives.drive_calls import PAST_CACHE_SIZE_MIN, DriveCalls
 from bottomless_server.drives.past_cache import write_past_cache
 
 DIRECT = os.O_DIRECT
@@ -28,7 +28,7 @@ def parts_of(size: int) -> list[memoryview]:
 
 
 def written(directory: Path, parts: list[memoryview]) -> bytes:
-    calls = FileCalls()
+    calls = DriveCalls()
     file = calls.create(directory / "file")
     try:
         calls.write(file, parts)

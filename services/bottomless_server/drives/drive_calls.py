@@ -18,7 +18,7 @@ PAST_CACHE_SIZE_MIN: Final = MIB
 """What is smaller (roots, groups) is read again soon."""
 
 
-class FileCalls:
+class DriveCalls:
     """Thin and blocking: one method, one system call (or its loop)."""
 
     def create(self, path: Path) -> int:

@@ -16,7 +16,7 @@ THREAD_COUNT: Final = 16
 """Threads of one worker process, for all its tasks; further ranges wait for their turn."""
 
 
-def read_ahead(reads: Iterable[Callable[[], T]], ahead: int) -> Iterator[T]:
+def prefetched(reads: Iterable[Callable[[], T]], ahead: int) -> Iterator[T]:
     """Give the results of the reads in order.
 
     Up to `ahead` of them are made before they are wanted.

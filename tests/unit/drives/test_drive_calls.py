@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottomless_server.drives.file_calls import FileCalls
+from bottomless_server.drives.drive_calls import DriveCalls
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100_000])
@@ -17,7 +17,7 @@ def test_short_writes_are_continued_where_they_ended(
 
     monkeypatch.setattr(os, "writev", short)
     parts = [b"one", b"", b"twotwo", b"x", b"three"]
-    calls = FileCalls()
+    calls = DriveCalls()
     file = calls.create(tmp_path / "file")
     calls.write(file, [memoryview(part) for part in parts])
     os.close(file)
@@ -26,7 +26,7 @@ def test_short_writes_are_continued_where_they_ended(
 
 
 def test_more_parts_than_one_call_takes_are_all_written(tmp_path: Path) -> None:
-    calls = FileCalls()
+    calls = DriveCalls()
     file = calls.create(tmp_path / "file")
     calls.write(file, [memoryview(b"ab")] * 3000)
     os.close(file)
