@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.peers import SilentPeer
 
 from bottomless.errors import Code, InvalidRequest, StoreError, Unavailable
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX, TIMESTAMP_MAX
-from bottomless.model.names import StreamId
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 from bottomless_server.manifest.common.owners import PeerOwners
-from bottomless_server.protocol.peer import PeerBytes
+from bottomless_server.protocol.peer import PeerAnswer, PeerBytes
+from bottomless_server.protocol.registry import NODES, NodeSaid, encode_nodes
 from bottomless_server.protocol.tail import (
     CHUNKS_QUERY,
     COMMITS_QUERY,
@@ -38,6 +40,9 @@ from bottomless_server.protocol.tail import (
     encode_run,
     moved,
 )
+from bottomless_server.reader.nodes import IngestNodes
+from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.http.queries import parse_query
 from bottomless_server.uploader.calls import IngestCalls
 from unit.protocol.wire import STREAM_ID, Asked, NotingPeer, received, received_headers, sent
@@ -232,6 +237,52 @@ def test_a_run_with_a_header_that_is_none_is_the_peers_fault_and_no_crash(
     with pytest.raises(Unavailable) as caught:
         decode_run(PeerBytes(headers, run.data))
     assert caught.value.code is Code.PEER_UNAVAILABLE
+
+
+class OneOwner(SilentPeer):
+    """An ingest node that answers with these headers."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self._headers = headers
+
+    async def fetch(self, _: str, /, **__: Any) -> PeerBytes:
+        return PeerBytes(self._headers, b"")
+
+
+class TwoNodes(SilentPeer):
+    """The node that a stream's record names answers out of turn, and another one owns the stream."""
+
+    def at(self, url: str, /) -> OneOwner:
+        headers = encode_run(ChunkRun(BOUNDS, 40, 40, 0, b""))
+        if url == "http://old":
+            del headers["chunks-log-end"]
+        return OneOwner(headers)
+
+    async def call(self, _: str, path: str, /, **__: Any) -> PeerAnswer:
+        assert path == NODES
+        nodes = [NodeSaid("0" * 32, "http://old"), NodeSaid("1" * 32, "http://new")]
+        return PeerAnswer(200, {}, encode_nodes(nodes))
+
+
+async def test_a_node_whose_answer_is_none_is_passed_over_by_a_reader() -> None:
+    """It was an internal error of the reader: nobody had let a node leave out a header."""
+    nodes = TwoNodes()
+    tail = Tail(nodes, nodes, IngestNodes(nodes))
+    name = FullName(TENANT_DEFAULT, StreamName("orders"))
+
+    assert await tail.bounds(StreamFacts(STREAM_ID, name, 7, "http://old")) == BOUNDS
+
+
+@given(runs, commits, st.builds(Located, offsets, bounds))
+def test_what_a_later_release_says_beside_it_is_no_hindrance(
+    run: ChunkRun, given_: Commits, located: Located
+) -> None:
+    more = {"said-by-a-later-release": "1"}
+    assert decode_run(PeerBytes({**encode_run(run), **more}, run.data)) == run
+    body = encode_commits(given_)
+    body["streams"] = [{**stream, **more} for stream in body["streams"]]
+    assert decode_commits({**body, **more}) == given_
+    assert decode_located({**encode_located(located), **more}) == located
 
 
 @pytest.mark.parametrize("name", Bounds._fields[:5])
