@@ -52,7 +52,7 @@ from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.protocol.registry import RootState
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.fragments import Fragments, Wanted
+from bottomless_server.reader.fragments import FragmentPart, Fragments
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.stores.streams import Streams
@@ -231,7 +231,7 @@ class Side:
         cache = SharedCache(64 * 1024 * 1024)
         facts, info = await self.find(offset, timestamp, cache)
         fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
-        part = await fragments.read(facts, Wanted(info, offset, offset + 1, 1))
+        part = await fragments.read(facts, FragmentPart(info, offset, offset + 1, 1))
         header, _ = part.chunks[0]
         assert header.first_offset <= offset < header.next_offset
 

@@ -34,7 +34,7 @@ from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.core.belief import Belief, Moment
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim
-from bottomless_server.reader.follow import _Following
+from bottomless_server.reader.follow_answer import _Following
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.fault_points import reach
 from simulation.flood import commits_beside_a_flood

@@ -13,7 +13,6 @@ from starlette.types import ASGIApp
 from bottomless.drives.base import Drive
 from bottomless_server.core.sealed_token import SECRET_SIZE
 from bottomless_server.protocol.peer import PeerPort, PeersPort
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.cache import SharedCache
@@ -26,6 +25,7 @@ from bottomless_server.reader.manifest_calls import ManifestCalls
 from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.reader.resolver import Resolver
@@ -33,8 +33,8 @@ from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.routes import Routes
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.reader.shared_tail import SharedTail
-from bottomless_server.reader.stored import Stored
 from bottomless_server.reader.stored_offsets import StoredOffsets
+from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.http.app import create_api, wrap
@@ -101,13 +101,13 @@ def create_service(
         stream_count_max=settings.reader_waiting_stream_count_max,
     )
     patience = Patience(settings.reader_store_retry_seconds)
-    reader = Reader(
+    reader = PageReader(
         streams,
         roots,
         tail,
         shared,
         Resolver(roots, tail, fragments, StoredOffsets(peers.manifest), time.time),
-        Stored(roots, fragments, settings.reader_read_ahead_bytes),
+        StoredTier(roots, fragments, settings.reader_read_ahead_bytes),
         patience,
         page_count_max=settings.reader_page_count_max,
     )

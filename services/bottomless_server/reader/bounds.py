@@ -7,7 +7,7 @@ from bottomless.model.chunk import ChunkKind
 from bottomless.model.manifest import EntryKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.reader.assemble import Reader
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.streams import StreamFacts, WaitedOn
@@ -16,7 +16,7 @@ from bottomless_server.runtime.base.on_loop import loop_time
 
 
 class StreamBounds:
-    def __init__(self, reader: Reader, roots: Roots, tail: Tail, shared: SharedTail) -> None:
+    def __init__(self, reader: PageReader, roots: Roots, tail: Tail, shared: SharedTail) -> None:
         self._reader = reader
         self._roots = roots
         self._tail = tail

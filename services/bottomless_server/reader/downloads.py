@@ -14,9 +14,9 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import parse_fragment_id
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, Uid
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.patience import Patience, patiently
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import Roots
@@ -40,7 +40,7 @@ class Download(NamedTuple):
 class Downloads:
     def __init__(
         self,
-        reader: Reader,
+        reader: PageReader,
         roots: Roots,
         drive: Drive,
         blocks: Blocks,

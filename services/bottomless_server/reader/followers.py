@@ -8,11 +8,11 @@ from typing import Any, Final
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import PAGE_RECORD_COUNT_DEFAULT
 from bottomless.model.names import FullName
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.framing import Framing
 from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.fragments import INLINE_SIZE_MAX
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.shared_tail import FLIGHT_MS, LINGER_SECONDS
 from bottomless_server.runtime.base.single_flight import SingleFlight
@@ -34,7 +34,7 @@ class FollowBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FollowRequest:
     """What one client wants to follow."""
 
     name: FullName
@@ -76,7 +76,7 @@ class SharedPage:
 class Followers:
     """All answers of this process that stay open."""
 
-    def __init__(self, reader: Reader, bounds: FollowBounds, now: Callable[[], float]) -> None:
+    def __init__(self, reader: PageReader, bounds: FollowBounds, now: Callable[[], float]) -> None:
         """`now` gives seconds since 1970."""
         self.reader = reader
         self.bounds = bounds

@@ -34,7 +34,7 @@ INLINE_SIZE_MAX = 256 * KIB
 """What is verified or decoded on the event loop: some tens of microseconds. More goes to a thread."""
 
 
-class Wanted(NamedTuple):
+class FragmentPart(NamedTuple):
     """A part of a fragment that a page may need; `size` is what it is expected to take."""
 
     info: FragmentInfo
@@ -80,7 +80,7 @@ class Fragments:
             lambda: self._cache.get(("index", info.uid), make, lambda _: info.index_size)
         )
 
-    async def read(self, stream: StreamFacts, wanted: Wanted) -> Part:
+    async def read(self, stream: StreamFacts, wanted: FragmentPart) -> Part:
         """Chunks from the one that holds `wanted.offset` on, some `wanted.size` bytes of them.
 
         Raises:

@@ -16,9 +16,9 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.core.page import gap_reason
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.presigned import PresignedUrls
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
@@ -41,7 +41,7 @@ class ListQuery:
 class Listing:
     def __init__(
         self,
-        reader: Reader,
+        reader: PageReader,
         roots: Roots,
         tail: Tail,
         drive: Drive,

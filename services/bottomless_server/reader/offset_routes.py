@@ -9,11 +9,11 @@ from starlette.responses import Response
 
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
 from bottomless.model.names import parse_stream_id
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.rendering import timestamp_text
 from bottomless_server.reader.page_query import JSON, RESOLVE_PARAMETERS, refuse, start_of
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import PageQuery
 from bottomless_server.runtime.http.app import (
     header,
@@ -32,7 +32,7 @@ _OFFSETS_PARAMETERS = {
 
 
 class OffsetRoutes:
-    def __init__(self, reader: Reader, bounds: StreamBounds, waiters: Places) -> None:
+    def __init__(self, reader: PageReader, bounds: StreamBounds, waiters: Places) -> None:
         self._reader = reader
         self._bounds = bounds
         self._waiters = waiters

@@ -1,4 +1,4 @@
-"""What is asked for and what is answered: the values between routes and assemble.py."""
+"""What is asked for and what is answered: the values between routes and page_reader.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

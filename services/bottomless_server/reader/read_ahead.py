@@ -1,7 +1,7 @@
 """Read ahead of one consumer, in order, within a budget of bytes.
 
 On the record's path: after core/locator.py said which fragments a page needs, before
-assemble.py cuts their chunks to the page.
+page_reader.py cuts their chunks to the page.
 """
 
 import asyncio

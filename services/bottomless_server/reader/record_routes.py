@@ -1,6 +1,6 @@
 """`GET …/records` and `GET …/records/{offset}`: requests in, answers out; api.md, section 5.
 
-On the record's path: after assemble.py put the page together; what follows is the
+On the record's path: after page_reader.py put the page together; what follows is the
 client, or shared/bottomless/spark/source.py.
 """
 
@@ -27,7 +27,6 @@ from bottomless.errors import (
 from bottomless.model.limits import OFFSET_MAX, PAGE_RECORD_COUNT_DEFAULT
 from bottomless.model.names import FullName
 from bottomless.model.offset_spec import At
-from bottomless_server.reader.assemble import Reader
 from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.byte_range import etag_matches
 from bottomless_server.reader.core.framing import NDJSON, SSE, Events, Lines, parse_event_id
@@ -39,8 +38,8 @@ from bottomless_server.reader.core.rendering import (
     as_json,
     as_json_records,
 )
-from bottomless_server.reader.follow import FollowResponse
-from bottomless_server.reader.followers import Followers, Wanted
+from bottomless_server.reader.follow_answer import FollowResponse
+from bottomless_server.reader.followers import Followers, FollowRequest
 from bottomless_server.reader.fragments import INLINE_SIZE_MAX
 from bottomless_server.reader.page_query import (
     ARROW,
@@ -52,6 +51,7 @@ from bottomless_server.reader.page_query import (
     offered,
     page_query,
 )
+from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.runtime.http.app import header, integer, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
@@ -63,7 +63,7 @@ _HELD_SHARE_MAX: Final = 2
 
 
 class RecordRoutes:
-    def __init__(self, reader: Reader, followers: Followers, waiters: Places) -> None:
+    def __init__(self, reader: PageReader, followers: Followers, waiters: Places) -> None:
         self._reader = reader
         self._followers = followers
         self._waiters = waiters
@@ -188,21 +188,21 @@ def _wanted(
     encoding: ValueEncoding,
     request: Request,
     media_type: str,
-) -> Wanted:
+) -> FollowRequest:
     """What a client wants to follow; where it was before beats what it asks for.
 
     Raises:
         InvalidRequest, WrongOffset
     """
     if media_type == NDJSON:
-        return Wanted(name, query, limit, encoding, lambda _: _LINES)
+        return FollowRequest(name, query, limit, encoding, lambda _: _LINES)
     event_id = header(request.scope, b"last-event-id")
     if event_id:
         stream_id, offset = parse_event_id(event_id)
         if query.stream_id not in (None, stream_id):
             raise WrongOffset("the event is of another stream", code=Code.STREAM_REPLACED)
         query = replace(query, spec=At(offset), stream_id=stream_id)
-    return Wanted(name, query, limit, encoding, lambda page: Events(page.stream.stream_id))
+    return FollowRequest(name, query, limit, encoding, lambda page: Events(page.stream.stream_id))
 
 
 def _page_members(page: Page, requested: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from unit.reader.world import ARROW, Sent, World, a_batch
 
 from bottomless.model.limits import KIB, MIB
 from bottomless.model.record import Columns
-from bottomless_server.reader.core.page import Rows, as_table
+from bottomless_server.reader.core.arrow_schema import Rows, as_table
 from bottomless_server.reader.core.rendering import as_arrow_stream
 from bottomless_server.reader.page_query import CHUNKS
 from bottomless_server.runtime.listener.gathered import GATHERS, Gathered

@@ -9,7 +9,8 @@ from unit.reader.world import Sent, a_batch, a_chunk
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import decode_header
 from bottomless.model.record import Columns
-from bottomless_server.reader.core.page import SCHEMA, Gap, PageBuilder, as_table, record_ends
+from bottomless_server.reader.core.arrow_schema import SCHEMA, as_table
+from bottomless_server.reader.core.page import Gap, PageBuilder, record_ends
 
 records = st.builds(
     Sent,

@@ -6,7 +6,7 @@ that its frees follow; then a root at least that new must hold the offset. Where
 not meet after a few rounds the answer is 503, never a jump.
 
 On the record's path: after fragments.py and tail.py brought chunks, before record_routes.py
-and follow.py answer.
+and follow_answer.py answer.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import First, PlainSpec
 from bottomless_server.protocol.registry import RootState
 from bottomless_server.protocol.tail import Bounds
+from bottomless_server.reader.core.arrow_schema import as_table
 from bottomless_server.reader.core.locator import (
     Start,
     above_floor,
@@ -31,7 +32,7 @@ from bottomless_server.reader.core.locator import (
     outside_hole,
     since_clamped,
 )
-from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder, as_table
+from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder
 from bottomless_server.reader.fragments import off_loop
 from bottomless_server.reader.manifest_calls import ManifestAway
 from bottomless_server.reader.pages import Page, PageQuery
@@ -39,7 +40,7 @@ from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import ManifestMoved, Roots
 from bottomless_server.reader.shared_tail import SharedTail
-from bottomless_server.reader.stored import Stored
+from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn
 from bottomless_server.reader.tail import Tail, TailAnswer
 from bottomless_server.runtime.base.on_loop import loop_time
@@ -83,7 +84,7 @@ class _Reading:
         return builder.full or (builder.count > 0 and reached)
 
 
-class Reader:
+class PageReader:
     """Reads of records, for all streams."""
 
     def __init__(
@@ -93,7 +94,7 @@ class Reader:
         tail: Tail,
         shared: SharedTail,
         resolver: Resolver,
-        stored: Stored,
+        stored: StoredTier,
         patience: Patience,
         *,
         page_count_max: int,

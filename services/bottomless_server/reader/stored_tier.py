@@ -1,6 +1,6 @@
 """Add to a page what object storage holds of its range.
 
-On the record's path: after roots.py found the root, with fragments.py; assemble.py goes on
+On the record's path: after roots.py found the root, with fragments.py; page_reader.py goes on
 with the tail.
 """
 
@@ -9,12 +9,12 @@ from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless_server.reader.core.page import Gap, PageBuilder, gap_reason
-from bottomless_server.reader.fragments import Fragments, Wanted, off_loop
+from bottomless_server.reader.fragments import FragmentPart, Fragments, off_loop
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
 
 
-class Stored:
+class StoredTier:
     def __init__(self, roots: Roots, fragments: Fragments, read_ahead_size: int) -> None:
         self._roots = roots
         self._fragments = fragments
@@ -35,9 +35,9 @@ class Stored:
             if builder.position == before:
                 return
 
-    async def _plan(self, builder: PageBuilder, tree: Tree) -> list[Wanted]:
+    async def _plan(self, builder: PageBuilder, tree: Tree) -> list[FragmentPart]:
         """The fragments, or parts of them, that the page needs next, up to a gap."""
-        wanted: list[Wanted] = []
+        wanted: list[FragmentPart] = []
         offset, size = builder.position, builder.size_left
         end = builder.end
         async for leaf in self._roots.leaves(tree, offset):
@@ -50,13 +50,15 @@ class Stored:
                 break
             info = fragment_info(leaf)
             rest = info.size * (info.next_offset - offset) // info.record_count
-            wanted.append(Wanted(info, offset, end, min(rest, size) or 1))
+            wanted.append(FragmentPart(info, offset, end, min(rest, size) or 1))
             size -= rest
             offset = info.next_offset
         return wanted
 
-    async def _add_parts(self, builder: PageBuilder, tree: Tree, wanted: list[Wanted]) -> None:
-        async def get(part: Wanted) -> list[tuple[ChunkHeader, memoryview]]:
+    async def _add_parts(
+        self, builder: PageBuilder, tree: Tree, wanted: list[FragmentPart]
+    ) -> None:
+        async def get(part: FragmentPart) -> list[tuple[ChunkHeader, memoryview]]:
             return (await self._fragments.read(tree.stream, part)).chunks
 
         async with read_ahead(get, wanted, self._read_ahead_size) as parts:
@@ -71,7 +73,7 @@ class Stored:
                     return
 
     async def _add_chunks(
-        self, builder: PageBuilder, part: Wanted, chunks: list[tuple[ChunkHeader, memoryview]]
+        self, builder: PageBuilder, part: FragmentPart, chunks: list[tuple[ChunkHeader, memoryview]]
     ) -> None:
         def add(_: memoryview) -> None:
             for header, chunk in chunks:
@@ -85,7 +87,7 @@ class Stored:
             facts = {"fragment_id": part.info.fragment_id}
             raise Corrupt("a fragment is damaged", facts=facts) from error
 
-    async def _missing(self, tree: Tree, part: Wanted) -> StoreError:
+    async def _missing(self, tree: Tree, part: FragmentPart) -> StoreError:
         newer = await self._roots.refreshed(tree.stream.stream_id)
         if newer.version > tree.state.version:
             return ManifestMoved("the manifest changed while it was read")

@@ -7,7 +7,7 @@ owner (shared_tail.py). An answer never jumps: it ends, with a reason and the of
 on from. That offset is the end of what the connection accepted, whatever was read since: a
 send that was given up has written nothing.
 
-On the record's path: after assemble.py put a page together.
+On the record's path: after page_reader.py put a page together.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from bottomless.model.backoff import backoff
 from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
-from bottomless_server.reader.followers import Followers, SharedPage, Wanted
+from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
@@ -82,7 +82,7 @@ class Leave(NamedTuple):
 class FollowResponse(Response):
     """One of them. What fails before the first byte is a problem, as of a page."""
 
-    def __init__(self, followers: Followers, wanted: Wanted) -> None:
+    def __init__(self, followers: Followers, wanted: FollowRequest) -> None:
         super().__init__()
         self._followers = followers
         self._wanted = wanted
@@ -126,7 +126,7 @@ class _Following:
     """The work for one client, from the first byte to the last."""
 
     followers: Followers
-    wanted: Wanted
+    wanted: FollowRequest
     shared: SharedPage | None
     """What is to be sent next."""
     send: Send
