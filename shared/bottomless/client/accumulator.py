@@ -8,42 +8,21 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from bottomless.client.appends import Appended
 from bottomless.client.delivery import Bundle
 from bottomless.client.encoding import EncodedBody
 from bottomless.client.loop_thread import another_process
-from bottomless.errors import InvalidRequest, StoreError
-from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, MIB
+from bottomless.client.producer_settings import BATCH_BYTES_MAX, Batching
+from bottomless.errors import StoreError
+from bottomless.model.limits import ARROW_RECORD_COUNT_MAX
 
 RECORD_OVERHEAD: Final = 64
 """Bytes that Python needs for a record beside its value, roughly."""
 RECORD_SIZE_MIN: Final = 16
 """Bytes of a record with an empty value as it is sent, roughly."""
-
-BATCH_BYTES_DEFAULT: Final = MIB
-BATCH_BYTES_MAX: Final = 8 * MIB
-"""Half of what a server accepts in one request: it leaves room for what Arrow adds."""
 assert BATCH_BYTES_MAX // RECORD_SIZE_MIN < ARROW_RECORD_COUNT_MAX
-BUFFER_BYTES_DEFAULT: Final = 32 * MIB
-LINGER_SECONDS_DEFAULT: Final = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """How large batches are, how long one may wait to fill up, and how many bytes are held."""
-
-    batch_bytes: int = BATCH_BYTES_DEFAULT
-    linger_seconds: float = LINGER_SECONDS_DEFAULT
-    buffer_bytes: int = BUFFER_BYTES_DEFAULT
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
-            raise InvalidRequest(f"batch_bytes is from 1 to {BATCH_BYTES_MAX}")
-        if self.linger_seconds < 0 or self.buffer_bytes < 1:
-            raise InvalidRequest("linger_seconds is not below 0, buffer_bytes not below 1")
 
 
 class Extra(NamedTuple):
@@ -66,11 +45,11 @@ class Accumulator:
     """
 
     def __init__(
-        self, bounds: Bounds, clock: Callable[[], float], wake: Callable[[], None]
+        self, batching: Batching, clock: Callable[[], float], wake: Callable[[], None]
     ) -> None:
-        self._batch_bytes = bounds.batch_bytes
-        self._buffer_bytes = bounds.buffer_bytes
-        self._linger_seconds = bounds.linger_seconds
+        self._batch_bytes = batching.batch_bytes
+        self._buffer_bytes = batching.buffer_bytes
+        self._linger_seconds = batching.linger_seconds
         self._clock = clock
         self._wake = wake
         self._lock = threading.Lock()

@@ -9,12 +9,6 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bottomless.client.accumulator import (
-    BATCH_BYTES_DEFAULT,
-    BUFFER_BYTES_DEFAULT,
-    LINGER_SECONDS_DEFAULT,
-    Bounds,
-)
 from bottomless.client.address import parse_url
 from bottomless.client.appends import AppendCalls
 from bottomless.client.consumer import (
@@ -30,14 +24,18 @@ from bottomless.client.discovery import DiscoveryCalls
 from bottomless.client.encoding import Compression
 from bottomless.client.fragments import FragmentCalls
 from bottomless.client.keys import KeyCalls
-from bottomless.client.outbox import (
-    BLOCK_SECONDS_DEFAULT,
-    DELIVERY_SECONDS_DEFAULT,
-    IN_FLIGHT_DEFAULT,
-    Sending,
-)
 from bottomless.client.place import Place
 from bottomless.client.producer import AsyncProducer, Wanted
+from bottomless.client.producer_settings import (
+    BATCH_BYTES_DEFAULT,
+    BLOCK_SECONDS_DEFAULT,
+    BUFFER_BYTES_DEFAULT,
+    DELIVERY_SECONDS_DEFAULT,
+    IN_FLIGHT_DEFAULT,
+    LINGER_SECONDS_DEFAULT,
+    Batching,
+    Sending,
+)
 from bottomless.client.reads import ReadCalls
 from bottomless.client.retry import RETRY_SECONDS
 from bottomless.client.transport import OnFirstUse, OpenTransport, Target, Timeouts
@@ -120,8 +118,8 @@ class AsyncClient(
         Raises:
             InvalidRequest: a number is out of its range, or `bad-name`.
         """
-        bounds = Bounds(batch_bytes, linger_seconds, buffer_bytes)
-        sending = Sending(bounds, in_flight, compression, delivery_seconds, block_seconds)
+        batching = Batching(batch_bytes, linger_seconds, buffer_bytes)
+        sending = Sending(batching, in_flight, compression, delivery_seconds, block_seconds)
         return AsyncProducer(self, Wanted(stream, producer_id, epoch, next_sequence), sending)
 
     def consumer(

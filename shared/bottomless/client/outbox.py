@@ -13,28 +13,20 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from bottomless.client.accumulator import BATCH_BYTES_DEFAULT, Accumulator, Bounds
+from bottomless.client.accumulator import Accumulator
 from bottomless.client.appends import AppendCalls, Appended
 from bottomless.client.delivery import Bundle
-from bottomless.client.encoding import Compression, EncodedBody
+from bottomless.client.encoding import EncodedBody
+from bottomless.client.producer_settings import BATCH_BYTES_DEFAULT, Sending
 from bottomless.client.retry import Backoff, may_repeat
-from bottomless.errors import Code, InvalidRequest, Outcome, StoreError, Unavailable
-
-IN_FLIGHT_MAX: Final = 5
-"""The server remembers this many appends of a producer: a repeat of any of them is answered with
-the offsets of its original."""
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
 
 _TOO_EARLY: Final = frozenset({Code.PRODUCER_SEQUENCE_GAP, Code.PRODUCER_UNKNOWN})
 """How an append is refused that overtook the one before it; the second, where that is the
 first of its producer."""
-IN_FLIGHT_DEFAULT: Final = 2
-"""One is stored while the next is sent. With more, requests overtake each other more often than
-it helps."""
-DELIVERY_SECONDS_DEFAULT: Final = 120.0
-BLOCK_SECONDS_DEFAULT: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +37,6 @@ class Identity:
     producer_id: str
     epoch: int
     next_sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """How a producer sends: its bounds, and how long it tries."""
-
-    bounds: Bounds = field(default_factory=Bounds)
-    in_flight: int = IN_FLIGHT_DEFAULT
-    """Requests that are on their way at once."""
-    compression: Compression | None = None
-    delivery_seconds: float = DELIVERY_SECONDS_DEFAULT
-    """How long sending a batch is tried."""
-    block_seconds: float = BLOCK_SECONDS_DEFAULT
-    """How long handing over a record may wait for room."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.in_flight <= IN_FLIGHT_MAX:
-            raise InvalidRequest(f"in_flight is from 1 to {IN_FLIGHT_MAX}")
 
 
 class _Turn:
@@ -91,7 +65,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
         self._settled = asyncio.Event()
-        self.buffer = Accumulator(sending.bounds, time.monotonic, self._wake)
+        self.buffer = Accumulator(sending.batching, time.monotonic, self._wake)
         self.failure: StoreError | None = None
         """Why nothing is sent any more."""
         self._requests: set[asyncio.Task[None]] = set()
@@ -107,7 +81,7 @@ class Outbox:
         """
         from bottomless.client.tables import arrow_bodies, as_table  # noqa: PLC0415
 
-        bounds = self._sending.bounds
+        bounds = self._sending.batching
         size = max(bounds.batch_bytes, BATCH_BYTES_DEFAULT)
         return arrow_bodies(as_table(table), size=size, compression=self._sending.compression)
 

@@ -18,7 +18,8 @@ from bottomless.client.delivery import (
     Span,
     Spans,
 )
-from bottomless.client.outbox import Identity, Outbox, Sending
+from bottomless.client.outbox import Identity, Outbox
+from bottomless.client.producer_settings import Sending
 from bottomless.client.rows import Row, Text, Values, json_row_of, row_of, rows_of
 from bottomless.errors import InvalidRequest, Overloaded
 

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless.client.accumulator import (
-    RECORD_OVERHEAD,
-    RECORD_SIZE_MIN,
-    Accumulator,
-    Bounds,
-    Extra,
-)
+from bottomless.client.accumulator import RECORD_OVERHEAD, RECORD_SIZE_MIN, Accumulator, Extra
 from bottomless.client.appends import Appended
 from bottomless.client.encoding import ARROW, EncodedBody
+from bottomless.client.producer_settings import Batching
 from bottomless.errors import InvalidRequest
 
 STORED = Appended(0, 1, 0, 1)
@@ -30,7 +25,7 @@ def an_accumulator(
     *, batch_bytes: int = 100, linger_seconds: float = 1.0, buffer_bytes: int = 10_000
 ) -> tuple[Accumulator, Clock, list[str]]:
     clock, woken = Clock(), list[str]()
-    bounds = Bounds(batch_bytes, linger_seconds, buffer_bytes)
+    bounds = Batching(batch_bytes, linger_seconds, buffer_bytes)
     return Accumulator(bounds, clock, lambda: woken.append("woken")), clock, woken
 
 
@@ -193,4 +188,4 @@ def test_records_of_many_threads_are_all_there_and_in_each_ones_order() -> None:
 @pytest.mark.parametrize("bounds", [(0, 0.0, 1), (9 * 2**20, 0.0, 1), (1, -1.0, 1), (1, 0.0, 0)])
 def test_bounds_are_bounded(bounds: tuple[int, float, int]) -> None:
     with pytest.raises(InvalidRequest):
-        Bounds(*bounds)
+        Batching(*bounds)
