@@ -25,9 +25,10 @@ from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
-from bottomless_server.ingest.staged.batches import StagedBatches, StagedBounds
+from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commits import StagedCommits
 from bottomless_server.ingest.staged.owned_appenders import OwnedAppenders
+from bottomless_server.ingest.staged.stream_batches import StagedBounds
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.data_directory import DataDirectory

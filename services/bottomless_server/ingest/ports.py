@@ -29,7 +29,7 @@ class Staged(NamedTuple):
 
 
 class Appender(Protocol):
-    """One stream, to those who append to it and to those who look after its producers."""
+    """Appends to one stream, and shows and changes what the stream knows of its producers."""
 
     @property
     def stream_id(self) -> StreamId: ...

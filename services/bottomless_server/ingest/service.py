@@ -26,13 +26,14 @@ from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.runtime.http.app import request_id_of, send_problem
 
 
 @dataclass(eq=False)
 class IngestService:
-    """One of the four services, whole from the beginning: `start` opens what it is made of.
+    """Ingest, made whole by `create_service`: `start` opens what it is made of.
 
-    runtime/process/service.py says who calls what when.
+    The order of calls is told in runtime/process/service.py.
     """
 
     public: ASGIApp
@@ -59,12 +60,14 @@ class IngestService:
     sweeping: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def internal(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The internal application, which answers nothing before the start.
+        """The internal application, which answers 503 before the start.
 
         It also takes requests that another node has passed on: those of the public application.
         """
         if not self.started:
-            raise Unavailable("ingest has not started")
+            error = Unavailable("ingest has not started", retry_after_seconds=1)
+            await send_problem(send, error, request_id_of(scope), scope["path"])
+            return
         if is_forwarded(scope):
             take_forwarded(scope)
             await self.public(scope, receive, send)

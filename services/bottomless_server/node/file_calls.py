@@ -152,8 +152,8 @@ def read_file(files: FileCalls, path: Path, size_max: int) -> bytes:
 def make_dir_durable(files: FileCalls, path: Path) -> None:
     """Make a directory, and those above it that are missing, durable with their names.
 
-    The name is synced also where the directory is there: whoever made it may have died before
-    its sync. A directory above that must not be looked into, or of a file system that does not
+    The name is synced also where the directory is there: the process that made it may have died
+    before its sync. A directory above that must not be looked into, or of a file system that does not
     sync directories, is not one that we made.
 
     After a crash there are none of them, or some from the top on, all of them empty.

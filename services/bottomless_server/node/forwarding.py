@@ -1,10 +1,10 @@
-"""Pass a request on to the node that owns its stream: one hop, and what comes back as it is.
+"""Pass a request on to the node that owns its stream, and answer what that node answers.
 
-Any node takes requests for any stream, so whoever balances between nodes need not know who
-owns what. The request goes to the owner's internal listener with the path, query, headers and
-bytes that it came with; beside them stands who asked, since the credential was looked at here
-and stays here. A request that was passed on is never passed on again: two nodes that each
-believe in the other answer 503 `not-owner`, and not for ever.
+Any node takes requests for any stream, so a load balancer need not know which node owns which
+stream. The request goes to the owner's internal listener with the path, query, headers and bytes
+that it came with. Headers of our own name the principal that sent it: the credential was checked
+here and stays here. A request that was passed on is never passed on again, so two nodes that each
+take the other for the owner answer 503 `not-owner` and form no loop.
 
 Nothing is repeated. Where no connection came about nothing was sent, so the outcome is none;
 where the connection ended without an answer a write may have happened, and that is said.
@@ -106,9 +106,9 @@ def is_forwarded(scope: Scope) -> bool:
 
 
 def take_forwarded(scope: Scope) -> None:
-    """Let a request that another node passed on be that of whoever asked there.
+    """Take the principal of a request that another node passed on from its headers.
 
-    Only for the internal listener, whose callers are believed. What the credential allows was
+    Only the internal listener may call this: its callers are believed. What the credential allows was
     decided where it was shown, so nothing more is allowed here.
     """
     asked = decode_forwarded(dict(scope["headers"]))

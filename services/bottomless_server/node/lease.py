@@ -101,8 +101,8 @@ class NodeLease:
         return IngestNode(self._directory.node_id, self._url)
 
     def _key_and_value(self) -> tuple[str, bytes]:
-        # The node's id and not the process's: the directory is locked, so whoever else
-        # holds this lease is this node, before it was killed.
+        # The node's id and not the process's: the directory is locked, so if this lease is held
+        # already, this node held it before it was killed.
         node_id = self._directory.node_id
         return node_key(node_id), node_id.encode("ascii")
 
@@ -169,7 +169,7 @@ class NodeLease:
             await self._ask()
         finally:
             # Also where nobody answered: the next renewal comes in its time, and until then
-            # nothing is believed. Whoever sleeps meanwhile is seen by the belief that it brings.
+            # nothing is believed. A sleep meanwhile is seen by the belief that it brings.
             self._slept.clear()
 
     async def _ask(self) -> None:

@@ -108,8 +108,8 @@ class Claim:
     async def leave(self, next_offset: int, producers: bytes | None) -> None:
         """Note that object storage holds everything, if it does; a best effort at the stop.
 
-        With it, in the same EXEC, goes what is known of `producers`, for whoever claims the
-        stream next.
+        With it, in the same EXEC, goes what is known of `producers`, for the next node that claims the
+        stream.
 
         Raises:
             Fenced, Unavailable: the stream stays as it was, or the EXEC's reply was lost.
@@ -143,7 +143,7 @@ class Claim:
                 lambda record: ownership.reserve(record, self.epoch, next_offset),
             )
         except Fenced:
-            # Whoever asked, also in the background: nothing is acknowledged under it any more.
+            # Also where this was asked in the background: nothing is acknowledged under it any more.
             self._fenced = True
             raise
         except NotFound:
@@ -197,7 +197,7 @@ class Owner:
         """What the last owner knew of producers when it left a stream of which nothing lies here.
 
         Also of one that is dirty: this node may have died between the mark and its first write,
-        and then knows nothing else. Whoever takes it compares the offset at which it was left.
+        and then knows nothing else. The caller compares the offset at which it was left.
 
         Raises:
             Unavailable: `coordination-unavailable`, outcome none.

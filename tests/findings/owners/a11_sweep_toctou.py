@@ -10,7 +10,7 @@ async def main():
     await house.advance(KEEP_MS)          # both at the end of their hour; nothing was swept yet
     st = staged_of(house)
     hold = asyncio.Event(); inside = asyncio.Event()
-    real = st._remove_doomed
+    real = st._remove_files
     calls = 0
     async def slow():
         nonlocal calls
@@ -18,7 +18,7 @@ async def main():
         if calls == 1:
             inside.set(); await hold.wait()
         await real()
-    st._remove_doomed = slow
+    st._remove_files = slow
     sweeping = asyncio.create_task(sweep(house))
     await inside.wait()                   # the plan's file is being removed, in a thread
     # a commit begins: its batches are there, and pinned

@@ -68,7 +68,7 @@ def rounds_of(appends: list[Append]) -> list[tuple[list[Append], Round]]:
 def test_every_record_gets_one_offset_and_lies_there(appends: list[Append]) -> None:
     stored: dict[int, Any] = {}
     for taken, sealed in rounds_of(appends):
-        data = b"".join(part for chunk in sealed.chunks for part in chunk.parts)
+        data = b"".join(part for chunk in sealed.chunks for part in chunk.buffers)
         for header, chunk in split_chunks(data):
             offset = header.first_offset
             for batch in decode_frames(batches_of(header, chunk)):
@@ -86,7 +86,7 @@ def test_every_record_gets_one_offset_and_lies_there(appends: list[Append]) -> N
 @given(APPENDS)
 def test_a_round_is_one_chunk_or_the_group_of_one_append(appends: list[Append]) -> None:
     for taken, sealed in rounds_of(appends):
-        data = b"".join(part for chunk in sealed.chunks for part in chunk.parts)
+        data = b"".join(part for chunk in sealed.chunks for part in chunk.buffers)
         headers = [header for header, _ in split_chunks(data)]
         flags = [header.flags for header in headers]
         assert flags == [ChunkFlags.MORE_FOLLOWS] * (len(flags) - 1) + [ChunkFlags.NONE]
@@ -99,7 +99,7 @@ def test_a_round_is_one_chunk_or_the_group_of_one_append(appends: list[Append]) 
 @given(APPENDS)
 def test_a_trailer_has_an_entry_for_each_append(appends: list[Append]) -> None:
     for taken, sealed in rounds_of(appends):
-        data = b"".join(part for chunk in sealed.chunks for part in chunk.parts)
+        data = b"".join(part for chunk in sealed.chunks for part in chunk.buffers)
         for header, chunk in split_chunks(data):
             entries = decode_trailer(trailer_of(header, chunk))
             position = 0
@@ -116,7 +116,7 @@ def test_rows_of_requests_that_wait_together_share_one_batch() -> None:
 
     [(_, sealed)] = rounds_of(appends)
 
-    [(header, _)] = split_chunks(b"".join(sealed.chunks[0].parts))
+    [(header, _)] = split_chunks(b"".join(sealed.chunks[0].buffers))
     assert header.batch_count == 2
     assert [place.first_offset for place in sealed.placements] == [100, 102, 101]
 

@@ -103,7 +103,7 @@ class Stream:
         chunk = seal_state(
             self.tracking.snapshot(), first_offset=self.next_offset, timestamp=self.now, epoch=1
         )
-        [(header, data)] = split_chunks(b"".join(chunk.parts))
+        [(header, data)] = split_chunks(b"".join(chunk.buffers))
         other = Stream(self.tracking.bounds)
         other.tracking.take_tracked(decode_tracking(trailer_of(header, data)))
         other.next_offset, other.now = self.next_offset, self.now

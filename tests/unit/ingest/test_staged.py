@@ -737,7 +737,7 @@ async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(house: Ho
     staged = await stage(house, "a")
     await house.advance(KEEP_MS)
     batches = staged_of(house)
-    remove, inside, hold = batches._remove_doomed, asyncio.Event(), asyncio.Event()
+    remove, inside, hold = batches._remove_files, asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
         inside.set()
@@ -745,7 +745,7 @@ async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(house: Ho
         await remove()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches, "_remove_doomed", slow)
+        patch.setattr(batches, "_remove_files", slow)
         sweeping = asyncio.create_task(sweep(house))
         await inside.wait()
         with batches.pinned(STREAM, "other", [staged]):

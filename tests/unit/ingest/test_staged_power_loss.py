@@ -18,7 +18,8 @@ from bottomless.model.rows import Rows
 from bottomless_server.ingest.log.layout import staged_dir
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.staged import files as files_module
-from bottomless_server.ingest.staged.batches import StagedBatches, StagedBounds
+from bottomless_server.ingest.staged.batches import StagedBatches
+from bottomless_server.ingest.staged.stream_batches import StagedBounds
 from bottomless_server.node.file_calls import FileCalls
 from unit.ingest.house import STREAM, StandingClocks
 

@@ -183,7 +183,7 @@ class LocalAppender:
             timestamp=self.log.last_timestamp,
             epoch=self.claim.epoch,
         )
-        return b"".join(sealed.parts)
+        return b"".join(sealed.buffers)
 
     async def _run(self) -> None:
         try:

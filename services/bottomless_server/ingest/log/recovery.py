@@ -20,8 +20,9 @@ end in the same state. The last file and the directory are synced before the log
 since what was read may so far be in memory only.
 
 What nothing proves to have been synced is written once more before that. A sync that failed
-leaves pages that count as clean, and who died before it could cut them leaves a good round in
-memory that no later sync would bring to the disk: served, and gone with the next power cut.
+leaves pages that count as clean, and a process that died before it could cut them leaves a good
+round in memory that no later sync would bring to the disk: served, and gone with the next power
+cut.
 
 On the record's path: beside local/appender.py, after a crash.
 """

@@ -49,7 +49,7 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class WriteRefused(Unavailable):
-    """Nothing of the round is in the log, and the log is good."""
+    """A round was not written: nothing of it is in the log, and the log is good."""
 
     default_code = Code.STORAGE_FAILED
 
@@ -71,7 +71,7 @@ class RollBounds(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """One file of whole committed chunks."""
+    """A file of the log, with whole committed chunks."""
 
     first_offset: int
     next_offset: int
@@ -80,7 +80,7 @@ class Segment:
     log_start: int
     """Bytes of chunks before it since the log was opened: cumulative positions, for the feed."""
     began: int
-    """By the monotonic clock, in ms."""
+    """When it was begun, by the monotonic clock, in ms."""
     index: ChunkIndex = field(default_factory=ChunkIndex)
     published_at: int | None = None
     """When it was heard that all of it is published, by the monotonic clock, in ms."""
@@ -204,9 +204,9 @@ class SegmentLog:
                 )
             )
             position += chunk.size
-        parts = [part for chunk in chunks for part in chunk.parts]
+        buffers = [buffer for chunk in chunks for buffer in chunk.buffers]
         try:
-            write_all(self._files, self._segment_fd, parts, segment.size)
+            write_all(self._files, self._segment_fd, buffers, segment.size)
         except OSError as error:
             self._undo(self._segment_fd, segment.size, error)
             raise _refused(error) from error

@@ -10,12 +10,12 @@ known of producers goes: into each segment, and with the stream to its next owne
                                       "~5f…" epoch 7, number 1
                                       "job"  number 7
 
-A commit of which some parts are stored and the last is not is open. Until it is finished no
-later number of its producer is taken, whoever asks for it, and its own is no repeat.
+A commit is open while some of its parts are stored and the last one is not. Until it is finished no
+later number of its producer is taken, and its own number is no repeat.
 
 Commits of earlier builds gave each part a number of the producer itself. Their plans are of
-version 1, and what is begun by one is finished in its way, by who asks for its number: those of
-its other parts may be the writer's next ones.
+version 1, and what is begun by one is finished in its way, by a request for its number: the numbers
+of its other parts may be the writer's next ones.
 """
 
 from dataclasses import replace

@@ -34,7 +34,7 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 
 class StagedBatch(NamedTuple):
-    """One file of staged records; its fields are its name."""
+    """A file of staged records; its name is made of these fields."""
 
     staged_id: str
     created_at: int

@@ -22,7 +22,7 @@ class _Place(Generic[_Member]):
         self.due_at = due_at
         self.number = number
         self.member: _Member | None = member
-        """None of a place that counts no more."""
+        """The member whose place it is; None once the place counts no more."""
 
     def __lt__(self, other: "_Place[_Member]") -> bool:
         return (self.due_at, self.number) < (other.due_at, other.number)

@@ -86,8 +86,8 @@ def hash_of(data: bytes) -> bytes:
 def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Conditions:
     """Read the conditions of an append from its headers; `header` gives the value of one.
 
-    `sender` is who is known to send it, empty for nobody: what one sender stored under an
-    idempotency key says nothing to another who happens to choose the same.
+    `sender` is the principal that sends it, empty if that is not known: what one sender stored under
+    an idempotency key says nothing to another one that happens to choose the same key.
 
     Raises:
         InvalidRequest: `bad-header`: a value that is none, or headers that exclude each other.

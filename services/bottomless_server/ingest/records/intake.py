@@ -77,7 +77,7 @@ class Append:
 def take_json(
     body: bytes, value: Any, encode_json: EncodeJson, conditions: Conditions = NO_CONDITIONS
 ) -> Append:
-    """The records of a JSON request; `value` is what strict parsing made of `body`.
+    """Make the records of a JSON request; `value` is what strict parsing made of `body`.
 
     Raises:
         InvalidRequest: 422 with a pointer to each fault, or 413.
@@ -121,7 +121,7 @@ def take_items(
 def take_value(
     body: bytes, value: Any, encode_json: EncodeJson, within: Within, conditions: Conditions
 ) -> Append:
-    """One record, whose JSON is all that `body` is.
+    """Make one record of a body that is its JSON value.
 
     Raises:
         InvalidRequest: 422 or 413.
@@ -150,7 +150,7 @@ def take_raw(
     conditions: Conditions = NO_CONDITIONS,
     content: Content = Content.BYTES,
 ) -> Append:
-    """One record whose value is the body; key and filter value come from headers.
+    """Make one record whose value is the body; key and filter value come from headers.
 
     Raises:
         InvalidRequest: 413, 400 for a header, or 422 for text that is none.

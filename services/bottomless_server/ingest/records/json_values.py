@@ -158,7 +158,7 @@ def _fault(wrong: Wrong, number: int, shape: Shape) -> Fault:
 
 
 def _placed(error: InvalidRequest, number: int, shape: Shape) -> InvalidRequest:
-    """One fault that ends the reading, with the record's place."""
+    """A fault that ends the reading, with the place of its record."""
     faults = [
         Fault(fault.code, fault.detail, _pointer(number, shape), fault.parameter)
         for fault in error.faults

@@ -24,11 +24,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from bottomless.errors import Code, Corrupt, Overloaded, StoreError
+from bottomless.errors import Corrupt, Overloaded, StoreError
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.log.layout import staged_dir
@@ -39,6 +39,11 @@ from bottomless_server.ingest.producers.commit_plan import (
     staged_not_found,
 )
 from bottomless_server.ingest.staged.files import DamagedPlan, StagedFiles
+from bottomless_server.ingest.staged.stream_batches import (
+    StagedBounds,
+    StreamBatches,
+    quota_exceeded,
+)
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.endless import endless
@@ -50,37 +55,8 @@ _T = TypeVar("_T")
 SWEEP_SECONDS: Final = 15.0
 
 
-class StagedBounds(NamedTuple):
-    stream_bytes_max: int
-    bytes_max: int
-    stream_count_max: int
-    count_max: int
-    keep_ms: int
-    plan_keep_ms: int
-
-
 IsBegun = Callable[[StreamId, CommitPlan], bool | None]
 """Whether some parts of a plan are in the log and others are not; None where that is not known."""
-
-
-class _OfStream:
-    """What is staged of one stream."""
-
-    def __init__(self) -> None:
-        self.batches: dict[str, StagedBatch] = {}
-        self.plans: dict[str, CommitPlan] = {}
-        """The plans of producers, by the name of the producer."""
-        self.damaged_plans: set[str] = set()
-        """The names of the files of plans that cannot be read."""
-        self.since: dict[str, int] = {}
-        """When each batch and each plan came, or was found at the start, by elapsed time."""
-        self.arriving_count = 0
-        """Bodies that are being written."""
-        self.size = 0
-        """Bytes of batches, those that arrive included."""
-
-    def __bool__(self) -> bool:
-        return bool(self.batches or self.plans or self.damaged_plans or self.arriving_count)
 
 
 class StagedBatches:
@@ -98,12 +74,12 @@ class StagedBatches:
         self._clocks = clocks
         self._bounds = bounds
         self._executor = executor
-        self._streams: dict[StreamId, _OfStream] = {}
+        self._streams: dict[StreamId, StreamBatches] = {}
         self._pins: set[str] = set()
         self.size = 0
         """Bytes of all batches, until they are gone from the disk."""
         self._changing_plans = asyncio.Lock()
-        self._doomed: list[tuple[Path, int]] = []
+        self._to_remove: list[tuple[Path, int]] = []
         """Files that are to go, with the bytes that they hold until then."""
 
     async def start(self) -> None:
@@ -113,7 +89,7 @@ class StagedBatches:
             OSError: the disk does not work.
         """
         for stream_id, found in await self._in_thread(lambda: list(self._files.scan())):
-            held = self._streams.setdefault(stream_id, _OfStream())
+            held = self._streams.setdefault(stream_id, StreamBatches())
             if isinstance(found, DamagedPlan):
                 held.damaged_plans.add(found.file_name)
             elif isinstance(found, CommitPlan):
@@ -147,7 +123,7 @@ class StagedBatches:
             sum(frame.record_count for frame in frames),
             len(frames),
         )
-        held = self._streams.setdefault(stream_id, _OfStream())
+        held = self._streams.setdefault(stream_id, StreamBatches())
         try:
             self._require_room(held, batch.size)
         except Overloaded:
@@ -176,7 +152,7 @@ class StagedBatches:
         Raises:
             NotFound: `staged-not-found`: also where they are another producer's by now.
         """
-        held = self._streams.get(stream_id) or _OfStream()
+        held = self._streams.get(stream_id) or StreamBatches()
         found = [held.batches.get(staged_id) for staged_id in staged_ids]
         batches = [batch for batch in found if batch is not None]
         others = [plan for plan in held.plans.values() if plan.producer_id != producer_id]
@@ -226,7 +202,7 @@ class StagedBatches:
 
     def record_count(self, stream_id: StreamId, staged_ids: Sequence[str]) -> int:
         """Records of those batches that are here."""
-        held = self._streams.get(stream_id) or _OfStream()
+        held = self._streams.get(stream_id) or StreamBatches()
         found = (held.batches.get(staged_id) for staged_id in staged_ids)
         return sum(batch.record_count for batch in found if batch is not None)
 
@@ -239,7 +215,7 @@ class StagedBatches:
         path = self._files.plan_path(stream_id, plan.producer_id)
         async with self._changing_plans:
             # An earlier plan that is still to be removed has the same name.
-            self._doomed = [one for one in self._doomed if one[0] != path]
+            self._to_remove = [one for one in self._to_remove if one[0] != path]
             await self._in_thread(self._files.save_plan, stream_id, plan)
         held = self._streams[stream_id]
         held.plans[plan.producer_id] = plan
@@ -263,23 +239,23 @@ class StagedBatches:
     async def _remove(
         self,
         stream_id: StreamId,
-        held: _OfStream,
+        held: StreamBatches,
         staged_ids: Sequence[str],
         plan: CommitPlan | None,
     ) -> None:
         if plan is not None and held.plans.get(plan.producer_id) == plan:
             del held.plans[plan.producer_id]
             held.since.pop(plan_name(plan.producer_id), None)
-            self._doomed.append((self._files.plan_path(stream_id, plan.producer_id), 0))
+            self._to_remove.append((self._files.plan_path(stream_id, plan.producer_id), 0))
         # Pins are looked at here, without any wait before the batches are out of the index.
         for staged_id in self._not_pinned(staged_ids):
             batch = held.batches.pop(staged_id, None)
             if batch is not None:
                 held.since.pop(staged_id, None)
                 held.size -= batch.size
-                self._doomed.append((self._files.batch_path(stream_id, batch), batch.size))
+                self._to_remove.append((self._files.batch_path(stream_id, batch), batch.size))
         self._forget_empty(stream_id)
-        await self._remove_doomed()
+        await self._remove_files()
 
     async def drop_damaged_plan(self, stream_id: StreamId, producer_id: str) -> None:
         """Remove the plan of a producer that is to be forgotten, if it cannot be read."""
@@ -287,9 +263,9 @@ class StagedBatches:
         name = plan_name(producer_id)
         if held is not None and name in held.damaged_plans:
             held.damaged_plans.discard(name)
-            self._doomed.append((self._files.plan_path(stream_id, producer_id), 0))
+            self._to_remove.append((self._files.plan_path(stream_id, producer_id), 0))
             self._forget_empty(stream_id)
-            await self._remove_doomed()
+            await self._remove_files()
 
     async def drop_stream(self, stream_id: StreamId) -> None:
         """Remove all that is staged of a stream that was deleted."""
@@ -300,12 +276,12 @@ class StagedBatches:
             await self._remove(stream_id, held, (), plan)
         for name in list(held.damaged_plans):
             held.damaged_plans.discard(name)
-            self._doomed.append((self._files.file_path(stream_id, name), 0))
+            self._to_remove.append((self._files.file_path(stream_id, name), 0))
         await self._remove(stream_id, held, list(held.batches), None)
 
     async def run(self, is_begun: IsBegun, finish: Callable[[], Awaitable[None]]) -> None:
-        """Sweep for ever, and let what is begun be finished; not at the start, since whoever asked
-        for it may be about to ask again."""
+        """Sweep for ever, and have commits finished that are begun; not in the first sweep, since a
+        client may be about to ask for the rest of its commit."""
         started = False
 
         async def sweep() -> float:
@@ -351,24 +327,24 @@ class StagedBatches:
                 if now - held.since[staged_id] >= bounds.keep_ms and staged_id not in kept
             ]
             await self._remove(stream_id, held, expired, None)
-        await self._remove_doomed()
+        await self._remove_files()
 
     def _not_pinned(self, staged_ids: Sequence[str]) -> list[str]:
         return [staged_id for staged_id in staged_ids if staged_id not in self._pins]
 
-    def _require_room(self, held: _OfStream, size: int) -> None:
+    def _require_room(self, held: StreamBatches, size: int) -> None:
         bounds = self._bounds
         if len(held.batches) + held.arriving_count >= bounds.stream_count_max:
-            raise _quota("batches of this stream", limit_count=bounds.stream_count_max)
+            raise quota_exceeded("batches of this stream", limit_count=bounds.stream_count_max)
         arriving = sum(one.arriving_count for one in self._streams.values())
         if self.count + arriving >= bounds.count_max:
-            raise _quota("batches", limit_count=bounds.count_max)
+            raise quota_exceeded("batches", limit_count=bounds.count_max)
         if held.size + size > bounds.stream_bytes_max:
-            raise _quota("bytes of this stream", limit_bytes=bounds.stream_bytes_max)
+            raise quota_exceeded("bytes of this stream", limit_bytes=bounds.stream_bytes_max)
         if self.size + size > bounds.bytes_max:
-            raise _quota("bytes", limit_bytes=bounds.bytes_max)
+            raise quota_exceeded("bytes", limit_bytes=bounds.bytes_max)
 
-    def _count(self, held: _OfStream, size: int) -> None:
+    def _count(self, held: StreamBatches, size: int) -> None:
         held.size += size
         self.size += size
 
@@ -377,23 +353,14 @@ class StagedBatches:
         if held is not None and not held:
             del self._streams[stream_id]
 
-    async def _remove_doomed(self) -> None:
-        if not self._doomed:
+    async def _remove_files(self) -> None:
+        if not self._to_remove:
             return
         async with self._changing_plans:
-            doomed, self._doomed = self._doomed, []
-            left = await self._in_thread(self._files.remove, doomed)
-            self._doomed += left
-            self.size -= sum(size for _, size in doomed) - sum(size for _, size in left)
+            removing, self._to_remove = self._to_remove, []
+            left = await self._in_thread(self._files.remove, removing)
+            self._to_remove += left
+            self.size -= sum(size for _, size in removing) - sum(size for _, size in left)
 
     async def _in_thread(self, call: Callable[..., _T], *arguments: Any) -> _T:
         return await in_thread(self._executor, call, *arguments)
-
-
-def _quota(what: str, **facts: int) -> StoreError:
-    return Overloaded(
-        f"as many {what} are staged as may be",
-        code=Code.QUOTA_EXCEEDED,
-        retry_after_seconds=5,
-        facts=facts,
-    )

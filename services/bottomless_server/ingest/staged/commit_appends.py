@@ -55,7 +55,7 @@ class CommitAppends:
                 pinned = self._batches.pinned(stream_id, plan.producer_id, plan.staged_ids)
                 by_id = {batch.staged_id: batch for batch in held.enter_context(pinned)}
             except NotFound:
-                # Nothing is appended by it any more: who asks is told that the rest is lost.
+                # Nothing is appended by it any more: the client is told that the rest is lost.
                 return True
             for one in stored:
                 part = [by_id[staged_id] for staged_id in plan.parts[place_in(plan, one)]]

@@ -100,11 +100,11 @@ class StagedCommits:
         )
 
     async def settle(self, appender: LocalAppender, producer_id: str) -> None:
-        """Return when no commit of a producer is open; asked after its epoch was raised, since from
+        """Return when no commit of a producer is open; called after its epoch was raised, since from
         then on none can be begun under an older one.
 
-        Whose last number is asked for then goes on after it. A commit that is open would become
-        whole later, under a number that its next writer takes for free.
+        The next writer asks for the last number of the producer and goes on after it. A commit that
+        is still open would become whole later, under a number that this writer takes for free.
 
         Raises:
             StoreError: one is open and cannot be finished now, or its rest is lost; the epoch is
@@ -137,8 +137,8 @@ class StagedCommits:
     async def finish(self, appenders: Iterable[LocalAppender]) -> None:
         """Append what is missing of commits that are open, as far as that can be done now.
 
-        Whoever asked for them need not come back: the outcome was unknown, and is then that
-        they are stored.
+        The clients that asked for them need not come back: for them the outcome was unknown, and it
+        is then that the records are stored.
         """
         for appender in list(appenders):
             for plan in self._batches.plans(appender.stream_id):
@@ -363,8 +363,8 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
 
 
 async def _note_producer(appender: LocalAppender, asked: FromProducer) -> None:
-    """Let the producer be known before its first part is: who looks for what was begun under a
-    name, as an import does that starts again, finds it."""
+    """Let the producer be known before its first part is, so that an import that starts again, and
+    looks for what was begun under its name, finds it."""
     await appender.change(lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now))
 
 

@@ -103,10 +103,10 @@ class StagedFiles:
         path = self.plan_path(stream_id, plan.producer_id)
         replace_file(self._files, path, encode_plan(plan))
 
-    def remove(self, doomed: Sequence[tuple[Path, int]]) -> list[tuple[Path, int]]:
+    def remove(self, files: Sequence[tuple[Path, int]]) -> list[tuple[Path, int]]:
         """Remove files; returns those that cannot be removed now."""
         left = []
-        for path, size in doomed:
+        for path, size in files:
             try:
                 with suppress(FileNotFoundError):
                     self._files.unlink(path)

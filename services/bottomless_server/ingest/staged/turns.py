@@ -1,8 +1,8 @@
-"""Turns of commits: of one producer one at a time, and not so many that others find no place.
+"""Turns of commits: one at a time for each producer, and not so many that others find no place.
 
-A turn may last long, since each part of a commit waits for room. Who waits for one holds what one
-request names, so there is a bound for the process; and a smaller one for a stream and for a
-producer, so that neither keeps the commits of all others out.
+A turn may last long, since each part of a commit waits for room. A commit that waits for its turn
+keeps in memory what its request names, so there is a bound for the process; and a smaller one for
+a stream and for a producer, so that neither keeps the commits of all others out.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Decide who may own a stream, and what the record says afterwards.
+"""Decide which node may own a stream, and what the record says afterwards.
 
 The record in coordination names the home: the data directory that holds the tail. While
 it is dirty, the home may hold records that object storage does not, and nobody else may

@@ -22,9 +22,9 @@ from bottomless_server.ingest.records.intake import Append
 
 
 class SealedChunk(NamedTuple):
-    """Final bytes of one chunk, in parts for one gathered write."""
+    """The final bytes of one chunk, in several buffers for one gathered write."""
 
-    parts: list[bytes | memoryview]
+    buffers: list[bytes | memoryview]
     size: int
     record_count: int
     first_offset: int

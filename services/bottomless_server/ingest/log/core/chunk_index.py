@@ -29,7 +29,7 @@ class ChunkIndex:
         self._records += encode_index_record(place)
 
     def encoded(self) -> bytes:
-        """All records as they stand in the index file."""
+        """The bytes of all records, as they stand in the index file."""
         return bytes(self._records)
 
     def place(self, number: int) -> ChunkPlace:
