@@ -50,15 +50,28 @@ def test_every_file_that_a_page_names_exists() -> None:
 
 
 ALONE = re.compile(
-    r'^ *"""(?:The same\b|As above\b|Of |Those |Who(?:ever)? |Raises:).*', re.MULTILINE
+    r'^ *"""(?:(?:The s|S)ame\b|As (?:above|`)|Of |Those |These |Who(?:ever|se)? |Raises\b).*',
+    re.MULTILINE,
 )
 """A docstring that begins so says nothing in a tooltip, where nothing stands above it."""
+WITHOUT_SUBJECT = re.compile(
+    r'^ *"""(?:As|By|For|From|Which|With|Without|That|And|But|Or) .*', re.MULTILINE
+)
+"""A docstring that begins so is most often the end of a sentence that only its writer knows."""
+WITHOUT_SUBJECT_MAX = 30
 
 
 def test_docstrings_stand_alone() -> None:
     assert ALONE.search('    """The same for a tenant."""')
+    assert ALONE.search('    """Whose key it is."""')
     found = {source.name: ALONE.findall(source.read_text()) for source in SOURCES}
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_hardly_any_docstring_begins_in_the_middle_of_a_sentence() -> None:
+    assert WITHOUT_SUBJECT.search('    """For all streams of a process; it keeps nothing."""')
+    found = [line for source in SOURCES for line in WITHOUT_SUBJECT.findall(source.read_text())]
+    assert len(found) <= WITHOUT_SUBJECT_MAX, found
 
 
 def test_status_codes_stand_where_contributors_are_told() -> None:

@@ -119,8 +119,9 @@ Values = Mapping[str, bytes | None]
 """Values of watched keys at one moment; None for a key that is absent."""
 Decide = Callable[[Values], tuple[Changes, T]]
 """Looks at the watched values, and says what to write and what to tell who asked for it; it raises
-to change nothing. It may be called again after a conflict, so it must not have effects of its own:
-what it finds out goes into its value, and that of the call that was written is the one that counts."""
+to change nothing. It may be called again after a conflict, so it must not have effects of its
+own: what it finds out goes into its value, and that of the call that was written is the one that
+counts."""
 
 
 class Coordination(Protocol):
@@ -208,8 +209,8 @@ class Coordination(Protocol):
         ...
 
     async def bring_forward(self, redis_key: str, latest: int, limit: int) -> list[Due]:
-        """Let members of a queue that are due after `latest` (ms) be due then; returns up to `limit`
-        of them as they were. One that is settled, or due earlier, stays as it is.
+        """Let members of a queue that are due after `latest` (ms) be due then; returns up to
+        `limit` of them as they were. One that is settled, or due earlier, stays as it is.
 
         Raises:
             CoordinationUnavailable: some of them may be moved; the same again is right.
@@ -249,8 +250,9 @@ class Coordination(Protocol):
         ...
 
     def hurry(self, seconds: float) -> None:
-        """For a stop: whatever waits for the store in `seconds` from now, or begins to later, fails
-        then as if the store did not answer. Only the first call counts."""
+        """Hurry for a stop: what waits for the store in `seconds` from now, or begins to later,
+        fails then as if the store did not answer. Only the first call counts.
+        """
         ...
 
     async def aclose(self) -> None: ...

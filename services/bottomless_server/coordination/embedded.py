@@ -50,7 +50,7 @@ class EmbeddedValkey:
 
     @property
     def url(self) -> str:
-        """For `RedisCoordination.connect`, once it was started."""
+        """The url for `RedisCoordination.connect`, once it was started."""
         assert self._socket is not None, "start it first"
         return f"unix://{quote(str(self._socket))}?db=0"
 

@@ -77,7 +77,7 @@ class RedisCoordination:
     def connect(
         cls, url: str, *, accept_unsafe: bool = False, answer_seconds: float = ANSWER_SECONDS
     ) -> Self:
-        """For `redis://`, `rediss://` or `unix:///path?db=0`. Connections open when needed."""
+        """Prepare for `redis://`, `rediss://` or `unix:///path?db=0`; connections open when needed."""
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=CONNECTION_COUNT_MAX,

@@ -11,7 +11,8 @@ from typing import Any, Final
 import orjson
 
 NESTED_MAX: Final = 254
-"""As deep as orjson writes, through which all goes that comes as JSON (`bodies.encode_json`)."""
+"""The deepest nesting that orjson writes, by which all answers in JSON are made
+(`bodies.encode_json`)."""
 
 
 def nested_too_deeply(text: bytes, value: Any) -> bool:

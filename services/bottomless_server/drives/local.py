@@ -76,7 +76,7 @@ class LocalDrive:
         return Location("file", str(self._root))
 
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        """As `Drive.put`. Cancelling it leaves the attempt running; the object may appear."""
+        """Store an object. Cancelling it leaves the attempt running; the object may appear."""
         check_object_key(object_key)
         await self._run(self._put, object_key, parts, crc)
 
@@ -91,7 +91,7 @@ class LocalDrive:
         return await self._run(self._head, object_key, checksum)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
-        """As `Drive.list`; one directory at a time is read, and held in memory."""
+        """List objects; one directory at a time is read, and held in memory."""
         # A directory sorts as its name with a slash, which is where its keys begin:
         # `a.b` comes before `a/b`, though the name `a` comes before `a.b`.
         top = prefix.rpartition("/")[0]
@@ -121,7 +121,7 @@ class LocalDrive:
         return False
 
     async def clock(self) -> int:
-        """As `Drive.clock`; a directory has the clock of the machine that mounts it."""
+        """Tell the time; a directory has the clock of the machine that mounts it."""
         return time.time_ns() // 1_000_000
 
     async def aclose(self) -> None:

@@ -72,7 +72,7 @@ class S3Drive:
         await self._opened()
 
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        """As `Drive.put`. The whole object is copied once where it is not put in parts."""
+        """Store an object. The whole object is copied once where it is not put in parts."""
         check_object_key(object_key)
         views = [memoryview(part).cast("B") for part in parts]
         found = 0
@@ -135,7 +135,7 @@ class S3Drive:
         return ObjectFacts(object_key, reply["ContentLength"], modified, crc)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
-        """As `Drive.list`; what is no key of ours is left out."""
+        """List objects; a key that is not ours is left out."""
         by_key = self._options.listed_by_key
         if by_key is None:
             by_key = self._options.endpoint is None
@@ -163,7 +163,7 @@ class S3Drive:
         return True
 
     async def clock(self) -> int:
-        """As `Drive.clock`: the date of an answer, whatever it answers."""
+        """Ask the store for its time: the date of an answer, whatever it answers."""
         async with self._attempt() as client:
             try:
                 reply = await client.head_object(**self._place(_CLOCK_KEY))

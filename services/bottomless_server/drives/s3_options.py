@@ -15,7 +15,7 @@ class S3Options:
 
     bucket: str
     prefix: str = ""
-    """Without slashes at its ends."""
+    """The prefix of all keys, without slashes at its ends."""
     endpoint: str | None = None
     """The address of a store that is not AWS: `http://host:port`."""
     region: str | None = None
@@ -29,7 +29,7 @@ class S3Options:
     read_seconds: float = 30.0
     """Silence for so long is a lost reply."""
     call_seconds: float = 60.0
-    """For one attempt, and the time its bytes take at 1 MiB/s on top."""
+    """How long one attempt may take, on top of the time that its bytes take at 1 MiB/s."""
     multipart_bytes: int = 128 * MIB
     """Objects larger than this are put in parts: only such as no retry should send whole again."""
     part_bytes: int = 16 * MIB

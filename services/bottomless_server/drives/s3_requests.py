@@ -13,7 +13,7 @@ from botocore.handlers import add_expect_header
 from bottomless_server.drives.s3_options import S3Options
 
 REGION_DEFAULT: Final = "us-east-1"
-"""For a store with an endpoint of its own: most take any region, but a signature needs one."""
+"""The region for a store with an endpoint of its own: most accept any, but a signature needs one."""
 
 
 class OneAttemptSession(AIOHTTPSession):

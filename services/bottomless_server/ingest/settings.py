@@ -100,7 +100,7 @@ class IngestSettings(CommonSettings):
     ingest_checkpoint_bytes: _Positive = 64 * MIB
     """A checkpoint is written after so many bytes: what recovery walks at most."""
     ingest_checkpoint_ms: _Positive = 30_000
-    """And after so long, if anything was appended."""
+    """A checkpoint is written after so long, too, if anything was appended."""
 
     @property
     def group_bytes_max(self) -> int:

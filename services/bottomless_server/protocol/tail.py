@@ -49,8 +49,8 @@ class Bounds(NamedTuple):
     committed_next: int
     published_next: int
     version: int
-    """The version of the manifest that the owner's frees follow; a reader needs a root at least that
-    new."""
+    """The version of the manifest that the owner's frees follow; a reader needs a root at least
+    that new."""
     last_chunk_offset: int | None
     """First offset of the last local chunk, None if there is none."""
     last_timestamp: int | None
@@ -58,7 +58,7 @@ class Bounds(NamedTuple):
 
 
 class ChunkRun(NamedTuple):
-    """Whole committed chunks, one after the other; none at the end of the stream."""
+    """A run of whole committed chunks, one after the other; none at the end of the stream."""
 
     bounds: Bounds
     first_offset: int

@@ -131,7 +131,7 @@ class _Following:
     """What is to be sent next."""
     send: Send
     watch: CredentialWatch | None = None
-    """That of its credential, where there is one."""
+    """The watch of its credential, where there is one."""
     blocked: bool = False
     """The client took nothing for too long."""
     begun: bool = False

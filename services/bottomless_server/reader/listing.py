@@ -142,7 +142,9 @@ class Listing:
     async def _extras(
         self, stream: StreamFacts, fragments: Sequence[FragmentInfo], query: ListQuery
     ) -> Iterator[dict[str, Any]]:
-        """For each fragment what the query wants beside its facts: its place, a URL, or nothing."""
+        """Make what the query wants of each fragment beside its facts: its place, a URL, or
+        nothing.
+        """
         keys = [
             fragment_key(stream.stream_id, info.first_offset, info.uid, stream.tenant)
             for info in fragments

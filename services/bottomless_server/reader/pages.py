@@ -36,7 +36,7 @@ class PageQuery:
     patient: bool = True
     """Try again where the object store fails for a moment; not for who tries again anyway."""
     known: Bounds | None = None
-    """For a reader that follows: what the owner said when it was asked for the page before."""
+    """What the owner said when it was asked for the page before; for a reader that follows."""
 
 
 @dataclass(frozen=True, slots=True)

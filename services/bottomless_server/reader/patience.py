@@ -26,7 +26,7 @@ _PAUSE_SECONDS_MAX: Final = 1.0
 _JITTER_SECONDS: Final = 0.05
 
 _ENDS: ContextVar[float | None] = ContextVar("end of patience", default=None)
-"""By the loop's clock: of the request that is being answered."""
+"""When the patience of the request that is being answered ends, by the loop's clock."""
 
 
 class Patience:

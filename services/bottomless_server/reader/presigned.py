@@ -40,7 +40,7 @@ class PresignedUrls:
             )
 
     async def of(self, object_keys: Sequence[str]) -> list[dict[str, Any]]:
-        """For each key the members of its item: the URL, and when it ends.
+        """Make the members of each key's item: the URL, and when it ends.
 
         Raises:
             DriveRefused, DriveUnavailable: there are no credentials to sign with.

@@ -147,7 +147,7 @@ class RecordRoutes:
 
 
 def _sent(page: Page, pieces: list[Piece]) -> list[Piece]:
-    """As it waits for the client: views, unless they hold far more in memory than they are."""
+    """The body as it waits for the client: views, unless they hold far more memory than they are."""
     if page.held_size <= _HELD_SHARE_MAX * page.size:
         return pieces
     return [b"".join(pieces)]

@@ -21,7 +21,7 @@ class ReaderSettings(CommonSettings):
     reader_read_ahead_bytes: Annotated[int, Field(ge=0)] = 16 * MIB
     """What one page or one download may have fetched and not yet used."""
     reader_store_retry_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0
-    """For so long a read tries again what the object store did not do for now; then it is 503
+    """How long a read repeats calls of the object store that fail for a moment; then it is 503
     `object-store-unavailable`. 0: not at all."""
     reader_page_count_max: Annotated[int, Field(ge=1)] = 32
     """Pages that are put together at once; waiting at the tail is not among them."""

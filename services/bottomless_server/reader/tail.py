@@ -44,7 +44,7 @@ _RETRY_AFTER_SECONDS = 1.0
 class TailAnswer:
     bounds: Bounds
     data: bytes | memoryview = b""
-    """Whole committed chunks, the first of which holds the offset asked for."""
+    """The bytes of whole committed chunks, the first of which holds the offset asked for."""
     first_offset: int = 0
     next_offset: int = 0
     """The next offset after those chunks."""

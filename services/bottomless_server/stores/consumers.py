@@ -180,7 +180,7 @@ class ConsumerOffsets:
         return due_at is not None
 
     async def pointer(self, stream_id: StreamId) -> SnapshotPointer | None:
-        """Which snapshot object was written last; older ones are in the delete queue."""
+        """Read which snapshot object was written last; older ones are in the delete queue."""
         value = await self._coordination.get(snapshot_key(stream_id))
         return None if value is None else _pointer(value)
 

@@ -1,4 +1,4 @@
-"""Which ingest nodes there are, and where: an index that each enters itself into.
+"""The ingest nodes, and where they are: an index into which each node enters itself.
 
 bottomless:nodes      node ids, each with NUL and the address of its internal listener
 

@@ -45,7 +45,7 @@ class PutWaits(NamedTuple):
 
 
 PUT_WAITS: Final = PutWaits()
-"""For puts whose waits nobody sets."""
+"""The waits of a put for which nobody sets others."""
 
 
 async def put_object(

@@ -112,7 +112,7 @@ def _find(entries: Entries, floor: int, bound: Bound, excess: int, spare: int) -
 def _verdict(
     entries: Entries, bound: Bound, excess: int, spare: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each entry, whether it may go whole, and whether a group may go in part."""
+    """Decide for each entry whether it may go whole, and whether a group may go in part."""
     groups = entries["kind"] == EntryKind.GROUP
     match bound:
         case OlderThan(timestamp):

@@ -31,7 +31,9 @@ log = structlog.get_logger(__name__)
 
 
 class UploaderService:
-    """Follows the commits of all ingest nodes from `start` to `stop`. Owns its peers, not the drive."""
+    """Follows the commits of all ingest nodes from `start` to `stop`. Owns its peers, not the
+    drive.
+    """
 
     name = "uploader"
 
@@ -76,7 +78,7 @@ class UploaderService:
         return self.streams.metrics()
 
     async def report(self) -> Mapping[str, Any]:
-        """For /readyz?verbose=1: what is active, and what fails and is being retried."""
+        """Report what is active, and what fails and is being retried, for /readyz?verbose=1."""
         following = self._following is not None and not self._following.done()
         return {
             "status": "running" if following else "stopped",

@@ -60,7 +60,9 @@ class IngestCalls:
         return decode_commits(answer.body)
 
     async def chunks(self, stream_id: StreamId, first_offset: int, max_bytes: int) -> ChunkRun:
-        """Whole committed chunks from the one that holds `first_offset`; fewer than asked for, maybe."""
+        """Fetch whole committed chunks from the one that holds `first_offset`; perhaps fewer than
+        asked for.
+        """
         asked = ChunksAsked(first_offset, min(max_bytes, FETCH_SIZE_MAX))
         answer = await self._peer.fetch(
             of_stream(CHUNKS, stream_id),

@@ -25,7 +25,7 @@ class UploaderSettings(CommonSettings):
     uploader_damage_retry_seconds: _Seconds = 60.0
     """Wait before a stream whose chunks are damaged is tried again: an operator has to act."""
     uploader_upload_deadline_seconds: Annotated[float, Field(gt=0)] = 900.0
-    """For one call of the store, with its own retries; less than the manifest's upload deadline,
+    """How long one put may take, with its own retries; less than the manifest's upload deadline,
     after which keys that were given up are deleted for the last time."""
     uploader_idle_seconds: _Seconds = 30.0
     """A stream that has had nothing to upload for so long loses its task until it commits again."""

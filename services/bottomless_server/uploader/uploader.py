@@ -98,7 +98,7 @@ class Session:
         self._gathered_ticket: int | None = None
         self._tickets: set[int] = set()
         self._tenant = ""
-        """As the manifest says when the session begins."""
+        """The tenant, as the manifest says when the session begins."""
         self.draining = False
         self.applied_count = 0
         self.applied_at: int | None = None
@@ -109,7 +109,8 @@ class Session:
         return self._window.empty
 
     async def run(self) -> None:
-        """Upload until the stream is idle, or drained; cancelling leaves the rest to the next session.
+        """Upload until the stream is idle, or drained; cancelling leaves the rest to the next
+        session.
 
         Raises:
             StoreError: the session is over, and another one should begin.

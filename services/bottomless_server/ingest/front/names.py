@@ -1,4 +1,4 @@
-"""Which stream a name means: asked of manifest, and remembered for less than a lease.
+"""The stream that a name means: asked of manifest, and remembered for less than a lease.
 
 After a deletion a name may be given to another stream, so nobody may go by an old answer
 for longer than the old owner's lease would last. Names in use are asked for again before that,

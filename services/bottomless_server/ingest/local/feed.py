@@ -26,9 +26,9 @@ from bottomless_server.protocol.tail import Bounds, ChunkRun, Commit, Commits, m
 from bottomless_server.runtime.base.on_loop import in_thread
 
 _FOLLOWED_SECONDS: Final = 6.0
-"""A caller that did not ask for so long follows no more. Between two questions hardly any time passes, but
-on a machine that has too much to do; and a stream that is taken for one that nobody uploads
-waits for this node's return."""
+"""A caller that did not ask for so long follows no more. Between two questions hardly any time
+passes, but on a machine that has too much to do; and a stream that is taken for one that nobody
+uploads waits for this node's return."""
 _CHANGED_COUNT_MAX: Final = 10_000
 """Streams named in one answer; the token then stands at the last of them."""
 
@@ -58,7 +58,7 @@ class CommitFeed:
         return self._waiting_count > 0 or since < _FOLLOWED_SECONDS
 
     def hurry(self) -> None:
-        """From now on everything is old enough to be uploaded, also what was told of before."""
+        """Treat everything as old enough to be uploaded from now on, also what was told of before."""
         self._hurried = True
         for _, appender in list(self._changes.values()):
             if appender.log.next_offset > appender.published_next:
@@ -172,7 +172,7 @@ async def read_run(
     size_max: int,
     wait_seconds: float,
 ) -> ChunkRun:
-    """Whole chunks from the one that holds `first_offset`; at least one, if there is one.
+    """Read whole chunks from the one that holds `first_offset`; at least one, if there is one.
 
     They end at the end of a segment at the latest, and never within a group.
 

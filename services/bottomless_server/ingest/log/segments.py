@@ -154,7 +154,9 @@ class SegmentLog:
 
     @property
     def last_record_timestamp(self) -> int | None:
-        """The timestamp of the last record; `last_timestamp` may be that of a later chunk without any."""
+        """The timestamp of the last record; `last_timestamp` may be that of a later chunk without
+        any.
+        """
         place = self._last_with_records()
         return None if place is None else place.timestamp
 

@@ -90,7 +90,7 @@ def progress(plan: CommitPlan, tracking: Tracking) -> Progress:
 
 
 def place_in(plan: CommitPlan, stored: Remembered) -> int:
-    """Which part of a plan an append is, by its number."""
+    """Find the part of a plan that an append is, by its number."""
     return stored.sequence - (plan.number if plan.epoch is None else 0)
 
 

@@ -49,7 +49,7 @@ class StagedBatch(NamedTuple):
 
 
 class CommitPlan(NamedTuple):
-    """Which batches are in which part of a commit."""
+    """The plan of a commit: which batches are in which part."""
 
     producer_id: str
     number: int
@@ -58,8 +58,8 @@ class CommitPlan(NamedTuple):
     parts: tuple[tuple[str, ...], ...]
     """Ids of the batches of each."""
     epoch: int | None
-    """The epoch of the producer. None in a plan of version 1, whose parts have the numbers from that
-    of the commit on, and not those of commit_parts.py."""
+    """The epoch of the producer. None in a plan of version 1, whose parts have the numbers from
+    that of the commit on, and not those of commit_parts.py."""
 
     @property
     def staged_ids(self) -> list[str]:
@@ -114,7 +114,7 @@ def _is_part(value: Any) -> bool:
 
 
 def parts_of(batches: Sequence[StagedBatch], size_max: int) -> list[list[StagedBatch]]:
-    """Whole batches, in their order, by append: as many as fit, at least one."""
+    """Divide whole batches, in their order, among appends: as many as fit, at least one each."""
     parts: list[list[StagedBatch]] = []
     size = records = frames = 0
     for batch in batches:

@@ -197,8 +197,9 @@ class Tracking:
         self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
 
     def _note_open(self, entries: Sequence[TrackedEntry]) -> None:
-        """Which commits are open, after a tracking chunk; only one that says everything names parts
-        that are known."""
+        """Note which commits are open, after a tracking chunk; only one that says everything names
+        parts that are known.
+        """
         named = [one.producer_id for one in entries if is_of_parts(one.producer_id or "")]
         for name in filter(None, named):
             parts = self.producers.get(name)

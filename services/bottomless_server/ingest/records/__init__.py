@@ -1,1 +1,1 @@
-"""From the body of a request to records: every form that is taken. Pure."""
+"""Bodies of requests to records: every form that is accepted. Pure."""

@@ -1,4 +1,4 @@
-"""Which Arrow types a column may come in, and how large their values are once decoded."""
+"""The Arrow types that a column may come in, and how large their values are once decoded."""
 
 from typing import Any
 

@@ -39,7 +39,8 @@ class FromProducer:
     start_any: bool = False
     """An unknown producer may begin with any number."""
     parts_before: int = 0
-    """TRANSACTION: how many parts of the same commit must be stored already (producers/commit_parts.py)."""
+    """TRANSACTION: how many parts of the same commit must be stored already
+    (producers/commit_parts.py)."""
     part_of: "FromProducer | None" = None
     """What this is a part of, as it was asked: the part is decided as all of it would be."""
 

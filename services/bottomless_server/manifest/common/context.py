@@ -42,7 +42,7 @@ class Context:
     clock_directory: Path | None = None
     """Where it is written down what is known of the wall clock."""
     time: TrustedTime = field(init=False)
-    """For whatever is deleted because enough time passed."""
+    """The time for whatever is deleted because enough time has passed."""
     groups: Groups = field(init=False)
     quotas: Quotas = field(init=False)
 

@@ -17,13 +17,13 @@ class ManifestCounts:
     deleted: int = 0
     refused_deletes: int = 0
     queued_deletes: int = 0
-    """As of the last pass of the deleter."""
+    """Members of the delete queue at the last pass of the deleter."""
     failing_deletes: int = 0
     failing_delete_ms: int = 0
     """How long the oldest of them fails; both as of the last pass."""
     collections: int = 0
     unreadable_keys: int = 0
-    """As of the last time that all keys were held against the bucket."""
+    """Unreadable keys at the last time that all keys were compared with the bucket."""
     unreadable_consumers: int = 0
     """Offsets that a snapshot was written without, each time."""
 

@@ -33,7 +33,7 @@ _NOTHING: Final = Known("", 0, settled=False)
 
 class Moment(NamedTuple):
     now: int
-    """By the slowest clock, ms since 1970: nothing is older than by this one."""
+    """The time of the slowest clock, in ms since 1970: nothing is older than by this one."""
     doubt: Doubt | None
 
 
@@ -56,7 +56,7 @@ class TrustedTime:
         self._others: Others | None = None
         self._asked_at = self._asked_line = 0
         self.doubt: Doubt | None = None
-        """As of the last look; an alarm."""
+        """The doubt at the last look; an alarm."""
 
     async def look(self) -> Moment:
         """Compare the clocks.
@@ -110,8 +110,9 @@ class TrustedTime:
         return self._trust is not None and self._trust.known is not None
 
     async def over(self) -> int:
-        """The time by which leases may be dropped: what ended at or before it has ended for certain.
-        0 where that is not known, and then nothing has; ms since 1970."""
+        """The time by which leases may be dropped: what ended at or before it has ended for
+        certain. 0 where that is not known, and then nothing has; ms since 1970.
+        """
         try:
             return await self.require()
         except StoreError:
@@ -129,7 +130,8 @@ class TrustedTime:
 
     def passed(self) -> int:
         """The time from which counts what must not last longer than somebody asked for, like the
-        last hour of a secret: our clock without the steps ahead that are not believed; ms since 1970.
+        last hour of a secret: our clock without the steps ahead that are not believed; ms since
+        1970.
         """
         wall = self._clock()
         return wall if self._trust is None else self._trust.passed(wall, self._elapsed())

@@ -44,7 +44,7 @@ class KeyUpkeep:
         self._context = context
         self._keys = keys
         self._reconcile_at: int | None = None
-        """By `Context.elapsed`; None before the first."""
+        """When to reconcile next, by `Context.elapsed`; None before the first time."""
 
     async def run(self) -> None:
         """Make passes for ever."""

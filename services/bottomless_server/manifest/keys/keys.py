@@ -68,7 +68,8 @@ _ATTEMPT_COUNT: Final = 4
 _NO_ROOM: Final = "there are as many keys as a tenant may have"
 
 Check = Callable[[ApiKey], None]
-"""Raises where whoever asks may not do that with this key; asked again after a conflict."""
+"""Checks whether the caller may do that with this key, and raises if not; asked again after a
+conflict."""
 
 
 class Issued(NamedTuple):

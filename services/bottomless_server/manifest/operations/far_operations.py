@@ -31,7 +31,7 @@ class FarOperations:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._look_at: int | None = None
-        """By `Context.elapsed`; None before the first look."""
+        """When to look next, by `Context.elapsed`; None before the first look."""
         self._finished: set[bytes] = set()
         """Members of the queue that were found finished."""
 

@@ -21,7 +21,7 @@ _READ_COUNT: Final = 512
 _FORGET_COUNT: Final = 64
 """Forgotten at once, so that not every new operation looks for one."""
 _FULL_MS: Final = 1_000
-"""For so long nobody looks again where none of so many was finished."""
+"""How long nobody looks again after none of so many was finished."""
 _FOREVER: Final = 2**52
 """Later than anything is queued for."""
 
@@ -31,7 +31,7 @@ class OperationRoom:
         self._context = context
         self._store = store
         self._full_until = 0
-        """By `Context.elapsed`."""
+        """Until when there is no room, by `Context.elapsed`."""
 
     async def make(self) -> None:
         """Make room for one operation.

@@ -57,7 +57,7 @@ class Operations:
         self._working: dict[str, asyncio.Task[bool]] = {}
         self._news = asyncio.Event()
         self._whole_look_at = 0
-        """By `Context.elapsed`."""
+        """When to look at the whole queue next, by `Context.elapsed`."""
         self.only: str | None = None
         """The one kind that may go on while coordination is not to be believed."""
 

@@ -70,7 +70,7 @@ class FarTimes:
 
 
 def _longest(settings: ManifestSettings) -> dict[str, int]:
-    """For how long anything waits in each queue, in ms."""
+    """Tell how long anything waits in each queue at most, in ms."""
     return {
         DELETES_KEY: max(
             settings.manifest_root_grace_ms,

@@ -124,8 +124,9 @@ class _CollectionStep:
         return Again({**self._shown(), **going_on})
 
     async def _now(self) -> int:
-        """By the store's clock, which dates its objects. Where that is only ours, and something may
-        go for it, it has to be one that is believed."""
+        """Tell the time of the store's clock, which dates its objects. Where that is only ours, and
+        something may go for it, it has to be one that is believed.
+        """
         drive = self._context.drive
         now = await drive.clock()
         if self._dry_run:

@@ -137,7 +137,7 @@ async def _old_consumers(
 async def _uncovered(
     context: Context, record: StreamRecord, root: Node, left: Sequence[OrphanCandidate]
 ) -> list[OrphanCandidate]:
-    """Without those below the floor that the queue may mean by the name of a group above them."""
+    """Leave out those below the floor that the queue may mean by the name of a group above them."""
     below = [
         one
         for one in left

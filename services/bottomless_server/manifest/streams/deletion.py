@@ -210,7 +210,9 @@ class Deletions:
         return await self._forget(record, progress)
 
     def _free_at(self, record: StreamRecord, deleted_at: int, over: int) -> int:
-        """From when on nobody reads of it: not before leases have ended by a time that is believed."""
+        """Find the time from which on nobody reads of it: leases have ended by a time that is
+        believed.
+        """
         settings = self._context.settings
         grace_end = deleted_at + settings.manifest_delete_grace_ms
         # None was granted after the deletion, and one that says more had a clock that was ahead.

@@ -233,7 +233,7 @@ class _VerifyStep:
 
 
 def _bounded(entries: Entries, reading: bool) -> Entries:
-    """As many from the front as one step may check: up to a group, and at least one."""
+    """Take as many from the front as one step may check: up to a group, and at least one."""
     groups = entries["kind"] == EntryKind.GROUP
     end = int(np.argmax(groups)) if bool(np.any(groups)) else len(entries)
     end = min(end, _STEP_COUNT)

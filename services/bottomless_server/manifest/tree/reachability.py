@@ -1,4 +1,4 @@
-"""Which objects a committed manifest leads to, for one range of keys and never for all of it.
+"""The objects that a committed manifest leads to, for one range of keys and never for all of it.
 
 A listing is in the order of first offsets, and so is the tree: for one page of keys only the
 groups that overlap it are loaded, however large the stream. Uids stay in numpy arrays.

@@ -27,7 +27,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """That the lease is held, as of the moment before it was asked for."""
+    """The belief that the lease is held, as of the moment before it was asked for."""
 
     since: Moment
     seconds: float

@@ -42,7 +42,7 @@ class IdentitySettings(WithUnits):
     identity: bool = False
     """Ask everybody who they are."""
     allow_unauthenticated: bool = False
-    """Without identity, serve on an address that other machines reach all the same."""
+    """Allow serving on an address that other machines can reach although identity is off."""
     identity_fresh_seconds: Annotated[float, Field(gt=0, le=10)] = 10.0
     """How long the manifest's word about an API key is used; twice in this time the credential of
     an answer that stays open is checked again."""

@@ -38,14 +38,14 @@ class CommonSettings(IdentitySettings):
     internal_secret_file: Path | None = None
     """A file with it, instead."""
     allow_unauthenticated_internal: bool = False
-    """Without a secret, have an internal listener over TCP all the same."""
+    """Allow an internal listener over TCP that asks for no secret."""
 
     store_url: str | None = None
     """The object store: `file:///directory` or `s3://bucket/prefix?…`; docs/settings.md."""
     store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """How long to wait for a connection to S3."""
     store_read_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0
-    """For so long S3 may be silent; after it the reply counts as lost."""
+    """How long S3 may be silent before the reply counts as lost."""
     store_call_seconds: Annotated[float, Field(gt=0, le=3600)] = 60.0
     """How long one attempt of a call to S3 may take, on top of the time of its bytes at 1 MiB/s."""
     store_connection_count_max: Annotated[int, Field(ge=1, le=4096)] = 64
@@ -127,7 +127,7 @@ class CommonSettings(IdentitySettings):
     Ingest holds it and manifest tells clients of it."""
 
     fault_points: bool = False
-    """For tests alone: let the internal listener arm places where the process dies."""
+    """Only for tests: let the internal listener arm points at which the process dies."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_requests: bool = False

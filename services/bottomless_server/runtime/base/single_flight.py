@@ -73,7 +73,7 @@ class SingleFlight(Generic[N, T]):
         self._current.pop(name, None)
 
     def is_parted(self, name: N) -> bool:
-        """For the flight itself, while it runs: whether it was parted, and may remember nothing."""
+        """Tell the flight itself, while it runs, whether it was parted, and may remember nothing."""
         flight = self._current.get(name)
         return flight is None or flight.task is not asyncio.current_task()
 

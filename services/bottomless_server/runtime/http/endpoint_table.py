@@ -73,7 +73,7 @@ class Place:
 
     def __init__(self) -> None:
         self.endpoints: dict[str, Endpoint] = {}
-        """By method."""
+        """The endpoints by method."""
         self.literal: dict[str, Place] = {}
         self.named: tuple[str, Place] | None = None
         self.services: dict[str, tuple[str, ...]] = {}
@@ -93,7 +93,7 @@ class FoundPath(NamedTuple):
     """What a path is."""
 
     endpoints: Mapping[str, Endpoint]
-    """By method; empty where nothing is served."""
+    """The endpoints by method; empty where nothing is served."""
     parts: Mapping[str, str]
     """What stands in the places of its template."""
     place: Place

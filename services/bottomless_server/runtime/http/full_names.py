@@ -1,4 +1,4 @@
-"""Which stream a request means: names mean something within the tenant who asks.
+"""The stream that a request means: a name means something within the tenant that asks.
 
 The only way from the path of a public request to a stream: whoever has a `FullName` has the
 tenant of the credential in it, so another tenant's stream cannot even be asked for.

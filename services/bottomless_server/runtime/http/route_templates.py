@@ -1,4 +1,4 @@
-"""Which path of the contract a request means: a label that has few values, whatever is asked.
+"""The path of the contract that a request means: a label with few values, whatever is asked.
 
 A path may hold names that users gave, which must never become labels of a metric.
 """

@@ -1,4 +1,4 @@
-"""Which request it is that something is done for: in log lines, and in calls to other services.
+"""The request for which something is done: its ids in log lines, and in calls to other services.
 
 The request is one context variable, so that nobody on its way has to pass ids on. An id is
 made when somebody asks for it. `traceparent` is W3C's: the trace of the caller goes on, under
@@ -89,7 +89,7 @@ class Requests:
     def __init__(
         self, *, access_log: bool, span_of: Callable[[], Trace | None] | None = None
     ) -> None:
-        """With `access_log` each has a line when its answer ended; at the level of debug without.
+        """Log each request when its answer has ended; without `access_log` at the level debug.
         `span_of` tells the span in hand, where somebody else makes them."""
         self._span_of = span_of
         self._write = log.info if access_log else log.debug

@@ -1,4 +1,4 @@
-"""From the token of a request to who sends it, at a cost that an append does not notice.
+"""Authentication: from the token of a request to its principal, at a cost that no append notices.
 
 A verdict about a signed token is kept under the digest of the token, so that its signature is
 checked once a minute and not once a request; one about an API key costs a digest and a compare
@@ -30,7 +30,7 @@ VERDICT_COUNT_MAX: Final = 10_000
 class _Verdict:
     principal: Principal
     until: float
-    """By the monotonic clock."""
+    """When the verdict ends, by the monotonic clock."""
     version: int
     """The version of the keys that it was checked with."""
 
@@ -46,7 +46,7 @@ class Authenticator:
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without `tokens`, API keys are the only credentials."""
+        """Accept API keys, and signed tokens if there are `tokens`."""
         self._keys = keys
         self._tokens = tokens
         self._now = now
@@ -54,7 +54,7 @@ class Authenticator:
         self._verdicts: LRUCache[bytes, _Verdict] = LRUCache(VERDICT_COUNT_MAX)
 
     async def principal(self, token: str) -> Principal:
-        """Whose token it is.
+        """Find the principal of a token.
 
         Raises:
             RefusedError: it is not good.

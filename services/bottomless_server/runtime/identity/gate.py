@@ -57,8 +57,9 @@ class Gate:
     def __init__(
         self, authenticator: Authenticator | None, audit: Audit, *, check_seconds: float
     ) -> None:
-        """Without an authenticator identity is off. An answer that takes longer than
-        `check_seconds` has its credential checked again."""
+        """Guard an application; without an authenticator identity is off. An answer that takes
+        longer than `check_seconds` has its credential checked again.
+        """
         self._authenticator = authenticator
         self._audit = audit
         self._check_seconds = check_seconds
@@ -243,8 +244,9 @@ def judge(principal: Principal, method: str, found: FoundPath) -> None:
 
 
 def _key_changed(asked: _AskedRequest) -> str | None:
-    """Which API key a request revokes or rotates. Whatever is answered: also with an error it may
-    have happened, and to ask once more costs nothing."""
+    """Find the API key that a request revokes or rotates. Whatever is answered: also with an error
+    it may have happened, and to ask once more costs nothing.
+    """
     if asked.audited is None or asked.audited.action not in _CHANGES_KEY:
         return None
     return asked.found.parts.get("key_id")

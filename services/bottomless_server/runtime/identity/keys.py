@@ -31,7 +31,7 @@ from bottomless_server.runtime.identity.credential import ApiKey, RefusedError
 GRACE_SECONDS: Final = 30.0
 """How old the word of a manifest may get that does not answer."""
 ASK_SECONDS: Final = 2.0
-"""For one question."""
+"""How long one question may take."""
 PAUSE_SECONDS: Final = 1.0
 """After a question that was not answered, while there is an old answer to use."""
 UNKNOWN_SECONDS: Final = 1.0
@@ -85,7 +85,7 @@ class KeyLookup:
         self._strangers = asyncio.Semaphore(STRANGER_COUNT_MAX)
 
     def at_once(self, key: ApiKey) -> Principal | None:
-        """Whose key it is, if that is known without asking; asks ahead of time.
+        """Find the principal of a key, if it is known without asking; asks ahead of time.
 
         Raises:
             RefusedError: the key is not good.
@@ -99,7 +99,7 @@ class KeyLookup:
         return self._checked(known, key)
 
     async def principal(self, key: ApiKey) -> Principal:
-        """Whose key it is.
+        """Find the principal of a key, asking manifest if need be.
 
         Raises:
             RefusedError: the key is not good.

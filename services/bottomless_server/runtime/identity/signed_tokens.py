@@ -23,7 +23,9 @@ _ACTOR_SIZE_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """Which tokens are good, and where they say what; see base/identity_settings.py."""
+    """The rules for tokens: which are accepted, and which claims say what
+    (base/identity_settings.py).
+    """
 
     issuer: str
     audience: str
@@ -43,7 +45,7 @@ class SignedTokens:
         self.jwks = jwks
 
     async def principal(self, token: str) -> Principal:
-        """Whose token it is.
+        """Find the principal of a signed token.
 
         Raises:
             RefusedError: the token is not good.

@@ -40,9 +40,9 @@ from bottomless_server.runtime.listener.reading import ClientTime, Reading
 from bottomless_server.runtime.listener.sending import Sending
 
 CUT_SECONDS: Final = 2.0
-"""For a client that was cut off to take what waits for it."""
+"""How long a client that was cut off may still take what waits for it."""
 LINGER_BYTES: Final = 16 * MIB
-"""As much as any body may have, so that who sends it whole before it reads is answered."""
+"""Bytes: as many as a body may have, so that a client that sends all before it reads is answered."""
 HELD_SIZE_MAX: Final = 256 * KIB
 """Bytes of a body that the application has not taken, beyond which nothing is read until it does."""
 _REFUSED_COUNT_MAX: Final = 100

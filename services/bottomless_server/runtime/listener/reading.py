@@ -11,7 +11,7 @@ from typing import Final
 from bottomless_server.runtime.listener.connections import HttpBounds
 
 LINGER_SECONDS: Final = 5.0
-"""For the rest of what nobody reads any more."""
+"""How long the rest of a body is read that nobody needs any more."""
 
 
 class Reading(Enum):

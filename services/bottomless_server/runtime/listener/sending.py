@@ -19,7 +19,7 @@ class Sending:
         self._now = now
         self._written = self._taken = 0
         self.stuck_seconds = 0.0
-        """For so long something waits, and nothing was taken."""
+        """How long something has been waiting while nothing was taken."""
         self.took_at = now()
         """When the client last took something, or nothing waited for it."""
 

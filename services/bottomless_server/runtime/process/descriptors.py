@@ -8,7 +8,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _KEPT_BACK: Final = 512
-"""For files, the object store, coordination and peers."""
+"""Descriptors that are kept for files, the object store, coordination and peers."""
 _COUNTED_MAX: Final = 1 << 20
 """A limit beyond is none."""
 

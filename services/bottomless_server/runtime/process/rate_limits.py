@@ -29,8 +29,8 @@ from bottomless_server.runtime.http.problems import request_id_of, send_problem
 from bottomless_server.runtime.process.sliding_window import SlidingWindow
 
 BUCKET_COUNT_MAX: Final = 20_000
-"""Tenants and credentials that are counted at once, some 500 bytes each. Who is the longest silent is
-forgotten first, and may then ask as if it had not asked before."""
+"""Tenants and credentials that are counted at once, some 500 bytes each. Who is the longest silent
+is forgotten first, and may then ask as if it had not asked before."""
 
 _BELOW: Final = "/v1/"
 
@@ -151,7 +151,7 @@ class Allowance:
 
     remaining: int
     seconds: float
-    """For how long at least that much is left; of one that is refused: until it would pass."""
+    """How long at least that much is left; after a refusal, how long until the request would pass."""
     refused: bool = False
 
 

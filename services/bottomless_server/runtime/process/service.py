@@ -56,10 +56,11 @@ EXIT_KILLED: Final = 130
 INTERNAL_CLOSE_SECONDS: Final = 1
 """After this, a caller there has stopped or will call again."""
 STOP_SECONDS: Final = 10.0
-"""For each service to stop after the drain."""
+"""How long each service may take to stop after the drain."""
 HURRY_SECONDS: Final = 6.0
-"""For all that services tell coordination when they stop: leases that they give up, streams that
-they leave clean. What is not told costs others a wait for the lease, and nothing else."""
+"""How long services may take, when they stop, to tell coordination of leases that they give up,
+streams that they leave clean. What is not told costs others a wait for the lease, and nothing
+else."""
 
 
 class Service(Protocol):

@@ -40,7 +40,7 @@ class SlidingWindow:
         return self.before * left / self.window_seconds + self.now
 
     def seconds_until_room(self, quota: int, left: float, cost: int) -> float:
-        """For how long `cost`, which is at most the quota, does not fit beside what counts; 0 if
+        """Tell how long `cost`, which is at most the quota, does not fit beside what counts; 0 if
         it fits now.
 
         Whole units are counted: what is short of one more does not count yet.

@@ -95,7 +95,9 @@ class Cutter:
         return self._commit.committed_next > self._cut_next
 
     def restart(self, published_next: int) -> None:
-        """Begin again where the manifest ends; what was fetched, or cut but not applied, is forgotten."""
+        """Begin again where the manifest ends; what was fetched, or cut but not applied, is
+        forgotten.
+        """
         if published_next < self._cut_next:
             # It was due once, so it is due at once.
             self._seen.insert(0, Seen(self._cut_next, _LONG_AGO))
@@ -146,7 +148,7 @@ class Cutter:
         self.check()
 
     def drain(self) -> None:
-        """From now on everything committed is cut at once."""
+        """Cut everything committed at once from now on."""
         self._draining = True
 
     def decide(self, now: int) -> Fetch | Measure | Cut | Wait:

@@ -19,7 +19,7 @@ CHUNK_COUNT_MAX: Final = FRAGMENT_CHUNK_COUNT_MAX // 2
 
 
 class Piece(NamedTuple):
-    """Whole chunks of one epoch that follow each other, ready to be packed."""
+    """A piece of a log: whole chunks of one epoch that follow each other, ready to be packed."""
 
     epoch: int
     first_offset: int

@@ -1,4 +1,4 @@
-"""Whom to believe about the tail of one stream: the owner of the newest epoch that was seen.
+"""The node to believe about the tail of one stream: the owner of the newest epoch that was seen.
 
 Several ingest nodes are followed, and one that was paused may still speak of a stream that
 another one owns by now. Its log may hold what the stream does not; the manifest would refuse

@@ -132,7 +132,7 @@ def _seal_group(
 
 
 def _shares(frames: Sequence[Frame], size_max: int) -> list[list[Frame]]:
-    """Whole frames by chunk: as many as fit, at least one."""
+    """Divide whole frames among chunks: as many as fit, at least one each."""
     shares: list[list[Frame]] = []
     size = 0
     for frame in frames:

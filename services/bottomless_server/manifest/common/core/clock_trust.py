@@ -72,7 +72,7 @@ class _ClockLine:
         self._seen_since = 0
 
     def look(self, line: int, elapsed: int) -> int:
-        """For how long the clock has stood as it does now."""
+        """Tell for how long the clock has stood as it does now."""
         if self._seen is None:
             self._day_began = elapsed
         if self._seen is None or abs(line - self._seen) > _SAME_MS:

@@ -54,7 +54,7 @@ def is_operator(principal: Principal) -> bool:
 
 
 def tenant_for(principal: Principal, asked: str | None) -> str:
-    """Whose keys a request is about.
+    """Find the tenant whose keys a request is about.
 
     Raises:
         Denied: another tenant's than the principal's.

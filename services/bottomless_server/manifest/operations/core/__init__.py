@@ -1,1 +1,1 @@
-"""Whose turn it is among long operations: pure."""
+"""Turns among long operations: pure."""

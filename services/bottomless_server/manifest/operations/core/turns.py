@@ -1,4 +1,4 @@
-"""Whose turn it is: which operations a process works on, and when one makes way for another.
+"""Turns: which operations a process works on, and when one makes way for another.
 
 There are few places and any number of operations, some of which last for hours. So an operation
 keeps its place for one step where another one waits, and goes to the end of the queue; and
@@ -21,7 +21,9 @@ _KNOWN_COUNT_MAX: Final = 4_096
 
 @dataclass(slots=True)
 class Turns:
-    """The turns in one process. Each look at the queue is a `begin`, then questions for each that is due."""
+    """The turns in one process. Each look at the queue is a `begin`, then questions for each that
+    is due.
+    """
 
     long_kinds: set[str] = field(default_factory=set)
     make_way_until: int | None = None
@@ -29,7 +31,8 @@ class Turns:
     _working: dict[str, str] = field(default_factory=dict)
     """The kind of each that has a place."""
     _elsewhere: set[str] = field(default_factory=set)
-    """Operations that another process works on, or that could not be moved, since the last whole look."""
+    """Operations that another process works on, or that could not be moved, since the last whole
+    look."""
     _kinds: LRUCache[str, str] = field(default_factory=lambda: LRUCache(_KNOWN_COUNT_MAX))
     """The kinds of operations that wait, read once, since the kind of an operation never changes."""
 

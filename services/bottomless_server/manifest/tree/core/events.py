@@ -34,7 +34,9 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class AcceptGap:
-    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to `next_offset`."""
+    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to
+    `next_offset`.
+    """
 
     next_offset: int
 
@@ -104,7 +106,9 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """These are not held (any more). One whose intent is used up may have been applied."""
+    """Refuse fragments that are not held (any more). One whose intent is used up may have been
+    applied.
+    """
 
     fragments: tuple[FragmentInfo, ...]
     why: Why

@@ -66,7 +66,8 @@ class Keeper:
         self.root = root
         """What the record's root says, whole; without entries before the first."""
         self.publish_at: int | None = None
-        """By a clock that nobody sets: one that was set back would stop publishing for as long."""
+        """When to publish, by a clock that nobody sets: one that was set back would stop publishing
+        for as long."""
         self._bounds = bounds
         self._new_uid = new_uid
         self._held: dict[int, FragmentInfo] = {}

@@ -49,7 +49,7 @@ def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
 
 
 def _live_epochs(epochs: tuple[EpochStart, ...], published_next: int) -> tuple[EpochStart, ...]:
-    """Without those that ended: an epoch ends where the next one starts."""
+    """Leave out epochs that ended: an epoch ends where the next one starts."""
     ended = sum(1 for start in epochs[1:] if start.first_offset <= published_next)
     return epochs[ended:]
 

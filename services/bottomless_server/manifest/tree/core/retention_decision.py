@@ -1,4 +1,6 @@
-"""What retention would remove from a stream, and how it is told. Pure; the descents are run outside."""
+"""What retention would remove from a stream, and how it is told. Pure; the descents are run
+outside.
+"""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -53,7 +55,7 @@ class RetentionDecision:
 
     @property
     def excess_bytes(self) -> int:
-        """By how much the stream is still above its limit afterwards: the last fragment stays."""
+        """Bytes by which the stream is still above its limit afterwards: the last fragment stays."""
         if self.bounds.by_bytes is None:
             return 0
         left = totals(self.root.entries).byte_size - self.cut.gone.byte_size
