@@ -14,7 +14,7 @@ from bottomless_server.core.scopes import EVERYTHING, Grants, grants_of
 @dataclass(frozen=True, slots=True)
 class Principal:
     tenant: str
-    """Whose streams these are: nothing of another tenant can be seen or named."""
+    """The owner of the streams: nothing of another tenant can be seen or named."""
     actor: str
     """The principal's name, for logs and the audit: the id of a key or the subject of a token; no secret."""
     scopes: tuple[str, ...] = (EVERYTHING,)
