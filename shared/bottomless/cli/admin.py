@@ -34,7 +34,7 @@ def _collect_garbage(
         str | None, typer.Option(help="Only this stream.", callback=checked_stream)
     ] = None,
     minimum_age: Annotated[
-        str | None, typer.Option(help="Only objects that are so old: 1D, 6h, PT1H.")
+        str | None, typer.Option(help="Only objects that are at least this old: 1D, 6h, PT1H.")
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -70,7 +70,7 @@ def _take_over(
     wait: Wait = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Free a stream from a home that will not come back; what only it held is lost."""
+    """Free a stream from a home that will not come back; what only that held is lost."""
     confirm(f"Give up what only {expect_home} holds of {stream}, for good?", yes)
     with open_client(context) as client:
         finish(client, client.take_over(stream, expect_home=expect_home), output, wait=wait)
@@ -84,7 +84,7 @@ def _accept_gap(
         typer.Argument(
             min=1,
             max=OFFSET_MAX,
-            help="First offset of the owner's log: `local_first_offset` of the error.",
+            help="First offset of the owner's log: `local_first_offset` in the error.",
         ),
     ],
     yes: Yes = False,

@@ -139,7 +139,7 @@ def _root(
     profile: Annotated[
         str | None,
         typer.Option(
-            help=f"A profile of the configuration file; else {PROFILE}.",
+            help=f"The profile of the configuration file; else {PROFILE}.",
             autocompletion=complete_profile,
         ),
     ] = None,
@@ -162,7 +162,7 @@ def _root(
 ) -> None:
     """Streams that never end, over HTTP.
 
-    These options are taken before a command and after it.
+    These options can be given before a command or after it.
     """
     given = {"url": url, "profile": profile, "token_file": token_file, "ca_file": ca_file}
     context.obj = Session.of_parameters(given)

@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be removed; change nothing.")
+]
 
 
 def confirm(question: str, yes: bool) -> None:

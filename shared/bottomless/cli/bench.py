@@ -67,7 +67,10 @@ def add_to(app: typer.Typer) -> None:
 def _bench(
     context: typer.Context,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=_SECONDS_MAX, help="For appends, and again for reads.")
+        float,
+        typer.Option(
+            min=0.1, max=_SECONDS_MAX, help="Time for appends, and the same again for reads."
+        ),
     ] = 5.0,
     connections: Annotated[
         int, typer.Option(min=1, max=64, help="Appends that are under way at once.")
@@ -79,7 +82,7 @@ def _bench(
         int, typer.Option(min=1, max=JSON_RECORD_COUNT_MAX, help="Records of a request.")
     ] = 100,
     max_bytes: Annotated[
-        int, typer.Option(min=1, max=_SIZE_MAX, help="Values that are appended at most, in bytes.")
+        int, typer.Option(min=1, max=_SIZE_MAX, help="Bytes of values that are appended, at most.")
     ] = 1024 * MIB,
     output: Output = Form.TABLE,
 ) -> None:

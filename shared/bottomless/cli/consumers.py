@@ -58,7 +58,10 @@ def _set(
         int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="The offset to continue with.")
     ],
     allow_regression: Annotated[
-        bool, typer.Option("--allow-regression", help="Also if it is lower than what is stored.")
+        bool,
+        typer.Option(
+            "--allow-regression", help="Store it even if it is lower than what is stored."
+        ),
     ] = False,
     output: Output = Form.TABLE,
 ) -> None:

@@ -34,8 +34,8 @@ from bottomless.errors import (
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not found; 4 in conflict with "
-    "what is there; 5 not available now, the same later may pass; 6 not allowed; 130 interrupted; "
-    "141 nobody reads the output any more; 143 ended by SIGTERM."
+    "what is there; 5 not available now, may succeed later; 6 not allowed; 130 interrupted; "
+    "141 the reader of the output has gone; 143 ended by SIGTERM."
 )
 
 _FAILED: Final = 1

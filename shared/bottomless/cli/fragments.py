@@ -56,7 +56,9 @@ def _list(
 def _cat(
     context: typer.Context,
     stream: Stream,
-    fragment_id: Annotated[str, typer.Argument(help="As `fragments ls` shows it.")],
+    fragment_id: Annotated[
+        str, typer.Argument(help="The id of the fragment, as `fragments ls` shows it.")
+    ],
 ) -> None:
     """Write the bytes of a fragment to stdout, as they are stored."""
     if sys.stdout.isatty():

@@ -27,9 +27,11 @@ _COLUMNS: Final = [
     Column("EXPIRES", lambda item: item["expires_at"]),
 ]
 
-_KeyId = Annotated[str, typer.Argument(help="As `keys ls` shows it; not the secret.")]
+_KeyId = Annotated[
+    str, typer.Argument(help="The id of the key, as `keys ls` shows it; not the secret.")
+]
 _Tenant = Annotated[
-    str | None, typer.Option(help="Whose keys; for the operator, others have one tenant.")
+    str | None, typer.Option(help="The tenant of the keys; only the operator may name another one.")
 ]
 _SecretFile = Annotated[
     Path | None,
@@ -69,9 +71,9 @@ def _create(
             "describe, manage, delete, locations, admin; or * for everything. Repeatable."
         ),
     ],
-    label: Annotated[str, typer.Option(help="What people call the key.")] = "",
+    label: Annotated[str, typer.Option(help="A label for people.")] = "",
     ttl: Annotated[
-        str | None, typer.Option(help="After which time it ends by itself: 90D, 12h, PT1H.")
+        str | None, typer.Option(help="The time after which the key expires: 90D, 12h, PT1H.")
     ] = None,
     tenant: _Tenant = None,
     secret_file: _SecretFile = None,
@@ -109,7 +111,7 @@ def _rotate(
     context: typer.Context,
     key_id: _KeyId,
     overlap: Annotated[
-        str, typer.Option(help="How long the secret before stays good: 1D, 1h; 0s if it leaked.")
+        str, typer.Option(help="How long the previous secret stays valid: 1D, 1h; 0s if it leaked.")
     ] = "1h",
     secret_file: _SecretFile = None,
     output: Output = Form.TABLE,
@@ -126,7 +128,7 @@ def _rotate(
 def _revoke(
     context: typer.Context, key_id: _KeyId, yes: Yes = False, output: Output = Form.TABLE
 ) -> None:
-    """Refuse a key, for good; every service knows it within 30 seconds."""
+    """Refuse a key from now on; every service does so within 30 seconds."""
     confirm(f"Refuse the key {key_id} from now on, for good?", yes)
     with open_client(context) as client:
         show(client.revoke_key(key_id), output, name=key_id)

@@ -12,15 +12,16 @@ from bottomless.model.limits import OFFSET_MAX
 
 _HOLDER: Final = "bottomless leases"
 
-_LeaseId = Annotated[str, typer.Argument(help="As `leases take` showed it.")]
+_LeaseId = Annotated[str, typer.Argument(help="The id of the lease, as `leases take` showed it.")]
 _Ttl = Annotated[
-    str | None, typer.Option(help="How long it holds: 90m, 1D, PT1H; else the server's default.")
+    str | None,
+    typer.Option(help="How long the lease lasts: 90m, 1D, PT1H; else the server's default."),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
     """Add `leases` with its commands to the command line."""
-    group = typer.Typer(help="Hold a range of a stream against deletion.", no_args_is_help=True)
+    group = typer.Typer(help="Protect a range of a stream from deletion.", no_args_is_help=True)
     group.command("take", epilog=examples("leases take orders 1040 --ttl 1D"))(_take)
     group.command("renew", epilog=examples("leases renew orders 0198d2a45b1e --ttl 1D"))(_renew)
     group.command("rm", epilog=examples("leases rm orders 0198d2a45b1e"))(_remove)
@@ -31,14 +32,17 @@ def _take(
     context: typer.Context,
     stream: Stream,
     first_offset: Annotated[
-        int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="Everything from here on is held.")
+        int,
+        typer.Argument(
+            min=0, max=OFFSET_MAX + 1, help="Everything from this offset on is protected."
+        ),
     ],
     until: Annotated[
         int | None,
         typer.Option(min=0, max=OFFSET_MAX + 1, help="To before this; else to the stored end."),
     ] = None,
     ttl: _Ttl = None,
-    holder: Annotated[str, typer.Option(help="What the holder calls itself.")] = _HOLDER,
+    holder: Annotated[str, typer.Option(help="The name of the holder.")] = _HOLDER,
     output: Output = Form.TABLE,
 ) -> None:
     """Keep what is stored from an offset on, whatever retention or trim remove meanwhile."""
@@ -60,13 +64,13 @@ def _renew(
     ttl: _Ttl = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Let a lease run out later."""
+    """Let a lease expire later."""
     with open_client(context) as client:
         show(client.renew_lease(stream, lease_id, ttl_seconds=_seconds(ttl)), output, name=lease_id)
 
 
 def _remove(context: typer.Context, stream: Stream, lease_id: _LeaseId) -> None:
-    """End a lease: what it held may be deleted."""
+    """End a lease: what it protected may be deleted."""
     with open_client(context) as client:
         client.return_lease(stream, lease_id)
 

@@ -13,6 +13,6 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _limits(context: typer.Context, output: Output = Form.TABLE) -> None:
-    """Show the limits of requests and of what they make; sizes in bytes."""
+    """Show the limits of requests and of answers; sizes in bytes."""
     with open_client(context) as client:
         show(client.limits(), output, name="limits")

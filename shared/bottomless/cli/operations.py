@@ -21,7 +21,9 @@ Wait = Annotated[
 
 def add_to(app: typer.Typer) -> None:
     """Add `operations` with its commands to the command line."""
-    group = typer.Typer(help="Work that was accepted and goes on by itself.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Work that was accepted and continues by itself.", no_args_is_help=True
+    )
     group.command(
         "show",
         epilog=examples(
@@ -68,7 +70,7 @@ def settled(operation: Mapping[str, Any], form: Form) -> Mapping[str, Any] | Non
 
 def _show(
     context: typer.Context,
-    operation_id: Annotated[str, typer.Argument(help="As it was answered: op_…")],
+    operation_id: Annotated[str, typer.Argument(help="The id of the operation: op_…")],
     wait: Wait = False,
     output: Output = Form.TABLE,
 ) -> None:

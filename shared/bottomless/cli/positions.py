@@ -37,7 +37,9 @@ def _resolve(
         str,
         typer.Argument(callback=checked_place, help=f"{CHOICES}."),
     ],
-    consumer: Annotated[str | None, typer.Option(help="With `stored`: whose offset.")] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="With `stored`: the consumer whose offset it is.")
+    ] = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Print the offset that an offset spec leads to."""

@@ -80,14 +80,14 @@ _Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="With --producer, and all of its input again: skip what is stored already.",
+        help="With --producer, and the whole input again: skip what is stored already.",
     ),
 ]
 _BatchCount = Annotated[
-    int, typer.Option(min=1, max=JSON_RECORD_COUNT_MAX, help="Records of a request at most.")
+    int, typer.Option(min=1, max=JSON_RECORD_COUNT_MAX, help="Records of a request, at most.")
 ]
 _BatchBytes = Annotated[
-    int, typer.Option(min=1024, max=_BATCH_SIZE_MAX, help="Bytes of a request, about.")
+    int, typer.Option(min=1024, max=_BATCH_SIZE_MAX, help="Bytes of a request, roughly.")
 ]
 
 

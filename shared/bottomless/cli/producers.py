@@ -37,13 +37,13 @@ def _list(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -
 def _get(
     context: typer.Context, stream: Stream, producer: Producer, output: Output = Form.TABLE
 ) -> None:
-    """Show what a stream knows of a producer: its epoch, and the last number of it."""
+    """Show what a stream knows about a producer: its epoch and its last number."""
     with open_client(context) as client:
         show(client.describe_producer(stream, producer), output, name=producer)
 
 
 def _remove(context: typer.Context, stream: Stream, producer: Producer, yes: Yes = False) -> None:
-    """Forget a producer: what it sends again is stored again."""
+    """Forget a producer: records that it sends again are stored again."""
     confirm(f"Forget what {stream} has of {producer}? A repeat would be stored again.", yes)
     with open_client(context) as client:
         client.forget_producer(stream, producer)

@@ -31,7 +31,8 @@ _PAGE_SIZE: Final = 4 * MIB
 """Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
 
 Details = Annotated[
-    bool, typer.Option("--details", "-d", help="As text: offset, time and key before the value.")
+    bool,
+    typer.Option("--details", "-d", help="As text: write offset, time and key before the value."),
 ]
 
 
@@ -68,10 +69,12 @@ def _read(
     ] = "first",
     until: Annotated[
         str | None,
-        typer.Option(callback=checked_place, help="Stop before this place, said as with --from."),
+        typer.Option(callback=checked_place, help="Stop before this place; same forms as --from."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Records.")] = None,
-    consumer: Annotated[str | None, typer.Option(help="With --from stored: whose.")] = None,
+    consumer: Annotated[
+        str | None, typer.Option(help="With --from stored: the consumer whose offset it is.")
+    ] = None,
     details: Details = False,
     output: Annotated[
         RecordForm, typer.Option("--output", "-o", help="How to write records.")

@@ -68,10 +68,13 @@ def _trim(
     context: typer.Context,
     stream: Stream,
     before_offset: Annotated[
-        int, typer.Argument(min=0, max=OFFSET_MAX + 1, help="Everything below may go.")
+        int,
+        typer.Argument(
+            min=0, max=OFFSET_MAX + 1, help="Everything below this offset may be removed."
+        ),
     ],
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="The last fragment may go too.")
+        bool, typer.Option("--allow-empty", help="Allow removing the last fragment, too.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,

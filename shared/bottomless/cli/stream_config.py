@@ -33,7 +33,7 @@ def config_of(
     fragment_age_ms: Annotated[
         str | None,
         typer.Option(
-            help="How old what is in no fragment yet becomes: milliseconds, or 500ms, 10s."
+            help="How old records get before they are put into a fragment: milliseconds, or 500ms, 10s."
         ),
     ] = None,
     label: Annotated[

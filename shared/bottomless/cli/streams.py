@@ -27,7 +27,7 @@ _MORE_COLUMNS: Final = [
     Column("CREATED", lambda item: item["created_at"]),
 ]
 
-_Etag = Annotated[str | None, typer.Option(help="Only if `describe` still shows this etag.")]
+_Etag = Annotated[str | None, typer.Option(help="Do it only if `describe` still shows this etag.")]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
 def _create(
     context: typer.Context, stream: Stream, config: dict[str, Any], output: Output = Form.TABLE
 ) -> None:
-    """Create a stream; the same again finds that it is there."""
+    """Create a stream; repeating it with the same options changes nothing."""
     with open_client(context) as client:
         created = client.create_stream(stream, config)
     if output is Form.TABLE:
@@ -62,10 +62,13 @@ def _create(
 
 def _list(
     context: typer.Context,
-    prefix: Annotated[str, typer.Argument(help="Only names that start so.")] = "",
-    deleting: Annotated[bool, typer.Option("--deleting", help="Those being deleted.")] = False,
+    prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
+    deleting: Annotated[
+        bool, typer.Option("--deleting", help="List streams that are being deleted.")
+    ] = False,
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="As a table: ids, limits and creation too.")
+        bool,
+        typer.Option("--long", "-l", help="In a table: show ids, limits and time of creation too."),
     ] = False,
     output: Output = Form.TABLE,
 ) -> None:
@@ -102,7 +105,7 @@ def _update(
     if_match: _Etag = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Change a stream's configuration; what is not named stays."""
+    """Change a stream's configuration; options that are not named stay."""
     if not config:
         raise typer.BadParameter("nothing to change is named")
     with open_client(context) as client:

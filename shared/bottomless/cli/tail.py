@@ -36,14 +36,17 @@ def add_to(app: typer.Typer) -> None:
 def _tail(
     context: typer.Context,
     stream: Stream,
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of the last records.")] = 10,
+    count: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="How many of the last records.")
+    ] = 10,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Stay, and write what comes.")
+        bool,
+        typer.Option("--follow", "-f", help="Keep running, and write new records as they come."),
     ] = False,
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", callback=checked_place, help="Start there instead; as `read` takes it."
+            "--from", callback=checked_place, help="Start here instead; a place as for `read`."
         ),
     ] = None,
     consumer: Annotated[

@@ -25,17 +25,19 @@ Start = Annotated[
     str | None,
     typer.Option("--from", help="First offset: first, 1040, tail:1000, interval:10m or a time."),
 ]
-End = Annotated[str | None, typer.Option("--until", help="Stop before this offset; as --from.")]
+End = Annotated[
+    str | None, typer.Option("--until", help="Stop before this offset; same forms as --from.")
+]
 Extra = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Any other option of a read; repeatable."),
 ]
 RoundSize = Annotated[
     int | None,
-    typer.Option("--round-bytes", min=1, help="Bytes of the stream that are done at once, about."),
+    typer.Option("--round-bytes", min=1, help="Bytes of the stream in one round, roughly."),
 ]
 Master = Annotated[
-    str | None, typer.Option(help="Where Spark runs; the command goes there by spark-submit.")
+    str | None, typer.Option(help="Where Spark runs; the command is sent there by spark-submit.")
 ]
 Submit = Annotated[
     list[str] | None,

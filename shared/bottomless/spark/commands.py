@@ -44,7 +44,7 @@ def verify(
     context: typer.Context,
     read: Read,
     report: Annotated[
-        str | None, typer.Option(help="Directory of the report, where a killed run goes on.")
+        str | None, typer.Option(help="Directory of the report, in which a killed run continues.")
     ] = None,
     master: Master = None,
     submit: Submit = None,
@@ -74,7 +74,7 @@ def export(
     output: Annotated[str, typer.Argument(help="A directory or URI; for iceberg namespace.table.")],
     form: Annotated[str, typer.Option("--format", help="parquet, delta or iceberg.")] = "parquet",
     columns: Annotated[
-        str | None, typer.Option(help="Names with commas between; else offset,timestamp,value.")
+        str | None, typer.Option(help="Names, separated by commas; else offset,timestamp,value.")
     ] = None,
     json_schema: Annotated[
         str | None, typer.Option(help="Members of JSON values as a column: 'id BIGINT, t STRING'.")
@@ -113,17 +113,20 @@ def export(
 def replay(
     context: typer.Context,
     read: Read,
-    to: Annotated[str, typer.Argument(help="Name of the stream that is written to.")],
+    to: Annotated[str, typer.Argument(help="Name of the stream to write to.")],
     name: Annotated[
-        str, typer.Option(help="Of this replay; again under this name goes on with it.")
+        str, typer.Option(help="Name of this replay; repeating it under this name continues it.")
     ],
     to_url: Annotated[str | None, typer.Option(help="Another server for the target.")] = None,
-    where: Annotated[str | None, typer.Option(help="A condition in SQL.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="Only records for which this condition in SQL holds.")
+    ] = None,
     select: Annotated[
-        list[str] | None, typer.Option(help="An expression in SQL, a column of the sink each.")
+        list[str] | None,
+        typer.Option(help="An expression in SQL for one column of the sink; repeatable."),
     ] = None,
     records_per_second: Annotated[
-        float | None, typer.Option(min=0.01, help="No faster than this.")
+        float | None, typer.Option(min=0.01, help="Read no faster than this.")
     ] = None,
     round_size: RoundSize = None,
     master: Master = None,
@@ -181,9 +184,13 @@ def stats(
 
 def load(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(help="A Parquet file, or a directory or URI of such.")],
+    path: Annotated[
+        str, typer.Argument(help="A Parquet file, or a directory or URI with Parquet files.")
+    ],
     stream: Stream,
-    name: Annotated[str, typer.Option(help="Of this import; again under this name goes on.")],
+    name: Annotated[
+        str, typer.Option(help="Name of this import; repeating it under this name continues it.")
+    ],
     url: Url = None,
     column: Annotated[
         list[str] | None,
