@@ -41,7 +41,7 @@ def store(tracking: Tracking, asked: FromProducer, now: int) -> bool:
     append = Append(1, 1, 0, conditions=Conditions(asked))
     tracking.begin()
     try:
-        new = isinstance(decide(tracking, append, now, now), New)
+        new = isinstance(decide(tracking, append, now), New)
         if new:
             name, number, epoch = asked.producer_id, asked.number, asked.epoch
             entry = AppendEntry(asked.mode, 0, 1, 0, number, epoch, name)
@@ -58,12 +58,12 @@ def test_what_is_known_of_an_open_commit_is_never_forgotten(seed: int) -> None:
     chance = random.Random(seed)
     room = TrackingRoom(5 * BOUNDS.producer_size)
     tracking, now = Tracking(BOUNDS), 0
-    room.join(tracking)
+    room.join(tracking, now)
     jobs = {name: Told() for name in ("one", "two", "three")}
     seen_open = refused = 0
     for step in range(2_000):
         now += chance.choice((0, 1, 7, KEEP_MS))
-        room.tell(now, now)
+        room.tell(now)
         name = chance.choice([*jobs, ""])
         if not name:
             asked = FromProducer(f"new-{step}", 0, AppendMode.TRANSACTION, 0)

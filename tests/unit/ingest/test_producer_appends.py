@@ -280,6 +280,37 @@ async def test_one_key_is_written_once_however_many_ask(house: House) -> None:
     assert await house.values() == [b"v"]
 
 
+@pytest.mark.parametrize("ahead_ms", [2 * 3_600_000, 30 * 365 * 86_400_000])
+async def test_a_start_with_a_clock_that_is_ahead_forgets_nothing_of_the_last_hour(
+    house: House, ahead_ms: int
+) -> None:
+    """A process believes the clock that it starts with. What one stream remembers was judged by
+    it, and only what all streams share by the time of the node; no test started a node ahead."""
+    producer: dict[str, object] = {"producer_id": "p", "producer_seq": 0}
+    await send(house, "keyed", idempotency_key="order-17")
+    await send(house, "numbered", **producer)
+    await house.advance(30_000)
+
+    house.time.wall += ahead_ms
+    after = await house.after_crash(ingest_producer_count_max=1, ingest_key_count_max=1).start()
+    await after.lease.renew()
+    assert (await send(after, "keyed", idempotency_key="order-17")).json()["first_offset"] == 0
+    assert (await send(after, "numbered", **producer)).json()["first_offset"] == 1
+    newcomers: list[dict[str, object]] = [
+        {"idempotency_key": "new"},
+        {"producer_id": "new", "producer_seq": 0},
+    ]
+    for new in newcomers:
+        assert problem(await send(after, "no place", **new)) == (429, "quota-exceeded")
+    assert await after.values() == [b"keyed", b"numbered"]
+
+    await after.advance(3_600_000)
+    for new in newcomers:
+        assert (await send(after, "a place", **new)).status_code == 200
+    assert (await send(after, "again", idempotency_key="order-17")).status_code == 429
+    await after.aclose()
+
+
 async def test_a_key_whose_append_failed_is_free(house: House) -> None:
     house.files.faults["pwritev"] = [no_space()]
     assert (await send(house, "v", idempotency_key="k")).status_code == 503

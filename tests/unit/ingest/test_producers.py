@@ -19,6 +19,7 @@ from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
 from bottomless_server.ingest.producers.producers import Appended, New, decide
 from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
     Conditions,
@@ -70,10 +71,14 @@ class Stream:
         self.tracking = Tracking(bounds)
         self.next_offset = 0
         self.now = 10_000
+        self.room = TrackingRoom(2**30)
+        self.room.tell(self.now)
+        self.room.join(self.tracking, self.now)
         self.written: list[tuple[int, list[AppendEntry]]] = []
 
     def send(self, append: Append) -> Appended:
-        verdict = decide(self.tracking, append, self.next_offset, self.now)
+        self.room.tell(self.now)
+        verdict = decide(self.tracking, append, self.next_offset)
         if isinstance(verdict, Appended):
             return verdict
         rest = append.without_first(verdict.duplicates)
@@ -105,8 +110,11 @@ class Stream:
         )
         [(header, data)] = split_chunks(b"".join(chunk.buffers))
         other = Stream(self.tracking.bounds)
+        other.room.leave(other.tracking)
         other.tracking.take_tracked(decode_tracking(trailer_of(header, data)))
         other.next_offset, other.now = self.next_offset, self.now
+        other.room.tell(self.now)
+        other.room.join(other.tracking, header.timestamp)
         return other
 
 
@@ -413,6 +421,7 @@ def test_state_is_the_same_after_a_snapshot_and_the_chunks_behind_it(
         except StoreError:
             continue
         for offset, entries in stream.written[before:]:
+            other.room.tell(stream.now)
             other.tracking.take_chunk(offset, stream.now, entries)
         other.next_offset = stream.next_offset
 
@@ -434,12 +443,12 @@ def test_the_parts_of_a_large_append_are_one_append() -> None:
         tracking.take_chunk(chunk.first_offset, 5, chunk.entries, more_follows=chunk.more_follows)
 
     assert [chunk.entries[0].base_sequence for chunk in sealed.chunks][:2] == [0, 1]
-    repeat = decide(tracking, append, 48, 6)
+    repeat = decide(tracking, append, 48)
     assert repeat == Appended(40, 48, 5, 0, 8, replayed=True)
 
 
 def test_nothing_known_is_nothing_decided() -> None:
     tracking = Tracking(BOUNDS)
-    assert decide(tracking, strict(0), 0, 0) == New()
-    assert decide(tracking, highwater(3), 0, 0) == New()
+    assert decide(tracking, strict(0), 0) == New()
+    assert decide(tracking, highwater(3), 0) == New()
     assert tracking.snapshot() == []

@@ -20,6 +20,7 @@ from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer, WithKey, hash_of
 from bottomless_server.ingest.records.intake import Append
 from unit.ingest.test_waiting import SIZE_MAX, an_append
@@ -41,6 +42,8 @@ class World:
         self.waiting = WaitingAppends(SIZE_MAX)
         self.tracking = Tracking(BOUNDS)
         self.now = KEEP_MS
+        self.room = TrackingRoom(2**30)
+        self.room.join(self.tracking, self.now)
         self.stored: dict[str | bytes, int] = {}
         self.next_offset = 0
         self._numbers = itertools.count()
@@ -63,7 +66,8 @@ class World:
         return answers
 
     def _write(self) -> None:
-        chosen = self.waiting.choose(self.tracking, self.next_offset, self.now)
+        self.room.tell(self.now)
+        chosen = self.waiting.choose(self.tracking, self.next_offset)
         appends = [one.append for one in chosen]
         if not appends:
             return

@@ -46,13 +46,13 @@ def by_producer(tracking: Tracking, producer_id: str, timestamp: int, sequence: 
     tracking.take_chunk(10**9 + sequence, timestamp, [entry])
 
 
-def at(room: TrackingRoom, elapsed: int, wall: int | None = None) -> None:
-    room.tell(elapsed if wall is None else wall, elapsed)
+def at(room: TrackingRoom, elapsed: int) -> None:
+    room.tell(elapsed)
 
 
 def in_room(room: TrackingRoom) -> Tracking:
     tracking = Tracking(BOUNDS)
-    room.join(tracking)
+    room.join(tracking, 0)
     return tracking
 
 
@@ -173,7 +173,7 @@ def test_a_new_key_at_the_bound_costs_the_same_however_many_streams_there_are(
 def test_what_is_over_is_not_taken_up_again_beyond_the_room(kind: str) -> None:
     """The checks before were blind: none of them read a log again."""
     room = TrackingRoom(4 * PRODUCER)
-    at(room, 0, wall=50 * KEEP_MS)
+    at(room, 0)
     write = (
         with_key if kind == "keys" else lambda tracking, n, at: by_producer(tracking, f"{n}", at)
     )
@@ -181,12 +181,12 @@ def test_what_is_over_is_not_taken_up_again_beyond_the_room(kind: str) -> None:
         tracking = Tracking(BOUNDS)
         for number in range(3):
             write(tracking, 10 * stream + number, 10 * KEEP_MS + number)
-        room.join(tracking)
+        room.join(tracking, newest=50 * KEEP_MS)
         assert room.held <= room.size_max
     young = Tracking(BOUNDS)
     for number in range(3):
         write(young, 1_000 + number, 50 * KEEP_MS)
-    room.join(young)
+    room.join(young, newest=50 * KEEP_MS)
     assert len(young.keys) + len(young.producers) == 3
     assert room.held <= room.size_max
 

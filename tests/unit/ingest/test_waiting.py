@@ -55,7 +55,7 @@ class Standing:
 
     def choose(self, next_offset: int = 0) -> list[Append]:
         """What a round takes; all of it is answered at once, with its place in the round."""
-        chosen = self.waiting.choose(self.tracking, next_offset, 0)
+        chosen = self.waiting.choose(self.tracking, next_offset)
         for number, one in enumerate(chosen):
             self.waiting.settle(one.waiting, Appended(next_offset + number, 0, 0, 1))
         return [one.append for one in chosen]
@@ -115,7 +115,7 @@ async def test_a_key_is_in_flight_until_its_append_is_answered() -> None:
     with pytest.raises(Overloaded) as busy:
         standing.add(keyed(b"k"))
     assert busy.value.code is Code.IDEMPOTENCY_IN_FLIGHT
-    chosen = standing.waiting.choose(standing.tracking, 0, 0)
+    chosen = standing.waiting.choose(standing.tracking, 0)
     with pytest.raises(Overloaded):
         standing.add(keyed(b"k"))
 

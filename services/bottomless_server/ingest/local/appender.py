@@ -217,7 +217,7 @@ class LocalAppender:
             self._waiting.refuse_all(error)
             return
         self.tracking.begin()
-        taken = self._waiting.choose(self.tracking, self.log.next_offset, timestamp)
+        taken = self._waiting.choose(self.tracking, self.log.next_offset)
         if not taken:
             self.tracking.end()
             return

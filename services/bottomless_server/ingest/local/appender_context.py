@@ -35,15 +35,19 @@ class AppenderContext:
     tracking_room: TrackingRoom
 
     def read_clock(self) -> int:
-        """The wall time, which is also told to the room for what is remembered.
+        """Return the wall time in ms since 1970, and tell the room for producers what time it is.
+
+        A suspended machine's boot clock goes on as its wall clock does, so waking up is no jump.
 
         Raises:
             Unavailable: `clock-skew`, until the clock is back.
         """
-        elapsed = self.clocks.elapsed()
-        wall = self.commit_clock.read(self.clocks.wall(), elapsed)
-        self.tracking_room.tell(wall, elapsed)
-        return wall
+        self.tell_time()
+        return self.commit_clock.read(self.clocks.wall(), int(self.clocks.boot() * 1000))
+
+    def tell_time(self) -> None:
+        """Tell the room for producers and keys what time it is, by the monotonic clock."""
+        self.tracking_room.tell(self.clocks.elapsed())
 
 
 def restated(error: StoreError) -> StoreError:

@@ -186,10 +186,8 @@ class OwnedStreams:
             raise
         self._open[stream_id] = appender
         self._unopened.drop(stream_id)
-        with suppress(Unavailable):
-            # Where the clock is not believed, what lies here is as old as it was when it was.
-            self._context.read_clock()
-        self._context.tracking_room.join(appender.tracking)
+        self._context.tell_time()
+        self._context.tracking_room.join(appender.tracking, appender.log.last_timestamp)
         if appender.log.next_offset > appender.published_next:
             self._changed(appender)
         return appender

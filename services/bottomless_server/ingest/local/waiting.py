@@ -69,12 +69,12 @@ class WaitingAppends:
         self._waiting.append(WaitingAppend(append, answer))
         return answer
 
-    def choose(self, tracking: Tracking, next_offset: int, now: int) -> list[Chosen]:
+    def choose(self, tracking: Tracking, next_offset: int) -> list[Chosen]:
         """Take out what the next round holds, and answer appends that need no round."""
         chosen: list[Chosen] = []
         left: list[WaitingAppend] = []
         try:
-            self._choose(chosen, left, tracking, next_offset, now)
+            self._choose(chosen, left, tracking, next_offset)
         except BaseException:
             # A bug: nobody may be forgotten, so all of them wait again, to be refused.
             left = [one.waiting for one in chosen] + left
@@ -106,10 +106,9 @@ class WaitingAppends:
         left: list[WaitingAppend],
         tracking: Tracking,
         next_offset: int,
-        now: int,
     ) -> None:
         room, busy = RoundSpace(self._chunk_size_max), set[str | bytes | None]()
-        places = Places(tracking, now)
+        places = Places(tracking)
         while self._waiting and not room.full and len(left) < _LEFT_COUNT_MAX:
             waiting = self._waiting.popleft()
             left.append(waiting)
@@ -119,7 +118,7 @@ class WaitingAppends:
                     busy.add(_name_of(conditions))
                     continue
                 try:
-                    verdict = decide(tracking, append, next_offset, now, places)
+                    verdict = decide(tracking, append, next_offset, places)
                 except StoreError as error:
                     self.settle(left.pop(), error)
                     continue

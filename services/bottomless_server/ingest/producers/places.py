@@ -21,7 +21,7 @@ from bottomless_server.ingest.records.conditions import FromProducer, WithKey
 
 class _Timed(Protocol):
     @property
-    def timestamp(self) -> int: ...
+    def taken_at(self) -> int: ...
 
 
 _Name = TypeVar("_Name", str, bytes)
@@ -43,7 +43,7 @@ class _Table(Generic[_Name, _Entry]):
         self._entries: OrderedDict[_Name, _Entry] = entries
         self._free = count_max - len(entries)
         self._over_before = over_before
-        """Names whose last word is not later than this may be forgotten."""
+        """Names that were not heard later than this, by the time of the node, may be forgotten."""
         self._oldest: Iterator[tuple[_Name, _Entry]] = iter(entries.items())
         self._next: _Name | None = None
         """The silent name whose place is given away next."""
@@ -70,7 +70,7 @@ class _Table(Generic[_Name, _Entry]):
         """Each name is looked at once in a round: those that are passed over keep their place."""
         while self._next is None or self._next in self._chosen or self._is_needed(self._next):
             found = next(self._oldest, None)
-            if found is None or found[1].timestamp > self._over_before:
+            if found is None or found[1].taken_at > self._over_before:
                 # The others spoke later still.
                 self._oldest, self._next = iter(()), None
                 return False
@@ -81,9 +81,8 @@ class _Table(Generic[_Name, _Entry]):
 class Places:
     """The places that one round of a stream may take, at the time of the round."""
 
-    def __init__(self, tracking: Tracking, now: int) -> None:
-        bounds = tracking.bounds
-        over_before = now - bounds.keep_ms
+    def __init__(self, tracking: Tracking) -> None:
+        bounds, over_before = tracking.bounds, tracking.over_before
         self.producers: _Table[str, Producer] = _Table(
             tracking.producers, bounds.producer_count_max, over_before, tracking.open_commits.needs
         )

@@ -26,7 +26,7 @@ def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedE
     before = tracking.producers.get(producer_id)
     if before is None:
         identity = FromProducer(producer_id, 0, AppendMode.PLAIN)
-        check_place(tracking, identity, Places(tracking, now))
+        check_place(tracking, identity, Places(tracking))
         raised = Producer(AppendMode.PLAIN, 1, None, 0, now)
     else:
         if before.epoch >= SEQUENCE_MAX:
@@ -60,7 +60,7 @@ def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[Tra
     known = tracking.producers.get(producer_id)
     if known is None:
         identity = FromProducer(producer_id, epoch, AppendMode.PLAIN)
-        check_place(tracking, identity, Places(tracking, now))
+        check_place(tracking, identity, Places(tracking))
         known = Producer(AppendMode.PLAIN, epoch, None, 0, now)
     return list(tracked(producer_id, replace(known, timestamp=now)))
 

@@ -65,9 +65,9 @@ class New(NamedTuple):
 
 
 def decide(
-    tracking: Tracking, append: Append, next_offset: int, now: int, places: Places | None = None
+    tracking: Tracking, append: Append, next_offset: int, places: Places | None = None
 ) -> New | Appended:
-    """What becomes of an append, if the stream ends at `next_offset` and the time is `now`.
+    """What becomes of an append, if the stream ends at `next_offset`.
 
     `places` are those that the round still has, where it holds other appends already. For what
     is new room is kept, until the round gives it back.
@@ -75,14 +75,14 @@ def decide(
     Raises:
         StoreError: it is refused, by the codes of api.md; nothing is stored of it.
     """
-    verdict = known_of(tracking, append, next_offset, now)
+    verdict = known_of(tracking, append, next_offset)
     identity = append.conditions.identity
     if isinstance(verdict, New) and identity is not None:
-        check_place(tracking, identity, places or Places(tracking, now))
+        check_place(tracking, identity, places or Places(tracking))
     return verdict
 
 
-def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> New | Appended:
+def known_of(tracking: Tracking, append: Append, next_offset: int) -> New | Appended:
     """What `decide` would say of an append, without keeping room for one that is new.
 
     Raises:
@@ -91,7 +91,7 @@ def known_of(tracking: Tracking, append: Append, next_offset: int, now: int) -> 
     conditions = append.conditions
     verdict: New | Appended = New()
     if isinstance(conditions.identity, WithKey):
-        verdict = _decide_key(tracking, append, conditions.identity, now)
+        verdict = _decide_key(tracking, append, conditions.identity)
     elif conditions.identity is not None:
         verdict = _decide_producer(tracking, append, conditions.identity, next_offset)
     expected = conditions.expected_offset
@@ -110,8 +110,8 @@ def in_flight() -> Overloaded:
     )
 
 
-def _decide_key(tracking: Tracking, append: Append, asked: WithKey, now: int) -> New | Appended:
-    use = tracking.key(asked.key_hash, now)
+def _decide_key(tracking: Tracking, append: Append, asked: WithKey) -> New | Appended:
+    use = tracking.key(asked.key_hash)
     if use is None:
         return New()
     if (use.body_hash, use.body_crc) != (append.body_hash, append.body_crc):

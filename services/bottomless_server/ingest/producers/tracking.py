@@ -104,11 +104,16 @@ class Tracking:
         self._kept_size = 0
         self._tell_size()
 
-    def date(self, wall: int, elapsed: int) -> None:
-        """Say when what was read from a log was heard, in the time of this node."""
+    def date(self, newest: int, elapsed: int) -> None:
+        """Say when what was read from a log was heard, in the time of this node.
+
+        It was as old as the `newest` timestamp of the log says, and not what this node's wall
+        clock says: a process believes the clock that it starts with, and one that is ahead then
+        would make a key of a minute ago look older than its time.
+        """
 
         def taken_at(timestamp: int) -> int:
-            return elapsed - max(wall - timestamp, 0)
+            return elapsed - max(newest - timestamp, 0)
 
         for key_hash, use in self.keys.items():
             self.keys[key_hash] = use._replace(taken_at=taken_at(use.timestamp))
@@ -138,7 +143,7 @@ class Tracking:
     def forget_producer(self, elapsed: int) -> bool:
         """Forget the producer that was silent longest, if that was long enough."""
         oldest = self._silent_longest()
-        if oldest is None or not self._is_over(self.producers[oldest].taken_at, elapsed):
+        if oldest is None or elapsed - self.producers[oldest].taken_at < self.bounds.keep_ms:
             return False
         del self.producers[oldest]
         self._tell_size()
@@ -153,10 +158,10 @@ class Tracking:
             self.room.count(self, size - self._told_size)
         self._told_size = size
 
-    def key(self, key_hash: bytes, now: int) -> KeyUse | None:
-        """The use of a key within its window."""
+    def key(self, key_hash: bytes) -> KeyUse | None:
+        """The use of a key within its window, by the time of this node."""
         use = self.keys.get(key_hash)
-        return None if use is None or self._is_over(use.timestamp, now) else use
+        return None if use is None or use.taken_at <= self.over_before else use
 
     def take_chunk(
         self,
@@ -172,7 +177,7 @@ class Tracking:
                 self._unfinished.append(_ChunkEntry(entry, first_offset + entry.first_record))
                 if not more_follows:
                     self._take_append(timestamp)
-        self._forget_oldest(timestamp)
+        self._forget_oldest()
 
     def take_tracked(self, entries: Sequence[TrackedEntry]) -> None:
         """Take a committed tracking chunk: each entry in place of what it names."""
@@ -194,7 +199,7 @@ class Tracking:
                 if entry.kind is TrackedKind.PRODUCER:
                     self.producers[producer_id] = producer_of(entry, self._elapsed)
         self._note_open(entries)
-        self._forget_oldest(max((entry.timestamp for entry in entries), default=0))
+        self._forget_oldest()
 
     def _note_open(self, entries: Sequence[TrackedEntry]) -> None:
         """Note which commits are open, after a tracking chunk; only one that says everything names
@@ -292,17 +297,20 @@ class Tracking:
         """The time of this node; what is read before there is one is dated when it is known."""
         return 0 if self.room is None else self.room.elapsed
 
-    def _forget_oldest(self, now: int) -> None:
+    @property
+    def over_before(self) -> int:
+        """What was heard at this time of the node, or before it, may be forgotten."""
+        return self._elapsed - self.bounds.keep_ms
+
+    def _forget_oldest(self) -> None:
         """Forget what is beyond the bounds; called after a whole chunk, so that everything that the
-        chunk names has its place before another name loses one."""
+        chunk names has its place before another name loses one. While a log is read nothing is
+        forgotten for its age, which is known only at its end (`date`)."""
         while len(self.producers) > self.bounds.producer_count_max:
             # Where bounds were made smaller all names may be needed.
             del self.producers[self._silent_longest() or next(iter(self.producers))]
-        while len(self.keys) > self.bounds.key_count_max or (
-            self.keys and self._is_over(next(iter(self.keys.values())).timestamp, now)
-        ):
+        while len(self.keys) > self.bounds.key_count_max:
             self.keys.popitem(last=False)
+        while self.room is not None and self.forget_key(self._elapsed):
+            pass
         self._tell_size()
-
-    def _is_over(self, timestamp: int, now: int) -> bool:
-        return now - timestamp >= self.bounds.keep_ms

@@ -13,8 +13,9 @@ within its time.
 
 How old something is, is judged by the time that has gone by on this node since it was written,
 never by a stream's timestamps: those of one stream may be ahead, and say nothing of another's.
-What an earlier process wrote was as old as its timestamp said when its log was read. What is too
-old then is not taken up, as far as there is no room for it.
+What an earlier process wrote is as old, when its log is read, as the newest timestamp of that log
+says, so it may be kept for longer than its time and never for less. What is too old then is not
+taken up, as far as there is no room for it.
 """
 
 from collections.abc import Callable
@@ -32,23 +33,23 @@ class TrackingRoom:
         """Bytes of what is remembered, and of what is about to be."""
         self.elapsed = 0
         """The time of this node, in ms of a clock that never goes back."""
-        self._wall = 0
         self._members: set[Tracking] = set()
         self._keys = Dues(Tracking.key_due_at)
         self._producers = Dues(Tracking.producer_due_at)
 
-    def tell(self, wall: int, elapsed: int) -> None:
-        """What time it is: of a wall clock that is believed, and of one that never goes back."""
-        self._wall, self.elapsed = wall, elapsed
+    def tell(self, elapsed: int) -> None:
+        """What time it is, in ms of a clock that never goes back."""
+        self.elapsed = elapsed
 
-    def join(self, tracking: Tracking) -> None:
-        """Count what a stream remembers, without what is too old as far as there is no room."""
+    def join(self, tracking: Tracking, newest: int) -> None:
+        """Count what a stream remembers, without what is too old as far as there is no room;
+        `newest` is the newest timestamp of its log, in ms since 1970."""
         if tracking in self._members:
             return
         self._members.add(tracking)
         self.held += tracking.size
         tracking.room = self
-        tracking.date(self._wall, self.elapsed)
+        tracking.date(newest, self.elapsed)
         while tracking.forget_key(self.elapsed):
             pass
         while self.held > self.size_max and tracking.forget_producer(self.elapsed):

@@ -256,7 +256,6 @@ class StagedCommits:
             tracking,
             Append(0, 0, 0, conditions=conditions),
             appender.log.next_offset,
-            self._clocks.wall(),
         )
         if not isinstance(verdict, Appended):
             return None

@@ -17,7 +17,8 @@ class CommitClock:
         """Wall time minus elapsed time, as it was last believed."""
 
     def read(self, wall: int, elapsed: int) -> int:
-        """The wall time, if it can be believed; `elapsed` is that of a monotonic clock.
+        """The wall time, if it can be believed; `elapsed` is that of a clock that never goes back,
+        and that goes on while the machine is suspended.
 
         Raises:
             Unavailable: `clock-skew`, until the clock is back.
