@@ -41,7 +41,7 @@ from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
-from bottomless_server.runtime.process.descriptors import open_log_count_max
+from bottomless_server.runtime.process.process_limits import open_log_count_max
 from bottomless_server.stores.streams import Streams
 
 

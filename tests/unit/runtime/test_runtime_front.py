@@ -20,8 +20,8 @@ from bottomless_server.runtime.http.route_templates import OTHER, RouteTemplates
 from bottomless_server.runtime.http.tracing import Requests, name_request, passed_on, trace_of
 from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.metrics import Metrics
-from bottomless_server.runtime.process.descriptors import connection_count_max
 from bottomless_server.runtime.process.front import Front
+from bottomless_server.runtime.process.process_limits import connection_count_max
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -125,7 +125,7 @@ async def test_what_is_done_for_a_request_says_so_until_it_is_answered() -> None
 
 def test_the_soft_limit_of_descriptors_becomes_the_hard_one() -> None:
     program = (
-        "import resource as r; from bottomless_server.runtime.process.descriptors import *\n"
+        "import resource as r; from bottomless_server.runtime.process.process_limits import *\n"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
         "said = raise_descriptor_limit()\n"
         "assert said > 256 and r.getrlimit(r.RLIMIT_NOFILE)[0] == said\n"

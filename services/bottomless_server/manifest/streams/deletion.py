@@ -20,7 +20,8 @@ What is there after a crash at each step; the operation goes on with the next on
    two leaves a record that says deleting with nothing under its prefix.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -38,7 +39,6 @@ from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
-from bottomless_server.manifest.common.waiting import wait_until
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
@@ -64,6 +64,8 @@ _PASSED: Final = "_passed"
 """The last key of the page that was passed over, where something of it was not deleted."""
 _FAILING: Final = "_failing_since"
 """When a sweep came to its end for the first time with something left, ms since 1970."""
+_PAUSE_SECONDS: Final = 0.2
+"""Between two questions whether the owner has stopped."""
 _SWEEP_AFTER: Final = {"waiting": "sweeping", "waiting again": "sweeping again"}
 
 
@@ -144,7 +146,7 @@ class Deletions:
 
     async def _wait_stopped(self, record: StreamRecord, operation: Operation) -> None:
         close_ms = self._context.settings.manifest_close_ms
-        if not await wait_until(lambda: self._stopped(record), close_ms / 1000):
+        if not await _wait_until(lambda: self._stopped(record), close_ms / 1000):
             raise Unavailable(
                 "the stream is deleted, but its owner did not confirm that it stopped",
                 code=Code.PEER_UNAVAILABLE,
@@ -284,3 +286,15 @@ def _prefix(record: StreamRecord) -> str:
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(progress.get(name, 0)) for name in ("deleted_objects", "deleted_bytes")}
+
+
+async def _wait_until(fact: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """Ask until it is so, or until `seconds` are over, and at least once; whether it is so."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not await fact():
+        left = deadline - loop.time()
+        if left <= 0:
+            return False
+        await asyncio.sleep(min(left, _PAUSE_SECONDS))
+    return True

@@ -35,7 +35,7 @@ from bottomless_server.runtime.listener.connections import Connections, HttpBoun
 from bottomless_server.runtime.observe.metrics import Measured, Metrics
 from bottomless_server.runtime.observe.spans import Spans
 from bottomless_server.runtime.peers.internal_secret import guarded
-from bottomless_server.runtime.process.descriptors import (
+from bottomless_server.runtime.process.process_limits import (
     connection_count_max,
     raise_descriptor_limit,
 )

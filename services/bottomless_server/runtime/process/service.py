@@ -43,8 +43,8 @@ from bottomless_server.runtime.listener.listeners import (
     bind_tcp,
     internal_url,
 )
-from bottomless_server.runtime.process.allocator import bound_arenas
 from bottomless_server.runtime.process.front import Front
+from bottomless_server.runtime.process.process_limits import bound_arenas
 from bottomless_server.runtime.process.without_pandas import forgo_pandas
 
 log = structlog.get_logger(__name__)
