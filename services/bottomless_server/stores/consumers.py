@@ -48,10 +48,10 @@ class SnapshotPointer(NamedTuple):
 
 
 class Reserved(NamedTuple):
-    """What a snapshot that is about to be made starts from."""
+    """The start of a snapshot that is about to be made: its version, and the snapshot before."""
 
     version: int
-    """Its own: higher than all that were given out before."""
+    """The version of the new snapshot: higher than all that were given out before."""
     before: SnapshotPointer | None
     """The snapshot that was noted then."""
 
@@ -297,7 +297,7 @@ class ConsumerOffsets:
 
 
 def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
-    """What writes a snapshot back; part of any transaction."""
+    """Make the changes that write a snapshot back; they may be part of any transaction."""
     stream_id = snapshot.stream_id
     values: dict[str, bytes | None] = {
         snapshot_key(stream_id): orjson.dumps([snapshot.version, uid])

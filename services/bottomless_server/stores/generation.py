@@ -79,7 +79,7 @@ async def is_regressed(drive: Drive, coordination: Coordination) -> int | None:
 
 
 async def held_generation(coordination: Coordination) -> int | None:
-    """What coordination shows, None where there is nothing.
+    """Read the generation that coordination shows, None where there is none.
 
     Raises:
         CoordinationUnavailable, Corrupt

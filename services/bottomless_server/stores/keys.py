@@ -83,7 +83,7 @@ class ApiKeys:
         return record
 
     async def look_at(self, key_id: KeyId) -> KeyRecord | None:
-        """What there is under an id, also of a key that is being created."""
+        """Load the record under an id, also of a key that is being created; None if there is none."""
         value = await self._coordination.get(key_key(key_id))
         return None if value is None else decode_key_record(value)
 
@@ -201,7 +201,7 @@ def key_not_found() -> NotFound:
 
 
 def key_changed() -> Unavailable:
-    """Nothing was done: others changed the same key at the same time, again and again."""
+    """Make the error for a change that others kept from happening, again and again; nothing was done."""
     return Unavailable(
         "others keep changing this key", code=Code.COORDINATION_UNAVAILABLE, retry_after_seconds=1
     )

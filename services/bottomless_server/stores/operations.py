@@ -46,7 +46,7 @@ class Operation:
     updated_at: int
     state: OperationState = OperationState.PENDING
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for; plain JSON values, like all below."""
+    """The arguments of the operation; plain JSON values, as in the fields below."""
     progress: Mapping[str, Any] = field(default_factory=dict)
     """Where the next step begins, and what people may see of it."""
     result: Mapping[str, Any] | None = None
@@ -88,7 +88,7 @@ def operation_lease_key(operation_id: str) -> str:
 
 
 def entered(operation: Operation, due_at: int) -> Changes:
-    """What enters an operation, or moves it on; part of any transaction."""
+    """Make the changes that enter an operation, or move it on; they may be part of any transaction."""
     return Changes(
         {operation_key(operation.operation_id): encode_operation(operation)},
         [Due(OPERATIONS_KEY, operation.operation_id.encode("ascii"), due_at)],

@@ -36,7 +36,7 @@ class PutWaits(NamedTuple):
     """After the first attempt that failed; each further wait is twice as long."""
     longest: float = 5.0
     jitter: float = 0.5
-    """At most so much is added to each wait below the longest one, at random."""
+    """The most that is added to each wait below the longest one, at random."""
 
     def after(self, failures: int) -> float:
         """The wait after a failure that follows `failures` others."""

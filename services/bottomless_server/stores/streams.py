@@ -110,7 +110,7 @@ class Streams:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self.generation: int | None = None
-        """What coordination has to show; None where nobody has found out."""
+        """The generation that coordination has to show; None where nobody has found out."""
 
     async def find(self, name: FullName) -> StreamId:
         """The id of the stream that has a name.
@@ -282,7 +282,7 @@ class Streams:
         return await self._update(stream_id, None, lambda record, _: decide(record), (), also)
 
     async def load_producers(self, stream_id: StreamId) -> bytes | None:
-        """What was known of producers when the stream was left; None if nothing was."""
+        """Load what was known of producers when the stream was left; None if nothing was."""
         return await self._coordination.get(producers_key(stream_id))
 
     async def update_unless_held(

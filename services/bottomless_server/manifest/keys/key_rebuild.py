@@ -32,7 +32,7 @@ from bottomless_server.stores.put_retries import put_object
 log = structlog.get_logger(__name__)
 
 QUEUES: Final = (UNSAVED_KEY, TIDY_KEY)
-"""What a rebuild discards of queues."""
+"""The queues that a rebuild empties."""
 
 
 _AT_ONCE: Final = 16
@@ -40,7 +40,7 @@ _AT_ONCE: Final = 16
 
 
 class Restored(NamedTuple):
-    """What one step did."""
+    """The keys that one step brought back, and those that it could not."""
 
     after: str
     """The last key that was looked at; empty where there was none any more."""
@@ -120,7 +120,7 @@ async def _page(context: Context, after: str) -> list[KeyId]:
 
 
 async def _read(context: Context, place: ApiKeyKey) -> ApiKey | None:
-    """What an object says, None where it is damaged or not what its key says."""
+    """Read an object of a key; None where it is damaged or not what its key says."""
     object_key = api_key_key(*place)
     try:
         stored = decode_key_object(await context.drive.get(object_key))

@@ -1,4 +1,4 @@
-"""Where a stream begins and ends now: asked of the manifest and of the owner of its tail."""
+"""Find where a stream begins and ends now, from its manifest and from the owner of its tail."""
 
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
@@ -19,7 +19,10 @@ class StreamBounds:
         return await self._mutators.of(record.stream_id).root_for(record)
 
     async def committed_next(self, record: StreamRecord) -> int | None:
-        """What the owner says; what the record proves where there is no owner that answers."""
+        """The offset after the last committed record: as the owner says, else as the record proves.
+
+        None where neither tells it.
+        """
         asked = None
         if record.owner_url is not None:
             asked = await self._context.owners.committed_next(

@@ -1,4 +1,4 @@
-"""What a stream's manifest can be asked to do, each as a verb: `mutators.of(stream_id).trim(...)`.
+"""The verbs of a stream's manifest: all that it can be asked to do, as `mutators.of(stream_id).trim(...)`.
 
 A verb sends its work to the one task of the stream and waits for what comes of it. Every verb
 raises what its work raises, and besides: `Overloaded` where too much waits already, `NotFound`
@@ -51,7 +51,7 @@ class Mutator:
         return self._task.next_change
 
     def outcomes(self, uids: Sequence[Uid]) -> dict[Uid, FragmentOutcome]:
-        """What became of fragments, as far as it is known."""
+        """Tell what became of fragments, as far as it is known."""
         return self._task.outcomes(uids)
 
     def tell_again(self) -> None:
@@ -59,7 +59,7 @@ class Mutator:
         self._task.tell_again()
 
     async def refresh(self) -> tuple[StreamRecord, Node]:
-        """Take up what others changed; the record and the root that it names."""
+        """Take up what others changed; returns the record and the root that it names."""
 
         async def work(committer: Committer) -> tuple[StreamRecord, Node]:
             await committer.refresh()
@@ -122,7 +122,7 @@ class Mutator:
         return await self._task.run(work)
 
     async def preview(self, asked: RetentionConfig | None) -> RetentionDecision:
-        """What an evaluation of retention would remove now; changes nothing."""
+        """Decide what an evaluation of retention would remove now; changes nothing."""
         return await self._task.run(
             lambda committer: retention.preview(self._context, committer, asked)
         )

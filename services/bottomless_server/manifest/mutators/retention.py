@@ -46,7 +46,7 @@ async def descend(groups: Groups, tenant: str, root: Node, descent: Descent) -> 
 async def judge(
     context: Context, record: StreamRecord, root: Node, asked: RetentionConfig | None = None
 ) -> RetentionDecision:
-    """What retention removes now: by `asked` instead of the stream's configuration, if given.
+    """Decide what retention removes now: by `asked` instead of the stream's configuration, if given.
 
     Raises:
         DriveUnavailable, DriveRefused, Corrupt: it cannot be told now.
@@ -72,7 +72,7 @@ async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None
 async def preview(
     context: Context, committer: Committer, asked: RetentionConfig | None
 ) -> RetentionDecision:
-    """What an evaluation would remove now; changes nothing."""
+    """Decide what an evaluation would remove now; changes nothing."""
     await committer.refresh()
     return await judge(context, committer.record, committer.keeper.root, asked)
 
@@ -114,7 +114,7 @@ async def evaluate(context: Context, committer: Committer) -> RetentionDecision:
 async def _find_trim(
     context: Context, record: StreamRecord, root: Node, before_offset: int, allow_empty: bool
 ) -> Edit | None:
-    """The edit of a trim; None where everything below is gone already.
+    """Work out the edit of a trim; None where all records below are gone already.
 
     Raises:
         InvalidRequest: `offset-beyond-end`.

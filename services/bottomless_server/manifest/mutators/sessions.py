@@ -35,7 +35,7 @@ from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents
 log = structlog.get_logger(__name__)
 
 QUARANTINE_COUNT_MAX: Final = 4_096
-"""Beyond this no new intents are given, until the deleter has caught up."""
+"""Given-up intents of one stream; with more no new ones are given, until the deleter has caught up."""
 _GIVE_UP_ATTEMPT_COUNT: Final = 8
 _OWNER_SECONDS: Final = 5.0
 
@@ -173,7 +173,7 @@ async def _move(context: Context, committer: Committer, given_up: tuple[Intent, 
 
 
 def check_session(record: StreamRecord, session: str) -> None:
-    """Refuse whoever is not the live session.
+    """Refuse a request of a session that is not the live one.
 
     Raises:
         Fenced
@@ -185,4 +185,4 @@ def check_session(record: StreamRecord, session: str) -> None:
 
 
 class _Changed(Exception):
-    """An intent is not there any more."""
+    """An intent that was to be given up is not there any more."""

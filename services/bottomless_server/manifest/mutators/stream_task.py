@@ -40,7 +40,7 @@ Work = Callable[[Committer], Awaitable[T]]
 MAILBOX_COUNT_MAX: Final = 256
 """Requests of one stream that may wait; more are told to come again."""
 _TELL_RETRY_SECONDS: Final = (0.2, 1.0, 5.0)
-"""An owner that hears nothing keeps data longer than it must; the next publish says it again."""
+"""The waits between attempts to tell an owner what is published. One that hears nothing keeps data longer than it must, until the next publish."""
 _KEEP: Final = (InvalidRequest, Fenced, Overloaded, Unavailable, WrongOffset)
 """Errors after which the committer's state is as sound as before."""
 
@@ -106,7 +106,7 @@ class StreamTask:
         return self._changed
 
     def outcomes(self, uids: Sequence[Uid]) -> dict[Uid, FragmentOutcome]:
-        """What became of fragments, as far as it is known."""
+        """Tell what became of fragments, as far as it is known."""
         committer = self._committer
         return {uid: None if committer is None else committer.outcome(uid) for uid in uids}
 

@@ -49,9 +49,9 @@ class Operations:
         self._room = OperationRoom(context, self._store)
         self._far = FarOperations(context)
         self._kept: set[str] = set()
-        """Finished ones that our clock calls due, and that go when it is believed."""
+        """Finished operations that our clock calls due, and that go when it is believed."""
         self._over: int | None = None
-        """Until when things are over, as this pass found; None before it asked."""
+        """The time up to which things are over, as this pass found; None before it asked."""
         self._turns = Turns()
         self._steps = Steps(context, self._store, self._turns, self._may_go_on)
         self._working: dict[str, asyncio.Task[bool]] = {}

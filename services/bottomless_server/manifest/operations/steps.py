@@ -45,7 +45,7 @@ class Again(NamedTuple):
     """Members whose name starts with `_` are for the next step only, and never shown."""
     due_at: int = 0
     error: Mapping[str, Any] | None = None
-    """What is wrong meanwhile, by `described`: the operation goes on, and people should know."""
+    """The fault that people should know of while the operation goes on, as `described` tells it."""
 
 
 class Done(NamedTuple):

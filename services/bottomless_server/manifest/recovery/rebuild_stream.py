@@ -46,7 +46,7 @@ _ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
 
 
 class RebuiltStream(NamedTuple):
-    """A stream as the bucket shows it."""
+    """A stream as the bucket shows it, and what a rebuild made of it."""
 
     record: StreamRecord
     fragment_count: int
@@ -66,7 +66,7 @@ class FoundRegistry(NamedTuple):
 
 
 async def find_registry(drive: Drive, prefix: str) -> FoundRegistry | None:
-    """What the newest sound registry object below a prefix says; None if there is none.
+    """Read the newest sound registry object below a prefix; None if there is none.
 
     Where a newer one cannot be read, nobody knows any more for how long records were to be kept:
     then nothing of the stream goes for its age or size, until somebody says so anew.

@@ -37,19 +37,19 @@ STRAY_COUNT_MAX: Final = 10_000
 
 
 class Run(NamedTuple):
-    """What lies in the bucket from an end on."""
+    """The fragments that lie in the bucket from the end of a root on."""
 
     fragments: tuple[FragmentInfo, ...]
-    """Sound, and without a hole."""
+    """The sound fragments that go on from the end, without a hole."""
     strays: tuple[str, ...]
-    """Keys of the others."""
+    """Keys of all other fragments."""
     unlike: tuple[str, ...]
-    """Keys of those of them that are no copy of a chosen one: they may be parts of what is lost."""
+    """Keys of those strays that are no copy of a chosen fragment: they may be parts of what is lost."""
 
 
 class FoundRoot(NamedTuple):
     best: RootCandidate | None
-    """None where none can be read."""
+    """The root that is believed; None where none can be read."""
     run: Run
     damaged: bool
     """Whether something is missing that was published, or a newer root cannot be read."""
@@ -125,7 +125,7 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
 
 
 async def _there(drive: Drive, record: StreamRecord, root: Node) -> frozenset[Uid]:
-    """What is there of all that a root itself names; groups answer for what is below."""
+    """The uids that a root itself names and whose objects are there; groups answer for what is below."""
     prefix = stream_prefix(record.stream_id, record.tenant)
     there: set[Uid] = set()
     for kind, place in ((EntryKind.FRAGMENT, "data/"), (EntryKind.GROUP, "metadata/")):
@@ -190,7 +190,7 @@ def same(one: FragmentInfo, other: FragmentInfo) -> bool:
 
 
 def _content(fragment: FragmentInfo) -> FragmentInfo:
-    """All but its uid, and what follows from the uid."""
+    """The fragment without its uid, and without what follows from the uid."""
     return fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
 
 

@@ -1,4 +1,4 @@
-"""What is said of a stream: values to JSON, pure."""
+"""Describe streams as JSON: for the public, and for other services. Pure."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -76,7 +76,7 @@ def known_committed_next(record: StreamRecord) -> int | None:
 
 
 def root_state(record: StreamRecord, root: Node) -> RootState:
-    """What other services ask of a stream's root."""
+    """Describe the root of a stream to other services."""
     return RootState(
         version=record.version,
         epoch=record.epoch,

@@ -51,9 +51,9 @@ log = structlog.get_logger(__name__)
 _PAGE_COUNT: Final = 256
 """Members of one pass; what remains is due in the next one, at once."""
 _WINDOW_PAGES: Final = 8
-"""So many pages of the queue are looked at, so that one is made of several streams."""
+"""How many pages of the queue are looked at, so that one is made of several streams."""
 _DOUBT_WINDOW_MAX: Final = 65_536
-"""So far is looked for given-up fragments while everything else waits before them."""
+"""How many members are looked through for given-up fragments while all others wait before them."""
 _HELD_PASS_COUNT: Final = 10
 """After so many intervals what a lease holds is looked at again."""
 
@@ -61,10 +61,10 @@ _Members = dict[Due, DeleteTarget]
 
 
 class Settled(NamedTuple):
-    """What became of members: each is done, failed, or queued again for later already."""
+    """The members that are done, and those that failed; all others are queued again for later already."""
 
     used: tuple[Due, ...]
-    """Their places are used up."""
+    """Members whose places in the queue are used up."""
     failed: tuple[Due, ...]
 
 
@@ -137,7 +137,7 @@ class Deleter:
         return len(settled)
 
     async def _due(self, now: int) -> dict[Due, DeleteTarget | None]:
-        """What is due, earliest first; None of what is not known."""
+        """The members that are due, earliest first; None of those whose form is not known."""
         count = self._page_count * _WINDOW_PAGES
         dues = await self._context.coordination.due(DELETES_KEY, now, count)
         return {due: parse_delete_target(due.member) for due in dues}

@@ -1,4 +1,4 @@
-"""What one member of the delete queue stands for: the objects of a subtree, one level at a time.
+"""Find the objects that one member of the delete queue stands for, one level of a subtree at a time.
 
 A group that is gone was expanded before, since it is the last of its subtree to go; so a
 missing one is no error here. Groups below are not descended into but queued: a subtree may

@@ -254,7 +254,7 @@ class _CollectionStep:
     async def _without_record(
         self, home: str, page: Sequence[ObjectFacts], known: Sequence[OrphanCandidate]
     ) -> None:
-        """What is left of a deleted stream goes; of any other nobody knows what it is."""
+        """Queue what is left of a deleted stream; objects of any other are counted, as nobody knows them."""
         newest = await self._newest_registry(home)
         if newest is None or not await self._is_tombstone(newest):
             self._tally.add_unknown_prefix(home, page)

@@ -315,7 +315,7 @@ class Committer:
 
 
 def publish_bounds(settings: ManifestSettings) -> PublishBounds:
-    """What an operator has set of when to publish, and of how much to hold."""
+    """The settings that say when to publish, and how much to hold."""
     return PublishBounds(
         fanout=settings.manifest_fanout,
         debounce_ms=settings.manifest_debounce_ms,

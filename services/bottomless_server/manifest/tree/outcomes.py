@@ -1,4 +1,4 @@
-"""What became of fragments, for those who wait to hear it."""
+"""Remember what became of registered fragments, for requests that wait to hear it."""
 
 from collections import OrderedDict
 from typing import Final
@@ -10,7 +10,7 @@ FragmentOutcome = Why | bool | None
 """True if applied, why it was refused, False if it waits, None if it is not known here."""
 
 _COUNT_MAX: Final = 4_096
-"""Older ones are looked up in the tree when somebody asks again."""
+"""Outcomes that are kept; an older one is looked up in the tree when somebody asks again."""
 
 
 class FragmentOutcomes:

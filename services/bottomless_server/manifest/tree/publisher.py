@@ -52,7 +52,7 @@ class Publisher:
         self._put: set[str] = set()
         """Groups and roots that are durable, and not named by a published root that we know of."""
         self._tried: set[str] = set()
-        """Those, and the ones that an attempt without an answer may have put."""
+        """The keys in `_put`, and those that an attempt without an answer may have put."""
         self.undecided: Publish | None = None
         """The reply to its EXEC was lost; until it is decided nothing else may be tried."""
         self.decide_at = 0

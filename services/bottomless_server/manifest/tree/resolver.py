@@ -84,7 +84,7 @@ def root_object_key(record: StreamRecord) -> str:
 
 
 async def look_under(context: Context, record: StreamRecord, intent: Intent) -> FoundUnderIntent:
-    """What lies under an intent's key; its bytes are read once, all of them.
+    """Find what lies under the key of an intent; all bytes of the object are read, once.
 
     Raises:
         DriveUnavailable, DriveRefused: it cannot be told now.

@@ -1,4 +1,4 @@
-"""The gate of a process, made of its settings."""
+"""Build the gate of a process, which checks credentials, from its settings."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +17,7 @@ from bottomless_server.runtime.peers.peers import Peer
 
 @asynccontextmanager
 async def build_gate(settings: CommonSettings, manifest_url: str | None) -> AsyncIterator[Gate]:
-    """The gate; `manifest_url` is where API keys are asked for.
+    """Build the gate, and end it afterwards; `manifest_url` is where API keys are asked for.
 
     Raises:
         CannotStart: the settings do not say what is needed, or contradict each other.

@@ -1,4 +1,4 @@
-"""Whether who sent a request may still have its answer, asked while the answer goes on.
+"""Check the credential of a request again while its answer goes on.
 
 An answer that stays open outlives the moment at which its credential was checked. The gate
 leaves here how to check it again; the reader asks for as long as it sends.
@@ -16,7 +16,7 @@ from bottomless.errors import StoreError
 _WATCH: Final = "bottomless.standing"
 
 PAUSE_SECONDS_MIN: Final = 0.25
-"""After the moment at which a credential ends by itself: clocks differ, and some are forgiven that."""
+"""The shortest pause between two checks, after the moment at which a credential ends by itself: clocks differ, and some tokens are forgiven that."""
 
 
 class CredentialWatch:
@@ -57,11 +57,11 @@ class CredentialWatch:
 
 
 def credential_watch_of(scope: Scope) -> CredentialWatch | None:
-    """How the credential of a request stands; None where nobody was asked for one."""
+    """The watch over the credential of a request; None where no credential was asked for."""
     watch: CredentialWatch | None = scope.get(_WATCH)
     return watch
 
 
 def note_credential_watch(scope: Scope, watch: CredentialWatch) -> None:
-    """Leave it for the services; the gate alone does."""
+    """Leave the watch in the scope, for the services; only the gate does this."""
     scope[_WATCH] = watch

@@ -38,14 +38,14 @@ from bottomless_server.runtime.identity.credential_watch import (
 log = structlog.get_logger(__name__)
 
 REFUSAL_LOGGED_SECONDS: Final = 1.0
-"""At most one line in so long says why a credential was refused: anybody can cause them."""
+"""The least time between two log lines that say why a credential was refused: anybody can cause them."""
 
 
 _CHANGES_KEY: Final = frozenset({"key.revoke", "key.rotate"})
 
 
 class _AskedRequest(NamedTuple):
-    """What one request is, as far as the table knows it."""
+    """The place of one request in the table of rules, and what the audit calls it."""
 
     found: FoundPath
     audited: Audited | None

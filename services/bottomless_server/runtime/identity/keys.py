@@ -54,16 +54,16 @@ class _Known:
     """SHA-256 of each secret that is good; there are two for a while after a rotation."""
     principal: Principal
     asked_at: float
-    """Not when it was answered: what it says may have changed since it was asked."""
+    """When the question was sent, as the answer may be about any moment since then."""
     refresh_at: float
 
 
 class _AnotherSecretError(RefusedError):
-    """Not a secret of the key, as far as is known."""
+    """The secret is none of the key, as far as is known."""
 
 
 class KeyLookup:
-    """The API keys of all tenants, as far as they were asked for."""
+    """Looks API keys up at the manifest service, and remembers them for some seconds."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 _KEPT_BACK: Final = 512
 """Descriptors that are kept for files, the object store, coordination and peers."""
 _COUNTED_MAX: Final = 1 << 20
-"""A limit beyond is none."""
+"""A limit above this one counts as none."""
 _ARENA_COUNT_OPTION: Final = -8
 """M_ARENA_MAX of glibc's malloc.h."""
 _ARENA_COUNT_MAX: Final = 2

@@ -1,4 +1,4 @@
-"""What an API key was, as far as its objects tell: the decision of a rebuild.
+"""Decide what an API key was, from what its objects in the bucket say: a part of a rebuild.
 
 A rebuild has only the bucket, and some objects may be damaged. A key that was revoked must never
 come back, so whatever is in doubt is decided against the key.
@@ -13,11 +13,11 @@ from bottomless.model.api_key import ApiKey, KeyRecord, revoked
 
 
 class FoundKeyObject(NamedTuple):
-    """One object of a key."""
+    """One object of a key in the bucket."""
 
     place: ApiKeyKey
     key: ApiKey | None
-    """What it says; None where it cannot be read."""
+    """The key as the object describes it; None where it cannot be read."""
 
 
 def rebuild_key(objects: Sequence[FoundKeyObject], generation: int, now: int) -> KeyRecord | None:

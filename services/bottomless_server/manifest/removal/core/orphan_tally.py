@@ -1,4 +1,4 @@
-"""What a garbage collection makes of keys: their kinds, whom they belong to, and the tally. Pure."""
+"""Tell the kinds of objects by their keys and the streams they belong to, and count orphans. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ def stream_of(home: str) -> StreamId:
 
 
 def after_home(home: str) -> str:
-    """What sorts after every key of a prefix, and before all that follow."""
+    """A key that sorts after every key of a prefix, and before all that follow."""
     return home[:-1] + chr(ord("/") + 1)
 
 
@@ -131,7 +131,7 @@ class OrphanTally:
             self.skipped.append({"stream_id": stream_of(home), "code": code})
 
     def report(self) -> dict[str, Any]:
-        """What people see."""
+        """The report that people see."""
         counted = {kind.value: self.orphans.get(kind.value, [0, 0]) for kind in ObjectKind}
         return {
             "streams": self.streams,

@@ -41,7 +41,7 @@ def footer_piece(size: int) -> Piece:
 
 
 class AdoptionCheck:
-    """Takes the bytes of one object from its start to its end, then says what it is."""
+    """Takes the bytes of one object from its start to its end, then says which fragment it is."""
 
     def __init__(self, stream_id: StreamId, intent: Intent, size: int, footer: bytes) -> None:
         self._stream_id = stream_id
@@ -55,7 +55,7 @@ class AdoptionCheck:
         check("fragment", end == size, f"{size} bytes, not {end}")
 
     def pieces(self) -> list[Piece]:
-        """The ranges to feed, in this order: header, data in pieces, index with footer."""
+        """The ranges of the object to feed, in this order: header, data in pieces, index with footer."""
         data_end = self._footer.index_position
         starts = range(HEADER_SIZE, data_end, PIECE_SIZE)
         data = [Piece(start, min(PIECE_SIZE, data_end - start)) for start in starts]
@@ -72,7 +72,7 @@ class AdoptionCheck:
             self._data_crc = crc32c(data, self._data_crc)
 
     def fragment(self) -> FragmentInfo:
-        """What was fed, as the manifest keeps it.
+        """The fragment that was fed, as the manifest keeps it.
 
         Raises:
             Corrupt: it is not the fragment that the intent names, whole and undamaged.

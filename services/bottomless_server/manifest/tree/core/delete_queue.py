@@ -37,12 +37,12 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTarget:
-    """One member of the queue."""
+    """One member of the delete queue: an object, and the offsets of it that may go."""
 
     object_key: str
     stream_id: StreamId
     uid: Uid | None = None
-    """None of what only the record names: registry objects and consumer snapshots."""
+    """None of registry objects and consumer snapshots, which only the record names."""
     first_offset: int | None = None
     """The first offset of a fragment or a group; None for a root, which no entry names."""
     height: int = 0
@@ -50,7 +50,7 @@ class DeleteTarget:
     registry_version: int | None = None
     """The version of a registry object; None for everything else."""
     range: OffsetRange | None = None
-    """What retention removed of it; None of an object that is simply not named."""
+    """The offsets that retention removed of it; None of an object that no manifest names."""
 
     @property
     def is_fragment(self) -> bool:
@@ -67,7 +67,7 @@ class DeleteTarget:
 
 
 def parse_delete_target(member: bytes) -> DeleteTarget | None:
-    """None of what is no member of the queue."""
+    """Read a member of the delete queue; None of bytes that are none."""
     match = _MEMBER.fullmatch(member.decode("ascii", "replace"))
     if match is None:
         return None
@@ -90,7 +90,7 @@ def parse_delete_target(member: bytes) -> DeleteTarget | None:
 
 
 def delete_target(record: StreamRecord, retired: Retired) -> DeleteTarget:
-    """The member for what an edit made unreachable."""
+    """Make the member for an entry that an edit made unreachable."""
     entry = retired.entry
     first, uid = int(entry["first_offset"]), uid_from_bytes(entry["uid"].tobytes())
     height = int(entry["height"])

@@ -1,4 +1,4 @@
-"""What happens to a keeper, and what it asks to be done: events in, actions out."""
+"""The events that a keeper is told, and the actions that it asks for."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,14 +58,14 @@ class FragmentsRegistered:
 
 @dataclass(frozen=True, slots=True)
 class EditAsked:
-    """Do this to the manifest as the keeper has it now; it was worked out for exactly that."""
+    """Publish this edit; it was worked out for exactly the manifest that the keeper has now."""
 
     edit: Edit
 
 
 @dataclass(frozen=True, slots=True)
 class TimeReached:
-    """Now is `now`; whatever was to be done by then is due."""
+    """The time is `now`: all that was to be done by then is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Publish:
     """Make `pointer` the stream's root in one transaction, if nothing came between."""
 
     base: StreamRecord
-    """What the record was when this was planned: version and epoch are the condition."""
+    """The record for which this was planned: its version and epoch are the condition."""
     pointer: RootPointer
     next_offset: int
     last_timestamp: int
@@ -144,7 +144,7 @@ class Publish:
     """Must be among the live intents, and leave them in the same transaction."""
     edit: Edit | None = None
     retired: tuple[Retired, ...] = ()
-    """What becomes unreachable: goes into the delete queue in the same transaction."""
+    """Entries that become unreachable; they go into the delete queue in the same transaction."""
 
 
 Action = Refuse | PublishAt | PutGroup | PutRoot | Publish

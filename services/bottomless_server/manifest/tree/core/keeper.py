@@ -64,7 +64,7 @@ class Keeper:
     ) -> None:
         self.record = record
         self.root = root
-        """What the record's root says, whole; without entries before the first."""
+        """The root that the record names; before the first publish, one without entries."""
         self.publish_at: int | None = None
         """When to publish, by a clock that nobody sets: one that was set back would stop publishing
         for as long."""
@@ -228,7 +228,7 @@ class Keeper:
         return refused
 
     def check(self) -> None:
-        """Assert what holds between any two events."""
+        """Assert the rules that hold between any two events."""
         record, root = self.record, self.root
         assert record.published_next == root.next_offset
         assert root.first_offset <= root.next_offset

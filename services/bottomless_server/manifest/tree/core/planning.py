@@ -57,7 +57,7 @@ def plan_publish(
     fanout: int,
     new_uid: Callable[[], Uid],
 ) -> PublishPlan:
-    """First the edit, then the run at the end, then groups where a height is full."""
+    """Plan one publish: the edit, then the run at the end, then groups where a height is full."""
     edited = _edited(record, root, edit)
     grown = edited.root
     if run:
@@ -103,7 +103,7 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
 
 
 def _gap(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
-    """Offsets from the end of the manifest on; times stay in order around it."""
+    """The entry of a gap from the end of the manifest to `next_offset`; times stay in order around it."""
     if next_offset <= root.next_offset:
         return no_entries()
     gap = np.zeros(1, dtype=ENTRY_DTYPE)

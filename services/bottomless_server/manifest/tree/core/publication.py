@@ -1,4 +1,4 @@
-"""What a publish makes of a stream's record, under which conditions, and whether it happened.
+"""Work out what a publish makes of a stream's record, its conditions, and whether it happened.
 
 Each condition guards against something that the others let pass:
 

@@ -45,7 +45,7 @@ from bottomless_server.tree.append import append_entries
 VERSION_STEP: Final = 1_000_000
 """More versions than can be published, or bumped, without a trace in the bucket."""
 RESERVED_COUNT: Final = 2**32
-"""So many offsets after the end the home may have acknowledged; it never reserves nearly as many."""
+"""How many offsets after the end the home may have acknowledged; it never reserves nearly as many."""
 
 
 class RootsFound(NamedTuple):
@@ -76,7 +76,7 @@ def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
 
 
 class RootCandidate(NamedTuple):
-    """A root that was read."""
+    """A root that was read, with the key under which it lay."""
 
     key: RootKey
     root: Node
@@ -137,7 +137,7 @@ class RootSeen(NamedTuple):
 
 
 def best_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandidate:
-    """What to believe of roots that were planned for one and the same record, all of them whole."""
+    """The root to believe among whole ones that were planned for one and the same record."""
     best = max(whole, key=_rank)
     plain = [one for one in whole if not len(one.gap)]
     if not plain or not len(best.gap):
@@ -202,7 +202,7 @@ class TreeEnd:
         return cls(root.next_offset, epoch, root.last_timestamp)
 
     def extended_by(self, found: Collection[FragmentInfo]) -> FragmentInfo | None:
-        """The one of several fragments, all verified, that goes on from here; None if none does.
+        """The fragment that goes on from here, of several that are verified; None if none does.
 
         Two owners may have begun at the same place: the newer one knew what the older had not
         kept. Of one owner the longer one leaves less to do again.
@@ -264,7 +264,7 @@ def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> Stre
 
 
 def record_without_root(before: StreamRecord, lost: RootKey | None) -> StreamRecord:
-    """The record of a stream whose manifest is missing: whoever touches it must hear so.
+    """The record of a stream whose manifest is missing: every use of it must be told so.
 
     It names a root that cannot be loaded. An empty stream would be a lie, and deletes nothing
     only as long as nobody believes it.

@@ -17,7 +17,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(retention: RetentionConfig, default: RetentionConfig) -> Limits:
-    """What limits a stream."""
+    """The limits of a stream: its own, and the server's where it has none."""
     found = retention.with_default(default)
     seconds = found.age_limit_seconds
     return Limits(None if seconds is None else seconds * 1000, found.bytes_limit)
@@ -40,7 +40,7 @@ def retention_bounds(limits: Limits, now: int, age_paused: bool) -> RetentionBou
 
 @dataclass(frozen=True, slots=True)
 class RetentionDecision:
-    """What goes if retention is evaluated at `evaluated_at`."""
+    """The records that go if retention is evaluated at `evaluated_at`."""
 
     evaluated_at: int
     root: Node
