@@ -26,7 +26,7 @@ from bottomless_server.manifest.common.core.clock_trust import (
     STAND_MS,
     ClockTrust,
     Doubt,
-    Known,
+    KnownClock,
     Others,
 )
 from bottomless_server.manifest.common.trusted_time import elapsed_ms
@@ -458,7 +458,7 @@ def test_without_a_boot_clock_the_monotonic_one_counts(monkeypatch: pytest.Monke
 
 
 def settled(line: int = WALL - UP) -> ClockTrust:
-    return ClockTrust("boot", Known("boot", line, settled=True))
+    return ClockTrust("boot", KnownClock("boot", line, settled=True))
 
 
 def test_the_first_process_believes_its_clock() -> None:
@@ -475,7 +475,7 @@ def test_a_sleep_of_the_machine_is_no_jump() -> None:
 
 def test_after_a_start_of_the_machine_its_clock_has_to_stand_for_a_while() -> None:
     """NTP corrects it within that time; each correction begins it anew."""
-    trust = ClockTrust("second", Known("first", 0, settled=True))
+    trust = ClockTrust("second", KnownClock("first", 0, settled=True))
     assert trust.look(WALL + DAY, UP, ALONE) is Doubt.NEW_START
     assert trust.look(WALL + DAY + SETTLE_MS - 1, UP + SETTLE_MS - 1, ALONE) is Doubt.NEW_START
     assert trust.look(WALL + SETTLE_MS, UP + SETTLE_MS, ALONE) is Doubt.NEW_START
@@ -485,7 +485,7 @@ def test_after_a_start_of_the_machine_its_clock_has_to_stand_for_a_while() -> No
 
 def test_after_a_start_of_the_machine_a_store_that_agrees_changes_nothing() -> None:
     """It may stand on this machine, whose clock was wrong before NTP set it."""
-    trust = ClockTrust("second", Known("first", 0, settled=True))
+    trust = ClockTrust("second", KnownClock("first", 0, settled=True))
 
     assert trust.look(WALL, UP, CONFIRMED) is Doubt.NEW_START
     assert trust.look(WALL + SETTLE_MS, UP + SETTLE_MS, CONFIRMED) is None
@@ -549,7 +549,7 @@ def test_small_steps_ahead_do_not_add_up_within_a_day() -> None:
 
 
 def test_a_clock_that_is_set_a_little_every_few_minutes_stands() -> None:
-    trust, doubts = ClockTrust("second", Known("first", 0, settled=True)), set[Doubt | None]()
+    trust, doubts = ClockTrust("second", KnownClock("first", 0, settled=True)), set[Doubt | None]()
     for passed in range(SETTLE_MS, SETTLE_MS + DAY, MINUTE):
         wrong = 2_000 if passed // (5 * MINUTE) % 2 else 0
         doubts.add(trust.look(WALL + passed + wrong, UP + passed, ALONE))
@@ -559,7 +559,7 @@ def test_a_clock_that_is_set_a_little_every_few_minutes_stands() -> None:
 
 
 def test_where_a_start_of_the_machine_has_no_name_each_process_is_one_of_another_start() -> None:
-    trust = ClockTrust("", Known("", WALL, settled=True))
+    trust = ClockTrust("", KnownClock("", WALL, settled=True))
 
     assert trust.look(WALL, UP, ALONE) is Doubt.NEW_START
     assert trust.look(WALL + SETTLE_MS, UP + SETTLE_MS, ALONE) is None

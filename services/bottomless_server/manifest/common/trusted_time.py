@@ -18,7 +18,7 @@ import structlog
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless_server.coordination.base import Coordination
-from bottomless_server.manifest.common.core.clock_trust import ClockTrust, Doubt, Known, Others
+from bottomless_server.manifest.common.core.clock_trust import ClockTrust, Doubt, KnownClock, Others
 from bottomless_server.stores.streams import STREAMS_KEY
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ _ASK_MS: Final = 60_000
 _SET_MS: Final = 1_000
 _FILE_NAME: Final = "clock.json"
 _VERSION: Final = 1
-_NOTHING: Final = Known("", 0, settled=False)
+_NOTHING: Final = KnownClock("", 0, settled=False)
 """Not the first process, so what it believed is to be found out anew."""
 
 
@@ -52,7 +52,7 @@ class TrustedTime:
         self._elapsed = elapsed
         self._path = None if directory is None else directory / _FILE_NAME
         self._trust: ClockTrust | None = None
-        self._written: Known | None = None
+        self._written: KnownClock | None = None
         self._others: Others | None = None
         self._asked_at = self._asked_line = 0
         self.doubt: Doubt | None = None
@@ -158,7 +158,7 @@ class TrustedTime:
             self._trust = ClockTrust(_boot_id(), known)
         return self._trust
 
-    def _read(self) -> Known | None:
+    def _read(self) -> KnownClock | None:
         if self._path is None:
             return None
         try:
@@ -169,7 +169,7 @@ class TrustedTime:
             log.warning("what is known of the clock cannot be read", error=str(error))
             return _NOTHING
 
-    def _write(self, known: Known | None) -> None:
+    def _write(self, known: KnownClock | None) -> None:
         if self._path is None or known is None or _says_the_same(known, self._written):
             return
         data = {
@@ -189,14 +189,14 @@ class TrustedTime:
         self._written = known
 
 
-def _decoded(data: bytes) -> Known:
+def _decoded(data: bytes) -> KnownClock:
     found = orjson.loads(data)
     if found["version"] != _VERSION:
         raise ValueError("an unknown version")
-    return Known(str(found["boot_id"]), int(found["line"]), bool(found["settled"]))
+    return KnownClock(str(found["boot_id"]), int(found["line"]), bool(found["settled"]))
 
 
-def _says_the_same(one: Known, other: Known | None) -> bool:
+def _says_the_same(one: KnownClock, other: KnownClock | None) -> bool:
     same = other is not None and (one.boot_id, one.settled) == (other.boot_id, other.settled)
     return same and other is not None and abs(one.line - other.line) <= _SET_MS
 

@@ -47,7 +47,7 @@ STRANGER_WAIT_SECONDS: Final = 2.0
 
 
 @dataclass(slots=True, eq=False)
-class _Known:
+class _KnownKey:
     """One key, as manifest described it."""
 
     digests: tuple[bytes, ...]
@@ -78,9 +78,9 @@ class KeyLookup:
         self._fresh_seconds = fresh_seconds
         self._now = now
         self._elapsed = elapsed
-        self._known: LRUCache[str, _Known] = LRUCache(KEY_COUNT_MAX)
+        self._known: LRUCache[str, _KnownKey] = LRUCache(KEY_COUNT_MAX)
         self._unknown: LRUCache[str, float] = LRUCache(UNKNOWN_COUNT_MAX)
-        self._asking: SingleFlight[str, _Known | None] = SingleFlight()
+        self._asking: SingleFlight[str, _KnownKey | None] = SingleFlight()
         """One that was asked before its key was changed is parted: nobody remembers its answer."""
         self._strangers = asyncio.Semaphore(STRANGER_COUNT_MAX)
 
@@ -129,7 +129,7 @@ class KeyLookup:
         """Give up what is being asked."""
         await self._asking.aclose()
 
-    def _checked(self, known: _Known, key: ApiKey) -> Principal:
+    def _checked(self, known: _KnownKey, key: ApiKey) -> Principal:
         digest = sha256(key.secret.encode("ascii")).digest()
         # All are compared, so that the time says nothing of which one it was.
         same = [compare_digest(digest, one) for one in known.digests]
@@ -140,7 +140,7 @@ class KeyLookup:
             raise RefusedError("the API key has expired")
         return known.principal
 
-    async def _looked_up(self, key_id: str) -> _Known | None:
+    async def _looked_up(self, key_id: str) -> _KnownKey | None:
         known, elapsed = self._known.get(key_id), self._elapsed()
         if known is None:
             if elapsed - self._unknown.get(key_id, -UNKNOWN_SECONDS) < UNKNOWN_SECONDS:
@@ -156,7 +156,7 @@ class KeyLookup:
                 return known
             raise _cannot_ask() from None
 
-    async def _newer(self, key_id: str) -> _Known | None:
+    async def _newer(self, key_id: str) -> _KnownKey | None:
         """What manifest says of a key now, if what is known is not from a moment ago."""
         known = self._known.get(key_id)
         if known is not None and self._elapsed() - known.asked_at < OTHER_SECRET_SECONDS:
@@ -167,7 +167,7 @@ class KeyLookup:
             # It is not the secret that is known, and nobody says that there is another.
             return None
 
-    async def _stranger(self, key_id: str, before: _Known | None = None) -> _Known | None:
+    async def _stranger(self, key_id: str, before: _KnownKey | None = None) -> _KnownKey | None:
         """Ask in one of the places of those who are not known; `before` is known, and too old."""
         try:
             async with asyncio.timeout(STRANGER_WAIT_SECONDS + ASK_SECONDS):
@@ -182,11 +182,11 @@ class KeyLookup:
         except (StoreError, TimeoutError):
             raise _cannot_ask() from None
 
-    async def _ask(self, key_id: str) -> _Known | None:
+    async def _ask(self, key_id: str) -> _KnownKey | None:
         """What manifest says; the same question for all who have it meanwhile."""
         return await self._asking.join(key_id, lambda: self._load(key_id))
 
-    async def _load(self, key_id: str) -> _Known | None:
+    async def _load(self, key_id: str) -> _KnownKey | None:
         asked_at = self._elapsed()
         try:
             answer = await self._manifest.call("GET", key_path(key_id), timeout_seconds=ASK_SECONDS)
@@ -208,7 +208,7 @@ class KeyLookup:
             self._known[key_id] = known
         return known
 
-    def _read(self, key_id: str, body: Any, asked_at: float) -> _Known:
+    def _read(self, key_id: str, body: Any, asked_at: float) -> _KnownKey:
         said = decode_key(body)
         good = said.key_id == key_id and said.state == KeyState.ACTIVE
         digests = tuple(map(bytes.fromhex, said.secret_sha256))
@@ -219,7 +219,7 @@ class KeyLookup:
             expires_at=None if said.expires_at is None else said.expires_at / 1000,
         )
         refresh_at = asked_at + self._fresh_seconds / 2
-        return _Known(digests if good else (), principal, asked_at, refresh_at)
+        return _KnownKey(digests if good else (), principal, asked_at, refresh_at)
 
 
 def _cannot_ask() -> Unavailable:

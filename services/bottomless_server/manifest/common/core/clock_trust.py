@@ -43,7 +43,7 @@ class Doubt(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownClock:
     """What outlives a process: about one start of the machine."""
 
     boot_id: str
@@ -99,7 +99,7 @@ class _ClockLine:
 class ClockTrust:
     """Times are in ms; `elapsed` counts from any moment, and goes on while the machine sleeps."""
 
-    def __init__(self, boot_id: str, known: Known | None) -> None:
+    def __init__(self, boot_id: str, known: KnownClock | None) -> None:
         """`known` is None in the first process of all."""
         self._boot_id = boot_id
         # Where a start of the machine has no name, nobody knows whether this is the same one.
@@ -114,10 +114,10 @@ class ClockTrust:
         of its start."""
 
     @property
-    def known(self) -> Known | None:
+    def known(self) -> KnownClock | None:
         """What is to be written down."""
         line = self._ours.believed
-        return None if line is None else Known(self._boot_id, line, self._settled)
+        return None if line is None else KnownClock(self._boot_id, line, self._settled)
 
     def look(self, wall: int, elapsed: int, others: Others) -> Doubt | None:
         """Compare the clocks as they are now."""
