@@ -61,6 +61,15 @@ def _without_reachability(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deleter.Deleter, "_live", live)
 
 
+def _without_stray_roots_first(patch: pytest.MonkeyPatch) -> None:
+    """What was given up goes, whatever root of a lost attempt names it."""
+
+    async def remove(*_: Any) -> None:
+        pass
+
+    patch.setattr(deleter, "remove_stray_roots", remove)
+
+
 def _without_leases(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(range_leases, "held_from", lambda *_: None)
 
@@ -139,6 +148,7 @@ GUARDS: Final[dict[str, Removal]] = {
     "what a takeover adopts": _without_adoption,
     "what an older root gives up": _without_what_an_older_root_gives_up,
     "reachability before a delete": _without_reachability,
+    "roots of lost attempts go before what they name": _without_stray_roots_first,
     "what failed waits, and pages are fair": _without_putting_off,
     "leases before condemning": _without_leases,
     "condemning before a delete": _without_condemning,

@@ -6,12 +6,22 @@ other rules reach is also looked at as the last one before a loss, and the run g
 """
 
 from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from support.manifest import NODE, OWNER, STREAM, Fault, damage_a_neighbour
+from support.manifest import (
+    NODE,
+    OWNER,
+    STREAM,
+    Fault,
+    KnownOwners,
+    damage_a_neighbour,
+    from_the_first_start,
+)
 from support.object_keys import fragment_key
 from support.rebuilding import put_registry, rebuild
 
@@ -19,10 +29,14 @@ from bottomless.errors import StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord, gap_due
 from bottomless_server.manifest.mutators.freeing import free
+from bottomless_server.manifest.mutators.sessions import begin
 from bottomless_server.manifest.mutators.takeover import take_over
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.node.core.ownership import LocalView, claim
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.streams import DELETES_KEY, node_key
+from model.publishing import HOUR
 from model.retention import Removing
 
 T = TypeVar("T")
@@ -174,28 +188,76 @@ class ManifestBesideAList(Removing):
             self._imagine(leaves[pick % len(leaves)])
             self.events["a fragment was lost before a rebuild"] += 1
 
-    def _imagine(self, gone: FragmentInfo | None) -> None:
-        """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
+    @precondition(lambda self: self.seen)
+    @rule(of=st.sampled_from(["/data/", "/metadata/root."]))
+    def coordination_could_be_lost_within_a_pass_of_the_deleter(self, of: str) -> None:
+        """A session gives up what is not published, and a day later all of that goes."""
+        world = self.world
+        context, now = world.context, world.clock.true_now
+        # What is believed of the clock goes back with the clock.
+        world.context = replace(context, owners=KnownOwners())
+        from_the_first_start(world.context)
+        try:
+            self._imagine(None, of)
+        finally:
+            world.context, world.clock.true_now = context, now
+
+    def _imagine(self, gone: FragmentInfo | None, under_way: str | None = None) -> None:
+        """Coordination is lost, and perhaps a fragment, and everything is put back afterwards.
+
+        With `under_way` that happens within a pass of the deleter, just before a delete lands of a
+        key that has it.
+        """
         world = self.world
         before = self.quietly(world.record())
         coordination, bucket = world.coordination.copy(), world.drive.copy()
         try:
-            self.quietly(self._lose_and_compare(before, gone))
+            self.quietly(self._lose_and_compare(before, gone, under_way))
         finally:
             world.coordination.put_back(coordination)
             world.drive.put_back(bucket)
             world.streams.generation = 0
 
-    async def _lose_and_compare(self, before: StreamRecord, gone: FragmentInfo | None) -> None:
+    async def _lose(self) -> None:
+        self.world.coordination.lose()
+        await rebuild(self.world)
+
+    async def _lose_within_a_pass(self, of: str) -> None:
+        drive, context = self.world.drive, self.world.context
+        with suppress(StoreError):
+            await begin(context, await Committer.open(context, STREAM), "the next one")
+        self.world.clock.true_now += 24 * HOUR
+        drive.before_delete, drive.before_delete_of = self._lose, of
+        # What comes after the loss finds another coordination than the pass began with.
+        with suppress(StoreError):
+            await Deleter(context).make_pass()
+        if drive.before_delete is not None:
+            drive.before_delete, drive.before_delete_of = None, ""
+            await self._lose()
+            return
+        drive.before_delete_of = ""
+        self.events["a delete was under way in a rebuild"] += 1
+
+    async def _lose_and_compare(
+        self, before: StreamRecord, gone: FragmentInfo | None, under_way: str | None
+    ) -> None:
         world = self.world
         if gone is not None:
             await world.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
-        world.coordination.lose()
-        await rebuild(world)
+        if under_way is None:
+            await self._lose()
+        else:
+            await self._lose_within_a_pass(under_way)
         record, leaves = await world.record(), await world.entries()
         floor = max(self.floor, leaves[0].first_offset if leaves else record.published_next)
         known = [f for f in self.seen if isinstance(f, FragmentInfo) and f.first_offset >= floor]
         found = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
+        missing = [
+            f
+            for f in found
+            if f != gone and not world.drive.has(fragment_key(STREAM, f.first_offset, f.uid))
+        ]
+        assert not missing, f"a rebuild names what is not there: {missing[0]}"
         lost = [f for f in known if f not in found and f != gone]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
         doomed = {

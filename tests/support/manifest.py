@@ -204,7 +204,8 @@ class FaultyDrive(MemoryDrive):
         self.before_put: Callable[[], Awaitable[None]] | None = None
         """Happens once, before the next put."""
         self.before_delete: Callable[[], Awaitable[None]] | None = None
-        """Happens once, before the next delete."""
+        """Happens once, before the next delete of a key that has `before_delete_of` in it."""
+        self.before_delete_of = ""
 
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
         if self.before_put is not None:
@@ -234,7 +235,9 @@ class FaultyDrive(MemoryDrive):
     async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
         if self.failing:
             return {key: DriveUnavailable("the store is down") for key in object_keys}
-        if self.before_delete is not None:
+        if self.before_delete is not None and any(
+            self.before_delete_of in key for key in object_keys
+        ):
             happen, self.before_delete = self.before_delete, None
             await happen()
         self.fuse.burn()

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from support.manifest import NODE, STREAM, Crash, World, a_record
+from support.manifest import NODE, STREAM, Crash, Fault, World, a_record
 from support.object_keys import consumers_key, fragment_key, root_key
 from support.rebuilding import (
     a_world,
@@ -20,6 +20,7 @@ from support.rebuilding import (
 
 from bottomless.errors import Code, Corrupt, Exists, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.formats.consumers import ConsumersSnapshot, encode_snapshot
+from bottomless.formats.keys import root_prefix
 from bottomless.formats.manifest import encode_node
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName, Uid
@@ -160,6 +161,70 @@ async def test_a_delete_that_is_under_way_over_a_loss_takes_nothing_that_is_adop
     assert await firsts(world) == [0, 10]
     for leaf in await world.leaves():
         assert world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+
+
+async def publish_in_vain(world: World) -> str:
+    """Fragment 10 is registered, its root is put, the EXEC fails and the process dies; the next
+    session gives it up. Returns the key of the root."""
+    committer = await Committer.open(world.context, STREAM)
+    (uid,) = await intend(world.context, committer, "s1", [10])
+    fragment = await world.put_fragment(uid, 10, timestamp=2_000)
+    await committer.register("s1", [fragment])
+    roots = {one.object_key async for one in world.drive.list(root_prefix(STREAM, "default"))}
+    world.coordination.faults = [Fault.UNAVAILABLE]
+    await committer.flush()
+    listing = world.drive.list(root_prefix(STREAM, "default"))
+    [stray] = [one.object_key async for one in listing if one.object_key not in roots]
+    await begin(world.context, await Committer.open(world.context, STREAM), "s2")
+    assert [one.uid for one in (await world.record()).quarantine] == [uid]
+    world.clock.now += 2 * world.context.settings.manifest_upload_deadline_ms
+    return stray
+
+
+@pytest.mark.parametrize("delete_of", ["/metadata/root.", "/data/", "nothing"])
+async def test_a_delete_that_is_under_way_over_a_loss_takes_nothing_that_a_lost_attempt_names(
+    delete_of: str,
+) -> None:
+    """The newest root may be of an attempt that lost, and name what was given up. A rebuild beside
+    a delete was tested with fragments that no root names, and the model imagined a loss between two
+    passes of the deleter, never within one."""
+    world = await a_world(0)
+    stray = await publish_in_vain(world)
+
+    async def meanwhile() -> None:
+        world.coordination.lose()
+        await rebuild(world)
+
+    world.drive.before_delete, world.drive.before_delete_of = meanwhile, delete_of
+    # What comes after the delete finds another coordination than the one that it began with.
+    with suppress(StoreError):
+        await Deleter(world.context).make_pass()
+    if delete_of == "nothing":
+        assert not world.drive.has(stray)
+        await meanwhile()
+
+    assert (await world.record()).generation == 1
+    for leaf in await world.leaves():
+        assert world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+
+
+async def test_a_given_up_fragment_stays_as_long_as_the_root_that_names_it_cannot_be_deleted() -> (
+    None
+):
+    world = await a_world(0)
+    stray = await publish_in_vain(world)
+    [given_up] = (await world.record()).quarantine
+    world.drive.stubborn.add(stray)
+
+    await Deleter(world.context).make_pass()
+
+    assert world.drive.has(fragment_key(STREAM, 10, given_up.uid))
+    world.drive.stubborn.clear()
+    world.clock.now += 3_600_000
+    await Deleter(world.context).make_pass()
+    assert not world.drive.has(stray)
+    assert not world.drive.has(fragment_key(STREAM, 10, given_up.uid))
+    assert (await world.record()).quarantine == ()
 
 
 async def test_what_was_copied_goes_where_it_was() -> None:

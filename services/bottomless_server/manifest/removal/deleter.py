@@ -1,7 +1,7 @@
 """Delete objects that the manifest gave up, when their time has come.
 
 A member gets into the queue in the EXEC that makes its object unreachable, with the time
-from which it may go (`tree/core/target.py` has its form). Before anything is deleted the live
+from which it may go (`tree/core/delete_queue.py` has its form). Before anything is deleted the live
 record is asked once more, since a bug elsewhere must cost disk space and not data. For
 one stream, in this order; after a crash at any step the members are due again:
 
@@ -9,9 +9,11 @@ one stream, in this order; after a crash at any step the members are due again:
    nobody can lease it. What a lease holds goes back into the queue for later.
 2. Groups below a group that is to be deleted go into the queue themselves. A crash here: they are
    there twice, which is once.
-3. Objects are deleted, fragments and children before the group that names them: a group
+3. Roots of lost attempts go that name fragments which were given up (`stray_roots.py`): a rebuild
+   could believe them. A crash here leaves the fragments.
+4. Objects are deleted, fragments and children before the group that names them: a group
    that is gone means that everything below it is gone, or queued.
-4. Uids leave the quarantine, then members leave the queue. An absent object counts as
+5. Uids leave the quarantine, then members leave the queue. An absent object counts as
    deleted, so that the same again is harmless.
 
 While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
@@ -40,6 +42,7 @@ from bottomless_server.manifest.common.failing_deletes import FailingDeletes, qu
 from bottomless_server.manifest.common.lookup import names
 from bottomless_server.manifest.removal.expansion import Expansion, expand
 from bottomless_server.manifest.removal.range_leases import condemn, held_until, latest_end
+from bottomless_server.manifest.removal.stray_roots import remove_stray_roots
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.endless import endless
@@ -194,6 +197,10 @@ class Deleter:
             decided = {*live, *unread}
             members = {due: target for due, target in members.items() if due not in decided}
             members = await self._condemned(record, members, now)
+            if record.state is StreamState.ACTIVE:
+                kept = await self._named_by_strays(record, members)
+                members = {due: target for due, target in members.items() if due not in kept}
+                unread += kept
         gone = await self._delete(record, members)
         left = [due for due in members if due not in gone]
         return Settled((*live, *gone), (*unread, *left))
@@ -237,6 +244,20 @@ class Deleter:
         # A group whose front was cut begins below the floor, and is reached through it.
         offset = max(target.first_offset, root.first_offset)
         return await names(self._context.drive, record.tenant, root, offset, target.uid)
+
+    async def _named_by_strays(self, record: StreamRecord, members: _Members) -> list[Due]:
+        """Fragments that stay for now, since a root that a rebuild could believe may name them."""
+        fragments = {due: target for due, target in members.items() if target.is_fragment}
+        if not fragments:
+            return []
+        try:
+            await remove_stray_roots(self._context, record, fragments.values())
+        except StoreError as error:
+            log.warning(
+                "given-up fragments stay for now", stream_id=record.stream_id, error=str(error)
+            )
+            return [*fragments]
+        return []
 
     async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
         """Members that are condemned now, or need not be; the others are put off."""
