@@ -170,9 +170,9 @@ class Removing(Publishing):
         self.world.drive.before_put = None
         self.note(other)
 
-    @rule(share=st.integers(0, 25), hours=st.integers(1, 12))
+    @rule(share=st.integers(0, 25), hours=st.integers(1, 6))
     def lease(self, share: int, hours: int) -> None:
-        """Anywhere from the first that ever was to the end."""
+        """Anywhere from the first that ever was to the end, for as long as a lease may be at most."""
         self.quietly(self.try_lease(share, hours))
 
     async def try_lease(self, share: int, hours: int) -> None:
@@ -214,7 +214,7 @@ class Removing(Publishing):
 
             async def ask() -> None:
                 self.world.drive.deleting = True
-                await self.try_lease(wanted, 8)
+                await self.try_lease(wanted, 6)
                 self.world.drive.deleting = False
 
             self.world.drive.before_delete = ask
