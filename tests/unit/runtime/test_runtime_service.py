@@ -1,10 +1,9 @@
 """A process starts, says so once, drains and stops; or says in one sentence why it cannot."""
 
 import asyncio
+import os
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +11,10 @@ from typing import Self
 
 import httpx
 import pytest
+from support.nursery import Forked, nursery
 from support.waiting import until
 
-SECONDS = 20
+SECONDS = 120
 
 PROGRAM = Path(__file__).parents[2] / "support" / "tiny_service.py"
 
@@ -24,16 +24,14 @@ class Tiny:
 
     def __init__(self, directory: Path, *behaviour: str, port: int = 0) -> None:
         self.directory = directory
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(directory), str(port), *behaviour],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ours, theirs = os.pipe()
+        self.stderr = os.fdopen(ours)
+        with os.fdopen(theirs, "w") as its_end:
+            words = [str(directory), str(port), *behaviour]
+            self.process = nursery().spawn(words, os.environ, its_end, str(PROGRAM))
         self.url = ""
 
     def ready(self) -> Self:
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("ready http://127.0.0.1:")
         assert line.endswith("\n")
@@ -45,8 +43,8 @@ class Tiny:
         return path.read_text().splitlines() if path.exists() else []
 
     def ended(self) -> tuple[int, str, str]:
-        out, err = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, out, err
+        code = self.process.wait(SECONDS)
+        return code, self.process.stdout.read(), "" if self.stderr.closed else self.stderr.read()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
         self.process.send_signal(number)
@@ -61,9 +59,10 @@ class Tiny:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.communicate()
+        self.process.kill()
+        self.process.wait(SECONDS)
+        self.process.stdout.close()
+        self.stderr.close()
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_internal_sockets_belong_to_the_user_alone(directory: Path) -> None:
 def test_while_it_drains_it_is_not_ready_refuses_and_finishes_what_is_in_flight(
     directory: Path,
 ) -> None:
-    async def scenario(url: str, process: subprocess.Popen[str]) -> None:
+    async def scenario(url: str, process: Forked) -> None:
         async with httpx.AsyncClient(base_url=url) as client:
             slow = asyncio.create_task(client.get("/slow"))
             await asyncio.to_thread(until, lambda: "slow" in tiny.events())
@@ -156,13 +155,10 @@ def test_a_read_that_waits_hears_that_the_process_stops(directory: Path) -> None
 def test_it_serves_and_stops_when_nobody_reads_its_logs(directory: Path) -> None:
     with Tiny(directory) as tiny:
         tiny.ready()
-        assert tiny.process.stderr is not None
-        tiny.process.stderr.close()
+        tiny.stderr.close()
         assert httpx.get(f"{tiny.url}/where").status_code == 200
         tiny.process.send_signal(signal.SIGTERM)
         assert tiny.process.wait(SECONDS) == 0
-        assert tiny.process.stdout is not None
-        tiny.process.stdout.close()
 
 
 def test_a_second_signal_ends_it_at_once(directory: Path) -> None:
