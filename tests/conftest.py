@@ -3,8 +3,11 @@
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
+import httpx._transports.default as httpx_transports
 import pytest
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -53,6 +56,9 @@ for long runs cost as much again and gain nothing."""
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(variable, JAVA_OPTIONS)
 
+# Else each client reads all certificates of the world for itself, which takes longer than a test.
+setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
+
 # What collection makes stays to the end: nothing is gained by looking for garbage in it.
 gc.disable()
 
@@ -71,6 +77,11 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Else libraries complain at the end of what they believe to be lost."""
+    gc.unfreeze()
 
 
 class ByFile(LoadScopeScheduling):

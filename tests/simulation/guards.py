@@ -226,10 +226,10 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(freeing, "_look", _look_for_nothing)], [1, 9, 7], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
-        [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [3, 5, 7], "losses"
+        [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [7, 3, 5], "losses"
     ),
     "an end that names what was sent": Guard(
-        [Replaced(_Following, "_remember", _counted_when_read)], [1, 2, 3]
+        [Replaced(_Following, "_remember", _counted_when_read)], [2, 1, 3]
     ),
 }
 

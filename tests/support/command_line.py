@@ -3,14 +3,22 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import orjson
+from typer import testing
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from bottomless.cli import create_app
+
+app = cache(create_app)
+"""The program's commands, which are the same for all tests."""
+# Else each run of a command reads the signatures of all commands first, which takes longer.
+setattr(testing, "_get_command", cache(get_command))  # noqa: B010
 
 PROGRAM = str(Path(sys.executable).parent / "bottomless")
 
@@ -25,7 +33,7 @@ class CommandLine:
 
     def run(self, *words: object) -> Result:
         """Run a command in this process."""
-        return CliRunner().invoke(create_app(), ["--url", self.url, *map(str, words)])
+        return CliRunner().invoke(app(), ["--url", self.url, *map(str, words)])
 
     def ok(self, *words: object) -> str:
         """What a command prints that must succeed, and has nothing to complain of."""

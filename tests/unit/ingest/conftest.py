@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,4 +13,8 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     made = await House(tmp_path / "ingest").declare()
     await made.start()
     yield made
-    await made.aclose()
+    try:
+        await made.aclose()
+    except asyncio.CancelledError as error:
+        # Which pytest takes for its own end: it would leave this test's directory to all others.
+        raise AssertionError("a stop was cancelled by what it had cancelled") from error
