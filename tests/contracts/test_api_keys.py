@@ -5,14 +5,16 @@ import asyncio
 import pytest
 from support.api_keys import DAY_MS, HOUR_MS, create, is_good, nobody_checks
 from support.manifest import World
+from support.rebuilding import a_step
 
 from bottomless.errors import Exists, NotFound, Unavailable
 from bottomless.formats.keys import API_KEYS_PREFIX
+from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.keys.key_rebuild import discard_keys
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.stores.generation import check_generation
-from bottomless_server.stores.streams import Streams
+from bottomless_server.stores.streams import GENERATION_KEY, Streams
 from contracts.conftest import Shared
 
 
@@ -106,11 +108,15 @@ async def test_a_rebuild_discards_all_and_never_in_a_generation_that_is_served(
     for _ in range(3):
         await create(keys)
 
+    step = await a_step(world.context.coordination, 1)
     with pytest.raises(Unavailable):
-        await discard_keys(world.context, "", 0)
+        await discard_keys(world.context, "", step)
     assert await keys.records.count("acme") == 3
+    world.streams.generation = None
+    gone = Changes({GENERATION_KEY: None})
+    await world.context.coordination.transact([GENERATION_KEY], lambda _: (gone, None))
     after = ""
-    while after := await discard_keys(world.context, after, 1):
+    while after := await discard_keys(world.context, after, step):
         pass
     assert await keys.records.ids() == []
     assert await keys.records.count("acme") == 0

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bottomless.errors import Fenced
+from bottomless.errors import Fenced, NotFound
 from bottomless_server.coordination.base import (
     Changes,
     Coordination,
@@ -250,6 +250,26 @@ async def test_settling_spares_what_was_queued_again_for_later(coordination: Coo
     await coordination.settle([])
 
     assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"c", 1), Due(QUEUE, b"a", 8)]
+
+
+async def test_a_transaction_settles_as_a_call_of_its_own_does_or_not_at_all(
+    coordination: Coordination,
+) -> None:
+    await queue(coordination, *((b"%04d" % number, 1) for number in range(600)), (b"a", 1))
+    dues = await coordination.due(QUEUE, 1, 700)
+    await queue(coordination, (b"a", 8))
+
+    def refuse(_: Values) -> tuple[Changes, None]:
+        raise NotFound("nothing is written")
+
+    with pytest.raises(NotFound):
+        await coordination.transact(["none"], refuse)
+    assert await coordination.member_count(QUEUE) == 601
+    settled = Changes({"v": b"1"}, [Due(QUEUE, b"again", 5)], settled=dues)
+    await coordination.transact(["none"], lambda _: (settled, None))
+
+    assert await coordination.get("v") == b"1"
+    assert await coordination.due(QUEUE, 9, 10) == [Due(QUEUE, b"again", 5), Due(QUEUE, b"a", 8)]
 
 
 async def test_what_is_due_too_late_is_brought_forward(coordination: Coordination) -> None:

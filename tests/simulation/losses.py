@@ -255,7 +255,7 @@ class Losses:
                 answer = await self.town.ask(
                     self.town.manifest, "GET", f"/v1/operations/{operation}"
                 )
-                if answer is not None and answer[0] == 404:
+                if answer is not None and (answer[0] == 404 or _is_asked_anew(answer)):
                     operation = None
                 elif answer is not None and answer[0] == 200 and self._is_over(answer[1]):
                     break
@@ -319,6 +319,12 @@ class Losses:
 
     def _tell(self, what: str) -> None:
         self.ground.story.tell("losses", what)
+
+
+def _is_asked_anew(answer: tuple[int, Any]) -> bool:
+    """Whether a rebuild ended between the bucket's generation and coordination's, as its runbook says."""
+    failed = answer[0] == 200 and answer[1]["state"] == "failed"
+    return failed and answer[1]["error"]["code"] == "coordination-regressed"
 
 
 def _node_id(program: Program) -> NodeId | None:

@@ -1,17 +1,20 @@
 """A rebuild of coordination, from a process's start to its end, on the stores of one test."""
 
 from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import generation_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes, Coordination
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.operations.steps import Again
-from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.manifest.operations.steps import Again, Done
+from bottomless_server.manifest.recovery.rebuild import KIND, Rebuild
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.stores.generation import check_generation
-from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore
-from bottomless_server.stores.streams import DELETES_KEY
+from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore, new_operation
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY
 from support.manifest import NODE, STREAM, World, a_record
 from support.object_keys import registry_key
 
@@ -37,6 +40,7 @@ async def rebuild(world: World) -> dict[str, object]:
     store = OperationStore(world.coordination)
     while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
+    assert isinstance(outcome, Done)
     await store.forget(
         (await world.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
         if not outcome.result["deleted_streams"]
@@ -48,6 +52,23 @@ async def rebuild(world: World) -> dict[str, object]:
     )
     world.streams.generation = await check_generation(world.drive, world.coordination)
     return dict(outcome.result)
+
+
+async def a_step(coordination: Coordination, generation: int) -> RebuildStep:
+    """A step of a rebuild to a generation that is under way, as far as coordination knows."""
+    operation = new_operation("9" * 32, KIND, 0, tenant="x", arguments={"generation": generation})
+    await OperationStore(coordination).enter(operation)
+    return RebuildStep(generation, operation)
+
+
+async def agree(world: World, generation: int) -> None:
+    """Let bucket and coordination have a generation, as at the end of a rebuild."""
+    key, value = generation_key(generation), b'{"generation":%d}' % generation
+    if not world.drive.has(key):
+        await put(world, key, value)
+    confirmed = b'{"generation":%d,"bucket":true}' % generation
+    world.coordination.write(Changes({GENERATION_KEY: confirmed}))
+    world.streams.generation = await check_generation(world.drive, world.coordination)
 
 
 async def publish(world: World, *first_offsets: int) -> None:

@@ -81,6 +81,9 @@ class Changes:
     requeued: Sequence[Due] = ()
     """Queued too, but one that is queued already becomes at least 1 ms later than it was: so
     `settle` with what was read of the queue before leaves it there, whatever the clocks say."""
+    settled: Sequence[Due] = ()
+    """Taken out of their queue as `Coordination.settle` does, before anything is queued: in a
+    transaction, so that it can depend on what is watched."""
 
     def __or__(self, other: "Changes") -> "Changes":
         """Both, in one transaction; where both write a value, the other's."""
@@ -89,6 +92,7 @@ class Changes:
             (*self.queued, *other.queued),
             (*self.members, *other.members),
             (*self.requeued, *other.requeued),
+            (*self.settled, *other.settled),
         )
 
 

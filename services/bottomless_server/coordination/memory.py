@@ -76,6 +76,7 @@ class MemoryCoordination:
         """Write at once and without conditions, as another client of the store could."""
         for redis_key, value in changes.values.items():
             self._set(redis_key, None if value is None else _Kept(value))
+        self._settle(changes.settled)
         for due in changes.queued:
             queue = self._stored.queues.setdefault(due.redis_key, {})
             queue[due.member] = max(due.due_at, queue.get(due.member, due.due_at))
@@ -109,6 +110,9 @@ class MemoryCoordination:
 
     async def settle(self, dues: Sequence[Due]) -> None:
         await asyncio.sleep(0)
+        self._settle(dues)
+
+    def _settle(self, dues: Sequence[Due]) -> None:
         for due in dues:
             queue = self._stored.queues.get(due.redis_key, {})
             if queue.get(due.member) == due.due_at:

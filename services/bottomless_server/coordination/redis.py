@@ -157,10 +157,8 @@ class RedisCoordination:
     async def settle(self, dues: Sequence[Due]) -> None:
         # Not by WATCH: others write into a queue all the time, and each of their members would
         # be a conflict with all of ours.
-        for start in range(0, len(dues), _SETTLE_COUNT):
-            page = dues[start : start + _SETTLE_COUNT]
-            members = [word for due in page for word in (due.member, due.due_at)]
-            await self._run_script(_SETTLE, [due.redis_key for due in page], members)
+        for command in _settling(dues):
+            await self._run_script(command)
 
     async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
         if not members:
@@ -231,11 +229,8 @@ class RedisCoordination:
                 return value
         raise CoordinationUnavailable("others changed the same key at every attempt")
 
-    async def _run_script(
-        self, script: str, redis_keys: Sequence[str], arguments: Sequence[str | bytes | int]
-    ) -> None:
+    async def _run_script(self, command: Command) -> None:
         """Run what changes its keys at one moment, whoever else writes them."""
-        command: Command = ("EVAL", script, len(redis_keys), *redis_keys, *arguments)
         async with self._connection() as connection:
             try:
                 replies = await self._exchange(connection, [command])
@@ -351,11 +346,22 @@ def _executed(replies: list[Any]) -> bool:
     return True
 
 
+def _settling(dues: Sequence[Due]) -> list[Command]:
+    commands: list[Command] = []
+    for start in range(0, len(dues), _SETTLE_COUNT):
+        page = dues[start : start + _SETTLE_COUNT]
+        members = [word for due in page for word in (due.member, due.due_at)]
+        keys = [due.redis_key for due in page]
+        commands.append(("EVAL", _SETTLE, len(keys), *keys, *members))
+    return commands
+
+
 def _commands(changes: Changes) -> list[Command]:
     commands: list[Command] = [
         ("DEL", key) if value is None else ("SET", key, value)
         for key, value in changes.values.items()
     ]
+    commands += _settling(changes.settled)
     # GT: a member that is queued again waits for the later time.
     commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
     for due in changes.requeued:

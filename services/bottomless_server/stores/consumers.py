@@ -30,11 +30,9 @@ from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
-from bottomless_server.stores.restored_streams import is_restored, require_older
-from bottomless_server.stores.streams import (
-    GENERATION_KEY,
-    stream_key,
-)
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import is_restored
+from bottomless_server.stores.streams import stream_key
 
 SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
 _PAGE_COUNT: Final = 500
@@ -257,21 +255,21 @@ class ConsumerOffsets:
         """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
         await self._forget(stream_id, [], lambda _: False)
 
-    async def discard(self, stream_id: StreamId, generation: int) -> None:
-        """Remove everything of a stream: a rebuild to `generation` begins. After a crash, the rest.
+    async def discard(self, stream_id: StreamId, step: RebuildStep) -> None:
+        """Remove everything of a stream: a rebuild begins. After a crash, the rest.
 
-        What this rebuild has restored already stays: another process carries it out by now.
+        What was restored already for its generation stays.
 
         Raises:
-            Unavailable: coordination shows this generation, so the stream may be in use.
+            Unavailable: the step is not what goes on, so the stream may be in use.
         """
         record = stream_key(stream_id)
 
         def restored(found: Values) -> bool:
-            require_older(found[GENERATION_KEY], generation)
-            return is_restored(found[record], generation)
+            step.require(found)
+            return is_restored(found[record], step.generation)
 
-        await self._forget(stream_id, [record, GENERATION_KEY], restored)
+        await self._forget(stream_id, [record, *step.watched], restored)
 
     async def _forget(
         self,

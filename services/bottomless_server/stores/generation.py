@@ -12,7 +12,11 @@ At the first start both are created. After a crash that follows each step:
 
 A rebuild raises both, the bucket first. Objects are never overwritten, so each generation
 after the first has an object of its own, and the highest counts. After a crash between the
-two they do not agree, as before: the rebuild is done again.
+two they do not agree, as before. Nobody can tell then whose the bucket's generation is, so that
+rebuild fails, and one that is asked for anew goes to the generation after it.
+
+A generation counts from then on, and not before: what lies in the bucket under a higher number
+than its own is of a rebuild that did not end, and is believed by nobody.
 """
 
 from typing import Final
@@ -25,6 +29,7 @@ from bottomless.formats import keys
 from bottomless.formats.checks import crc32c
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY
 
 GENERATION_FIRST: Final = 0
@@ -42,11 +47,11 @@ async def check_generation(drive: Drive, coordination: Coordination) -> int:
     """
     # The bucket first: another process may create both meanwhile, coordination first,
     # and what we find in the bucket must then be in coordination too.
-    stored = await _stored(drive)
+    stored = await stored_generation(drive)
     held = await coordination.get(GENERATION_KEY)
     if stored is None and held is not None and _confirmed(held):
         # Somebody may have done all three steps between the two reads.
-        stored = await _stored(drive)
+        stored = await stored_generation(drive)
         if stored is None:
             raise _regressed()
     if stored is not None and (held is None or _decode(held) != stored):
@@ -71,7 +76,7 @@ async def is_regressed(drive: Drive, coordination: Coordination) -> int | None:
     Raises:
         CoordinationUnavailable, DriveUnavailable, DriveRefused, Corrupt
     """
-    stored = await _stored(drive)
+    stored = await stored_generation(drive)
     held = await held_generation(coordination)
     if stored is None or (held is not None and held >= stored):
         return None
@@ -88,13 +93,15 @@ async def held_generation(coordination: Coordination) -> int | None:
     return None if held is None else _decode(held)
 
 
-async def raise_generation(drive: Drive, coordination: Coordination, generation: int) -> None:
-    """Make `generation` the one of both: the last step of a rebuild; may be done again.
+async def raise_generation(drive: Drive, coordination: Coordination, step: RebuildStep) -> None:
+    """Make a rebuild's generation the one of both: its last step.
 
     Raises:
         Corrupt: the bucket holds something else under its key.
-        Unavailable: `coordination-regressed`: coordination shows a later one; or not now.
+        Unavailable: the step is not what goes on; or not now.
     """
+    generation = step.generation
+    await step.check(coordination)
     data = _encode(generation)
     await put_object(
         drive,
@@ -106,15 +113,18 @@ async def raise_generation(drive: Drive, coordination: Coordination, generation:
     confirmed = orjson.dumps({"generation": generation, "bucket": True})
 
     def change(values: Values) -> tuple[Changes, None]:
-        found = values[GENERATION_KEY]
-        if found is not None and _decode(found) > generation:
-            raise _regressed()
+        step.require(values)
         return Changes({GENERATION_KEY: confirmed}), None
 
-    await coordination.transact([GENERATION_KEY], change)
+    await coordination.transact(step.watched, change)
 
 
-async def _stored(drive: Drive) -> int | None:
+async def stored_generation(drive: Drive) -> int | None:
+    """What the bucket shows, None where there is nothing.
+
+    Raises:
+        DriveUnavailable, DriveRefused, Corrupt
+    """
     raised = [
         keys.parse_generation_key(facts.object_key)
         async for facts in drive.list(keys.GENERATION_PREFIX)

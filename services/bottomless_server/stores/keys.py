@@ -20,7 +20,8 @@ from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.formats.api_key import decode_key_record, encode_key_record
 from bottomless.model.api_key import KeyId, KeyRecord
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
-from bottomless_server.stores.restored_streams import is_restored, require_older
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import is_restored
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 
 UNSAVED_KEY: Final = "bottomless:keys-unsaved"
@@ -144,34 +145,36 @@ class ApiKeys:
 
         return await self._coordination.transact([key, GENERATION_KEY], change, room=room)
 
-    async def restore(self, record: KeyRecord, queued: Sequence[Due] = ()) -> None:
+    async def restore(
+        self, record: KeyRecord, step: RebuildStep, queued: Sequence[Due] = ()
+    ) -> None:
         """Write a record into a coordination that has lost it; repeatable.
 
         Raises:
-            Unavailable: coordination shows this generation, so the key may be in use.
+            Unavailable: the step is not what goes on, so the key may be in use.
         """
         key_id = record.key.key_id
 
         def change(values: Values) -> tuple[Changes, None]:
-            require_older(values[GENERATION_KEY], record.generation)
+            step.require(values)
             return _written(key_id, None, record, queued), None
 
-        await self._coordination.transact([key_key(key_id), GENERATION_KEY], change)
+        await self._coordination.transact([key_key(key_id), *step.watched], change)
 
-    async def discard(self, key_id: KeyId, generation: int) -> None:
-        """Remove what coordination has of a key: a rebuild to `generation` begins.
+    async def discard(self, key_id: KeyId, step: RebuildStep) -> None:
+        """Remove what coordination has of a key: a rebuild begins.
 
-        What this rebuild has restored already stays: another process carries it out by now.
+        What was restored already for its generation stays.
 
         Raises:
-            Unavailable: coordination shows this generation, so the key may be in use.
+            Unavailable: the step is not what goes on, so the key may be in use.
         """
         key = key_key(key_id)
 
         def change(values: Values) -> tuple[Changes, None]:
-            require_older(values[GENERATION_KEY], generation)
+            step.require(values)
             value = values[key]
-            if is_restored(value, generation):
+            if is_restored(value, step.generation):
                 return Changes(), None
             before = None
             if value is not None:
@@ -180,7 +183,7 @@ class ApiKeys:
                     before = decode_key_record(value)
             return _written(key_id, before, None, ()), None
 
-        await self._coordination.transact([key, GENERATION_KEY], change)
+        await self._coordination.transact([key, *step.watched], change)
 
 
 def _written(

@@ -11,7 +11,8 @@ it; a step that was under way is done again, and therefore has to be idempotent.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -147,6 +148,27 @@ class OperationStore:
         key = operation_key(operation.operation_id)
         changes = entered(operation, operation.created_at)
         await self._coordination.transact([key], lambda _: (changes, None))
+
+    async def enter_once(
+        self, operation: Operation, watched: Sequence[str], require: Callable[[Values], None]
+    ) -> Operation:
+        """Enter an operation, unless one of the same id is there; returns the one that is there then.
+
+        `require` looks at the `watched` keys, and raises to leave it all as it is.
+        """
+        key = operation_key(operation.operation_id)
+        changes = entered(operation, operation.created_at)
+
+        def change(values: Values) -> tuple[Changes, Operation]:
+            require(values)
+            value = values[key]
+            # One that cannot be read can be carried out by nobody.
+            with suppress(Corrupt):
+                if value is not None:
+                    return Changes(), decode_operation(value)
+            return changes, operation
+
+        return await self._coordination.transact([key, *watched], change)
 
     async def move(self, before: Operation, due_at: int, now: int, **changes: Any) -> Operation:
         """Write what a step has changed, unless somebody else has moved it since.

@@ -1,20 +1,20 @@
 """What a rebuild writes into coordination, and what it takes out of it, stream by stream.
 
-A rebuild goes to the next generation, which coordination shows only when all is restored. So
-each transaction here watches the generation and refuses to do anything after the end of the
-rebuild, and what the rebuild has restored already, under its own generation, is not discarded:
-a process that was paused before it discarded something may wake up beside the next one.
+A rebuild goes to the next generation, which coordination shows only when all is restored. Each
+transaction here is tied to the step on whose behalf it is done (`rebuild_step.py`), and what the
+rebuild has restored already, under its own generation, is not discarded: an operation that is
+entered anew begins over what the one before it has restored.
 """
 
 import orjson
 
-from bottomless.errors import Corrupt, InvalidRequest, Unavailable
+from bottomless.errors import Corrupt, InvalidRequest
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import FullName, StreamId, parse_stream_name, parse_tenant
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import (
-    GENERATION_KEY,
     STREAMS_KEY,
     Named,
     name_key,
@@ -25,14 +25,14 @@ from bottomless_server.stores.streams import (
 
 
 async def restore_stream(
-    coordination: Coordination, record: StreamRecord, also: Changes
+    coordination: Coordination, record: StreamRecord, also: Changes, step: RebuildStep
 ) -> StreamId | None:
     """Write a record into a coordination that has lost it, with `also`; repeatable.
 
     Returns another stream that has the name of one that is active: nothing was written.
 
     Raises:
-        Unavailable: coordination shows this generation, so streams may be in use.
+        Unavailable: the step is not what goes on, so streams may be in use.
     """
     keys = (stream_key(record.stream_id), name_key(record.full_name))
     mine = record.stream_id.encode("ascii")
@@ -45,29 +45,31 @@ async def restore_stream(
     members = [Member(index, named, True), Member(STREAMS_KEY, mine, True)]
 
     def change(found: Values) -> tuple[Changes, StreamId | None]:
-        require_older(found[GENERATION_KEY], record.generation)
+        step.require(found)
         other = found[keys[1]]
         if active and other is not None and other != mine:
             return Changes(), StreamId(other.decode("ascii"))
         return Changes(values, (), members) | also, None
 
-    return await coordination.transact([*keys, GENERATION_KEY], change)
+    return await coordination.transact([*keys, *step.watched], change)
 
 
-async def discard_stream(coordination: Coordination, stream_id: StreamId, generation: int) -> None:
-    """Remove everything that coordination has of a stream: a rebuild to `generation` begins.
+async def discard_stream(
+    coordination: Coordination, stream_id: StreamId, step: RebuildStep
+) -> None:
+    """Remove everything that coordination has of a stream: a rebuild begins.
 
-    What this rebuild has restored already stays: another process carries it out by now.
+    What was restored already for its generation stays.
 
     Raises:
-        Unavailable: coordination shows this generation, so the stream may be in use.
+        Unavailable: the step is not what goes on, so the stream may be in use.
     """
     key = stream_key(stream_id)
     value = await coordination.get(key)
     told = None if value is None else _name_in(value)
     empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
     gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
-    watched = [key, GENERATION_KEY]
+    watched = [key, *step.watched]
     if told is not None:
         named = Named(told.name, stream_id).member()
         indexes = [names_key(state, told.tenant) for state in StreamState]
@@ -78,8 +80,8 @@ async def discard_stream(coordination: Coordination, stream_id: StreamId, genera
             gone |= Changes({own_name: None})
 
     def change(found: Values) -> tuple[Changes, None]:
-        require_older(found[GENERATION_KEY], generation)
-        changes = Changes() if is_restored(found[key], generation) else gone
+        step.require(found)
+        changes = Changes() if is_restored(found[key], step.generation) else gone
         return changes, None
 
     await coordination.transact(watched, change)
@@ -107,13 +109,3 @@ def is_restored(value: bytes | None, generation: int) -> bool:
         return value is not None and int(orjson.loads(value).get("generation", 0)) >= generation
     except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
         return False
-
-
-def require_older(held: bytes | None, generation: int) -> None:
-    """Refuse where `held`, the value of `GENERATION_KEY`, shows that a rebuild has ended.
-
-    Raises:
-        Unavailable: coordination shows this generation, or a later one.
-    """
-    if held is not None and orjson.loads(held)["generation"] >= generation:
-        raise Unavailable("coordination is rebuilt already")

@@ -203,8 +203,13 @@ class Streams:
         name: FullName,
         decide: Callable[[StreamRecord], StreamRecord],
         also: Changes,
+        *,
+        watched: Sequence[str] = (),
+        require: Callable[[Values], None] | None = None,
     ) -> StreamRecord:
         """Write a stream's tombstone and free its name, with `also` in the same transaction.
+
+        `require` looks at these keys too that are `watched`, and raises to leave all as it is.
 
         Raises:
             NotFound: there is no such stream.
@@ -213,6 +218,8 @@ class Streams:
         key = stream_key(stream_id)
 
         def change(values: Values) -> tuple[Changes, StreamRecord]:
+            if require is not None:
+                require(values)
             value = values[key]
             if value is None:
                 raise stream_not_found()
@@ -231,7 +238,7 @@ class Streams:
             return Changes(buried, (), members) | also, record
 
         try:
-            return await self._coordination.transact([key, name_key(name)], change)
+            return await self._coordination.transact([key, name_key(name), *watched], change)
         except NotFound:
             # Nothing is where the generation is not.
             await self.check_generation()

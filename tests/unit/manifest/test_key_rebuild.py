@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from support.api_keys import HOUR_MS, a_world, create, is_good, nobody_checks
 from support.manifest import Crash, World
+from support.rebuilding import a_step, agree
 from unit.formats.examples import API_KEY
 
 from bottomless.errors import Exists, NotFound
@@ -19,30 +20,30 @@ from bottomless.formats.api_key import KeyObject, encode_key_object
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import API_KEYS_PREFIX, ApiKeyKey, api_key_key
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, revoked
+from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.keys.core.key_rebuild_decision import FoundKeyObject, rebuild_key
 from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
 from bottomless_server.manifest.keys.key_reconciling import RECONCILE_MS, reconcile_keys
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Issued, Keys
-from bottomless_server.stores.generation import check_generation, raise_generation
-from bottomless_server.stores.keys import TIDY_KEY
+from bottomless_server.stores.keys import TIDY_KEY, ApiKeys
+from bottomless_server.stores.streams import GENERATION_KEY
 
 DEAD = revoked(API_KEY, 5)
 
 
 async def rebuild(world: World, generation: int = 1) -> tuple[int, int]:
     """What a rebuild does about keys; how many came back, and how many could not."""
-    after = ""
-    while after := await discard_keys(world.context, after, generation):
+    step, after = await a_step(world.coordination, generation), ""
+    while after := await discard_keys(world.context, after, step):
         pass
     counts = [0, 0]
     while True:
-        done = await restore_keys(world.context, after, generation)
+        done = await restore_keys(world.context, after, step)
         counts = [counts[0] + done.keys, counts[1] + done.unreadable_keys]
         if not (after := done.after):
             break
-    await raise_generation(world.drive, world.coordination, generation)
-    world.streams.generation = await check_generation(world.drive, world.coordination)
+    await agree(world, generation)
     return counts[0], counts[1]
 
 
@@ -88,20 +89,38 @@ def test_whatever_is_in_doubt_is_decided_against_the_key(
     objects: Sequence[FoundKeyObject], key: ApiKey | None
 ) -> None:
     for order in (objects, objects[::-1]):
-        record = rebuild_key(order, 2, now=77)
+        record = rebuild_key(order, 1, 2, now=77)
         assert (None if record is None else record.key) == key
 
 
 def test_the_next_number_is_none_that_any_history_has_used() -> None:
-    record = rebuild_key([found(0, 7, API_KEY), found(1, 3, NEWER)], 2, now=0)
+    objects = [found(0, 7, API_KEY), found(1, 3, NEWER)]
+    record = rebuild_key(objects, 1, 2, now=0)
     assert record == KeyRecord(NEWER, 2, 7, 7, durable=True)
-    again = rebuild_key([found(0, 7, API_KEY), found(1, 3, NEWER), found(2, 7, NEWER)], 2, now=0)
-    assert again == record
+    assert rebuild_key([*objects, found(2, 7, NEWER)], 1, 2, now=0) == record
 
 
-def test_an_earlier_attempt_of_the_same_rebuild_that_is_damaged_is_passed_over() -> None:
-    record = rebuild_key([found(0, 7, API_KEY), found(1, 7, None)], 1, now=77)
-    assert record == KeyRecord(revoked(API_KEY, 77), 1, 8, 8, durable=True)
+@pytest.mark.parametrize("left", [None, NEWER, DEAD])
+def test_what_an_earlier_attempt_of_the_same_rebuild_has_left_is_passed_over(
+    left: ApiKey | None,
+) -> None:
+    """It was believed, whatever had become of that attempt."""
+    record = rebuild_key([found(0, 7, API_KEY), found(1, 7, left)], 0, 1, now=77)
+    assert record == KeyRecord(API_KEY, 1, 8, 8, durable=True)
+    again = [found(0, 7, API_KEY), found(1, 7, left), found(1, 9, left)]
+    assert rebuild_key(again, 0, 1, now=77) == KeyRecord(API_KEY, 1, 10, 10, durable=True)
+
+
+async def test_a_key_that_was_forgotten_since_a_rebuild_was_given_up_does_not_come_back() -> None:
+    """Only a copy of it is left, under a generation that never came."""
+    world = await a_world()
+    data = encode_key_object(KeyObject(1, 1, API_KEY))
+    await world.drive.put(api_key_key(API_KEY.key_id, 1, 1), [data], crc32c(data))
+    world.coordination.lose()
+
+    assert await rebuild(world) == (0, 0)
+
+    assert await ApiKeys(world.coordination, world.streams).ids() == []
 
 
 # What comes back
@@ -152,8 +171,10 @@ async def test_what_an_older_coordination_says_of_keys_is_forgotten() -> None:
     # Known to coordination alone: nobody was told of it.
     stray = replace(issued.key, key_id=KeyId("f" * 24))
     await keys.records.change(stray.key_id, lambda _: KeyRecord(stray, 0, 1, 1, durable=True))
+    await agree(world, 1)
+    world.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
 
-    assert await rebuild(world) == (2, 0)
+    assert await rebuild(world, 2) == (2, 0)
 
     with pytest.raises(NotFound):
         await keys.records.find(stray.key_id)
@@ -161,21 +182,21 @@ async def test_what_an_older_coordination_says_of_keys_is_forgotten() -> None:
     assert not await is_good(world, revoked_one.credential)
 
 
-async def test_a_step_that_wakes_beside_the_next_process_discards_no_key_that_it_restored() -> None:
+async def test_a_rebuild_that_begins_anew_discards_no_key_that_is_restored_already() -> None:
     """That was tested for streams and consumers alone. A process that is paused before it discards a
     key wakes up while another one has restored it already, and the generation is still the old one."""
     world = await a_world()
     keys = Keys(world.context)
     issued = await create(keys)
     world.coordination.lose()
-    await restore_keys(world.context, "", 1)
+    step = await a_step(world.coordination, 1)
+    await restore_keys(world.context, "", step)
 
-    await keys.records.discard(issued.key.key_id, 1)
-    assert await discard_keys(world.context, "", 1) == issued.key.key_id
-    assert await discard_keys(world.context, issued.key.key_id, 1) == ""
+    await keys.records.discard(issued.key.key_id, step)
+    assert await discard_keys(world.context, "", step) == issued.key.key_id
+    assert await discard_keys(world.context, issued.key.key_id, step) == ""
 
-    await raise_generation(world.drive, world.coordination, 1)
-    world.streams.generation = await check_generation(world.drive, world.coordination)
+    await agree(world, 1)
     assert await is_good(world, issued.credential)
     [listed] = await keys.records.page("acme", "", 10)
     assert listed.key == issued.key

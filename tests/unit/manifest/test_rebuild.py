@@ -8,7 +8,9 @@ import pytest
 from support.manifest import NODE, STREAM, Crash, Fault, World, a_record
 from support.object_keys import consumers_key, fragment_key, root_key
 from support.rebuilding import (
+    a_step,
     a_world,
+    agree,
     doomed,
     firsts,
     nothing,
@@ -38,9 +40,10 @@ from bottomless_server.manifest.tree.core.rebuild_decision import RESERVED_COUNT
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.node.core.ownership import LocalView, claim, reserve
 from bottomless_server.stores.consumers import ConsumerOffsets, restored
-from bottomless_server.stores.generation import check_generation, is_regressed, raise_generation
+from bottomless_server.stores.generation import check_generation, is_regressed
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore
 from bottomless_server.stores.restored_streams import discard_stream, restore_stream
+from bottomless_server.stores.streams import GENERATION_KEY
 
 LATER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 OFFSET = StoredOffset(Reference("billing"), 6, 1_000, 1)
@@ -456,7 +459,7 @@ async def test_what_an_older_coordination_says_is_discarded() -> None:
     world = await a_world(0)
     ghost = a_record(stream_id=LATER, name=StreamName("ghost"))
     await world.streams.create(ghost)
-    await raise_generation(world.drive, world.coordination, 1)
+    await agree(world, 1)
     world.coordination.write(Changes({"bottomless:generation": b'{"generation":0,"bucket":true}'}))
 
     result = await rebuild(world)
@@ -479,12 +482,13 @@ async def test_a_step_that_wakes_after_the_end_of_a_rebuild_writes_nothing() -> 
     world = await a_world(0)
     world.coordination.lose()
     await rebuild(world)
-    record = await world.record()
+    record, step = await world.record(), await a_step(world.coordination, 1)
+    older = replace(record, version=1, root=None)
 
     with pytest.raises(Unavailable):
-        await restore_stream(world.coordination, replace(record, version=1, root=None), Changes())
+        await restore_stream(world.coordination, older, Changes(), step)
     with pytest.raises(Unavailable):
-        await discard_stream(world.coordination, STREAM, 1)
+        await discard_stream(world.coordination, STREAM, step)
     assert await world.record() == record
 
 
@@ -493,15 +497,14 @@ async def restored_but_for_the_generation(world: World) -> None:
     operations = Operations(world.context)
     rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
     operation = await rebuilding.begin(TENANT_DEFAULT)
+    store = OperationStore(world.coordination)
     while operation.progress.get("phase") != "generation":
         outcome = await rebuilding.step(world.context, operation)
         assert isinstance(outcome, Again)
-        operation = replace(operation, progress=dict(outcome.progress))
+        operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
 
 
-async def test_a_step_that_wakes_beside_the_next_process_discards_nothing_that_it_restored() -> (
-    None
-):
+async def test_a_rebuild_that_begins_anew_discards_nothing_that_is_restored_already() -> None:
     """Only a step that woke after the end of a rebuild was tested: until then the generation is the
     old one, and whoever was paused before a discard took away what had been restored since."""
     world = await a_world(0)
@@ -510,17 +513,17 @@ async def test_a_step_that_wakes_beside_the_next_process_discards_nothing_that_i
     await put(world, consumers_key(STREAM, 1, NO_UID), encode_snapshot(snapshot))
     world.coordination.lose()
     await restored_but_for_the_generation(world)
-    record = await world.record()
+    record, step = await world.record(), await a_step(world.coordination, 1)
 
-    await offsets.discard(STREAM, 1)
-    await discard_stream(world.coordination, STREAM, 1)
+    await offsets.discard(STREAM, step)
+    await discard_stream(world.coordination, STREAM, step)
 
     assert await world.record() == record
     assert await world.streams.find(record.full_name) == STREAM
     assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
-    await raise_generation(world.drive, world.coordination, 1)
+    await agree(world, 1)
     with pytest.raises(Unavailable):
-        await offsets.discard(STREAM, 1)
+        await offsets.discard(STREAM, step)
     assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
 
 
@@ -528,8 +531,9 @@ async def test_what_an_older_generation_says_of_consumers_is_discarded() -> None
     world = await a_world(0)
     world.coordination.write(restored(ConsumersSnapshot(STREAM, "default", 1, (OFFSET,)), NO_UID))
     offsets = ConsumerOffsets(world.coordination)
+    world.coordination.write(Changes({GENERATION_KEY: None}))
 
-    await offsets.discard(STREAM, 1)
+    await offsets.discard(STREAM, await a_step(world.coordination, 1))
 
     assert await offsets.find(STREAM, OFFSET.consumer) is None
 

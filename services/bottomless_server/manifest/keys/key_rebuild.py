@@ -3,7 +3,8 @@
 Of each key an object of the new generation is put, then its record is written; so an object that
 a process of before the loss puts late is of an older generation than what counts. After a
 crash between the two the same again finds that object, and comes to the same. Nothing is
-served before the rebuild has ended, so all of it may be done again from the beginning.
+served before the rebuild has ended, so all of it may be done again from the beginning. Objects
+of the new generation count only then: until then they are read so as not to use their numbers.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from bottomless_server.manifest.keys.core.key_rebuild_decision import FoundKeyOb
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.keys import TIDY_KEY, UNSAVED_KEY, ApiKeys, tidy
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.rebuild_step import RebuildStep
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +50,7 @@ class Restored(NamedTuple):
     unreadable_keys: int
 
 
-async def discard_keys(context: Context, after: str, generation: int) -> str:
+async def discard_keys(context: Context, after: str, step: RebuildStep) -> str:
     """Forget one page of the keys that an older coordination knows, those after an id.
 
     Returns the last id that was looked at, empty where there was none any more.
@@ -56,31 +58,38 @@ async def discard_keys(context: Context, after: str, generation: int) -> str:
     records = ApiKeys(context.coordination, context.streams)
     page = await records.ids(after)
     for key_id in page:
-        await records.discard(key_id, generation)
+        await records.discard(key_id, step)
     return page[-1] if page else ""
 
 
-async def restore_keys(context: Context, after: str, generation: int) -> Restored:
+async def restore_keys(context: Context, after: str, step: RebuildStep) -> Restored:
     """Bring back some keys, those after an id in their order.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+        Unavailable: the step is not what goes on.
     """
     page = await _page(context, after)
-    done = await asyncio.gather(*(_restore(context, key_id, generation) for key_id in page))
-    return Restored(page[-1] if page else "", sum(done), len(done) - sum(done))
+    done = await asyncio.gather(*(_restore(context, key_id, step) for key_id in page))
+    return Restored(page[-1] if page else "", done.count(True), done.count(False))
 
 
-async def _restore(context: Context, key_id: KeyId, generation: int) -> bool:
-    """Bring back one key; False if nothing of it can be read."""
-    record = rebuild_key(await find_objects(context, key_id), generation, context.clock())
+async def _restore(context: Context, key_id: KeyId, step: RebuildStep) -> bool | None:
+    """Bring back one key; False if nothing of it can be read, None if there is no such key."""
+    found = await find_objects(context, key_id)
+    await step.check(context.coordination)
+    agreed = step.generation - 1
+    if all(one.place.generation > agreed for one in found):
+        # A rebuild that was given up has made a copy, and since then the key was forgotten.
+        return None
+    record = rebuild_key(found, agreed, step.generation, context.clock())
     if record is None:
         log.error("an API key cannot be read, and is lost", key_id=key_id)
         return False
     await put_key(context, record)
     await reach("manifest.rebuild.after-key-object")
     records = ApiKeys(context.coordination, context.streams)
-    await records.restore(record, [tidy(key_id, context.clock())])
+    await records.restore(record, step, [tidy(key_id, context.clock())])
     return True
 
 

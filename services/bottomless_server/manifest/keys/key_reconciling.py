@@ -9,6 +9,9 @@ Such a key becomes what its objects say, as in a rebuild: an object is put where
 then one EXEC writes the record, unless somebody changed it meanwhile. After a crash between the
 two the next look does the same again.
 
+Objects of a later generation than the one on which bucket and coordination agree tell of no change:
+a rebuild that did not end has left them, as copies of what was.
+
 A key whose record this release cannot read (a later one wrote it, or it is damaged) is left as it
 is, counted and told. It ends nothing for the keys after it: one of them may be revoked, and good
 until it is looked at.
@@ -53,9 +56,10 @@ async def reconcile_keys(context: Context) -> int:
 async def _newest_objects(context: Context) -> AsyncIterator[ApiKeyKey]:
     """The object with the highest number of each key that the bucket knows."""
     newest: ApiKeyKey | None = None
+    agreed = context.streams.generation or 0
     async for facts in context.drive.list(API_KEYS_PREFIX):
         place = parse_api_key_key(facts.object_key)
-        if place is None:
+        if place is None or place.generation > agreed:
             continue
         if newest is not None and newest.key_id != place.key_id:
             yield newest
@@ -80,7 +84,8 @@ async def reconcile_key(context: Context, known: ApiKeyKey, *, foreign: bool = F
         return False
     # Not older than what coordination says now: it was given out in this generation.
     generation = context.streams.generation or 0
-    record = rebuild_key(await find_objects(context, key_id), generation, context.clock())
+    found = await find_objects(context, key_id)
+    record = rebuild_key(found, generation, generation, context.clock())
     if record is None:
         return False
     log.critical("coordination went back: the bucket knows an API key better", key_id=key_id)

@@ -1,8 +1,8 @@
 """Carry out one operation: step by step, each step written down before the next begins.
 
 A runner does one bounded step of one kind of operation and says what it has come to:
-`Again` with the progress that the next step needs, or `Done` with the result. A step may be
-done twice, so it has to be idempotent.
+`Again` with the progress that the next step needs, `Done` with the result, or `Failed` with what
+nothing will change. A step may be done twice, so it has to be idempotent.
 
 One process works on an operation at a time, under a lease in coordination that is renewed
 while the step runs. After a crash the lease runs out, and whichever process looks next goes on
@@ -54,7 +54,13 @@ class Done(NamedTuple):
     result: Mapping[str, Any]
 
 
-Runner = Callable[[Context, Operation], Awaitable[Again | Done]]
+class Failed(NamedTuple):
+    """The operation cannot be carried out any more, however often it is tried."""
+
+    error: StoreError
+
+
+Runner = Callable[[Context, Operation], Awaitable[Again | Done | Failed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,10 @@ class Steps:
         now = self._context.clock()
         if isinstance(outcome, Done):
             await self._finish(operation, OperationState.SUCCEEDED, outcome.result, None)
+            return None
+        if isinstance(outcome, Failed):
+            log.warning("an operation failed", kind=operation.kind, error=str(outcome.error))
+            await self._finish(operation, OperationState.FAILED, None, described(outcome.error))
             return None
         # Not by the clock, which may be wrong for a moment: the queue never brings a time forward.
         others = self._turns.make_way_until

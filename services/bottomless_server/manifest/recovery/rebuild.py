@@ -11,14 +11,29 @@ Allowed only while coordination does not have the bucket's generation: the servi
    crash between the two that root is an object which nobody names: the step puts another one,
    and the stray goes into the delete queue with it. After a crash that follows the EXEC the stream is written once more.
 4. The bucket's generation is raised, then coordination's. After a crash between the two both
-   still differ: the step is done again, and a rebuild that begins anew takes the generation
-   that the bucket shows, of which every stream has a root by then.
+   still differ, and nobody can tell whose generation that of the bucket is: the operation fails,
+   and a rebuild that is asked for anew begins with it. Every stream has a root of it by then.
 
 Before the last EXEC nothing is served and no stream can be claimed, since its record is of a
 generation that coordination does not show; so all of it may be done again from the beginning,
-as often as it takes. Each EXEC refuses to write where a rebuild has finished meanwhile, and none
-discards what the same rebuild has restored: a process that was paused for longer than its lease of
-the operation wakes up beside the next one, and does what it was about to do. The operation itself lives in coordination: lost once more, it is asked for once more.
+as often as it takes.
+
+One rule keeps attempts apart: *nothing of a generation counts before bucket and coordination
+agree on it.* A rebuild to N
+- reads only what is below N, in the bucket, and takes its versions and numbers from that alone;
+- writes into coordination only while that does not have the bucket's generation, and the
+  operation is there as the step found it; and puts nothing into the bucket that it decided from
+  a listing of later than that (`stores/rebuild_step.py`);
+- goes on only while the bucket shows N - 1.
+
+So who was paused for longer than its lease of the operation, and wakes up beside the next process
+or after it, writes nothing, and at most leaves a root or an object of a key that is not above
+what counts. Where Valkey's own data comes back instead, all of N is passed over, and garbage
+collection takes the roots away. Where the data of a Valkey comes back in which a rebuild to N was
+under way, and N came without it, that operation fails at its next step.
+
+There is one operation for each generation, since its id is made of it: of two that ask at once
+both are told the same one. It lives in coordination: lost once more, it is asked for once more.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,15 +43,15 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
-from bottomless.formats.keys import registry_key, stream_prefix
+from bottomless.formats.keys import stream_prefix
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
-from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.coordination.base import Changes, Due, Values
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
-from bottomless_server.manifest.keys.key_rebuild import discard_keys, restore_keys
+from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.operations.steps import Again, Done
+from bottomless_server.manifest.operations.steps import Again, Done, Failed
+from bottomless_server.manifest.recovery.discarding import discard_some
 from bottomless_server.manifest.recovery.rebuild_stream import (
     find_consumers,
     find_registry,
@@ -45,16 +60,23 @@ from bottomless_server.manifest.recovery.rebuild_stream import (
 from bottomless_server.manifest.streams.deletion import KIND as DELETION
 from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets, restored
-from bottomless_server.stores.generation import is_regressed, raise_generation
-from bottomless_server.stores.operations import OPERATIONS_KEY, Operation, OperationStore, entered
-from bottomless_server.stores.restored_streams import discard_stream, restore_stream
-from bottomless_server.stores.streams import (
-    DELETES_KEY,
-    FAILING_DELETES_KEY,
-    STREAMS_KEY,
-    delete_later,
+from bottomless_server.stores.consumers import restored
+from bottomless_server.stores.generation import (
+    held_generation,
+    is_regressed,
+    raise_generation,
+    stored_generation,
 )
+from bottomless_server.stores.operations import (
+    OPERATIONS_KEY,
+    Operation,
+    OperationStore,
+    entered,
+    new_operation,
+)
+from bottomless_server.stores.rebuild_step import RebuildStep, is_intact
+from bottomless_server.stores.restored_streams import restore_stream
+from bottomless_server.stores.streams import GENERATION_KEY, delete_later
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +88,7 @@ _PAGE_COUNT: Final = 500
 _NAMED_COUNT_MAX: Final = 100
 """Streams that a result names; it counts all of them."""
 _FOREVER: Final = 2**52
+_LAST_PHASE: Final = "generation"
 _COUNTS: Final = (
     "keys",
     "unreadable_keys",
@@ -118,13 +141,26 @@ class Rebuild:
         if stored is None:
             raise coordination_intact()
         await self._notice()
+        generation = stored + 1
         for due in await context.coordination.due(OPERATIONS_KEY, _FOREVER, _PAGE_COUNT):
             operation = await self._found(due)
-            if operation is not None and operation.kind == KIND and not operation.finished:
+            if operation is not None and _goes_on(operation, generation):
                 return operation
-        operation = self._operations.new(KIND, tenant=tenant, arguments={"generation": stored + 1})
-        await OperationStore(context.coordination).enter(operation)
-        log.critical("coordination is rebuilt from the bucket", generation=stored + 1)
+        operation = new_operation(
+            f"{generation:032x}",
+            KIND,
+            context.clock(),
+            tenant=tenant,
+            arguments={"generation": generation},
+        )
+
+        def require(found: Values) -> None:
+            if is_intact(found[GENERATION_KEY], stored):
+                raise coordination_intact()
+
+        store = OperationStore(context.coordination)
+        operation = await store.enter_once(operation, [GENERATION_KEY], require)
+        log.critical("coordination is rebuilt from the bucket", generation=generation)
         self._operations.wake()
         return operation
 
@@ -135,71 +171,60 @@ class Rebuild:
             # What cannot be read is forgotten with everything else.
             return None
 
-    async def step(self, context: Context, operation: Operation) -> Again | Done:
+    async def step(self, context: Context, operation: Operation) -> Again | Done | Failed:
         """One step of a rebuild that has begun."""
-        generation = int(operation.arguments["generation"])
+        step = RebuildStep(int(operation.arguments["generation"]), operation)
         progress: dict[str, Any] = {"phase": "discarding", **operation.progress}
+        stored = await stored_generation(context.drive)
+        if stored is None:
+            raise Unavailable("the bucket shows no generation")
+        if not _is_where_it_began(step, stored):
+            return await self._ended(step, stored, progress)
         match progress["phase"]:
             case "discarding":
-                if not await self._discard(operation, generation, progress):
+                if not await discard_some(context, step, progress):
                     progress["phase"] = "keys"
             case "keys":
-                await self._restore_keys(progress, generation)
+                await self._restore_keys(progress, step)
             case "streams":
-                await self._restore_some(progress, generation)
+                await self._restore_some(progress, step)
             case _:
                 await reach("manifest.rebuild.before-generation")
-                await raise_generation(context.drive, context.coordination, generation)
+                await raise_generation(context.drive, context.coordination, step)
                 await reach("manifest.rebuild.after-generation")
-                log.critical("coordination is rebuilt", generation=generation)
-                return Done({"generation": generation, **_shown(progress)})
+                return _done(step, progress)
         return Again(progress)
 
-    async def _discard(
-        self, operation: Operation, generation: int, progress: dict[str, Any]
-    ) -> bool:
-        """Forget one page of what an older coordination says; whether there may be more."""
-        coordination = self._context.coordination
-        after = str(progress.get("_after_discarded", "")).encode("ascii")
-        members = await coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
-        for member in members:
-            stream_id = StreamId(member.decode("ascii"))
-            await ConsumerOffsets(coordination).discard(stream_id, generation)
-            await discard_stream(coordination, stream_id, generation)
-            progress["_after_discarded"] = stream_id
-        # What is restored already stays, so each page begins after the last one, or it would not end.
-        last = await discard_keys(
-            self._context, str(progress.get("_after_discarded_key", "")), generation
+    async def _ended(
+        self, step: RebuildStep, stored: int, progress: dict[str, Any]
+    ) -> Done | Failed:
+        """What became of a rebuild whose generation the bucket shows, or a later one."""
+        held = await held_generation(self._context.coordination)
+        if progress["phase"] == _LAST_PHASE and held == stored == step.generation:
+            # Only its end was not noted.
+            return _done(step, progress)
+        return Failed(
+            Unavailable(
+                "the bucket has the generation of this rebuild, or a later one; ask for another",
+                code=Code.COORDINATION_REGRESSED,
+                retryable=False,
+            )
         )
-        progress["_after_discarded_key"] = last or progress.get("_after_discarded_key", "")
-        more = False
-        if members or last:
-            return True
-        for queue in (DELETES_KEY, FAILING_DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES):
-            dues = await coordination.due(queue, _FOREVER, _PAGE_COUNT)
-            await coordination.settle(dues)
-            more = more or bool(dues)
-        mine = operation.operation_id.encode("ascii")
-        for due in await coordination.due(OPERATIONS_KEY, _FOREVER, _PAGE_COUNT):
-            if due.member != mine:
-                await OperationStore(coordination).forget(due)
-                more = True
-        return more
 
-    async def _restore_keys(self, progress: dict[str, Any], generation: int) -> None:
-        restored = await restore_keys(self._context, progress.get("_after_key", ""), generation)
+    async def _restore_keys(self, progress: dict[str, Any], step: RebuildStep) -> None:
+        restored = await restore_keys(self._context, progress.get("_after_key", ""), step)
         _add(progress, {"keys": restored.keys, "unreadable_keys": restored.unreadable_keys})
         progress["_after_key"] = restored.after
         if not restored.after:
             progress["phase"] = "streams"
 
-    async def _restore_some(self, progress: dict[str, Any], generation: int) -> None:
+    async def _restore_some(self, progress: dict[str, Any], step: RebuildStep) -> None:
         for _ in range(self._stream_count):
             prefix = await self._next_prefix(progress.get("_after", ""))
             if prefix is None:
-                progress["phase"] = "generation"
+                progress["phase"] = _LAST_PHASE
                 return
-            _add(progress, await self._restore(prefix, generation))
+            _add(progress, await self._restore(prefix, step))
             await reach("manifest.rebuild.after-stream")
             # "0" is the byte after "/".
             progress["_after"] = str(prefix)[:-1] + "0"
@@ -214,7 +239,7 @@ class Rebuild:
                 continue
         return None
 
-    async def _restore(self, prefix: _Prefix, generation: int) -> Mapping[str, Any]:
+    async def _restore(self, prefix: _Prefix, step: RebuildStep) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""
         found_registry = await find_registry(self._context.drive, str(prefix))
         if found_registry is None:
@@ -222,19 +247,19 @@ class Rebuild:
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
         registry = found_registry.record
         if registry.state is StreamState.DELETING:
-            await self._restore_tombstone(registry, generation)
+            await self._restore_tombstone(registry, step)
             return {"deleted_streams": 1}
-        rebuilt = await rebuild_stream(self._context, registry, generation)
+        rebuilt = await rebuild_stream(self._context, registry, step)
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
         queued = [delete_later(object_key, due_at) for object_key in rebuilt.to_delete]
         also = Changes(queued=queued[:_PAGE_COUNT])
         found = await find_consumers(self._context.drive, registry)
         if found is not None:
             also |= restored(*found)
-        if not await self._restore_active(rebuilt.record, also):
+        if not await self._restore_active(rebuilt.record, also, step):
             return {"deleted_streams": 1}
         # A crash before these leaves objects that nobody names to garbage collection.
-        await self._queue(rebuilt.record, queued[_PAGE_COUNT:])
+        await self._queue(step, queued[_PAGE_COUNT:])
         seen: dict[str, Any] = {"streams": 1, "adopted_fragments": rebuilt.fragment_count}
         if not rebuilt.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
@@ -244,40 +269,45 @@ class Rebuild:
             seen |= {"damaged_streams": 1, "damaged": [registry.name]}
         return seen
 
-    async def _restore_active(self, record: StreamRecord, also: Changes) -> bool:
+    async def _restore_active(self, record: StreamRecord, also: Changes, step: RebuildStep) -> bool:
         """Write a stream's record; False if its name is a younger stream's, so that it is deleted.
 
         A name is given away only after a deletion; the older stream's tombstone was lost.
         """
         coordination, streams = self._context.coordination, self._context.streams
-        other = await restore_stream(coordination, record, also)
+        other = await restore_stream(coordination, record, also, step)
         if other is None:
             return True
         if other > record.stream_id:
-            await self._restore_tombstone(_buried(record), record.generation)
+            await self._restore_tombstone(_buried(record), step)
             return False
         older = await streams.load(other)
         if older.epoch != unknown_epoch(record.generation):
             raise Unavailable("the stream has an owner already")
-        await self._bury(older)
-        if await restore_stream(coordination, record, also) is not None:
+        await self._bury(older, step)
+        if await restore_stream(coordination, record, also, step) is not None:
             raise Unavailable("the name keeps changing")
         return True
 
-    async def _bury(self, record: StreamRecord) -> None:
+    async def _bury(self, record: StreamRecord, step: RebuildStep) -> None:
         deletion = self._deletion(record)
         await self._context.streams.bury(
-            record.stream_id, record.full_name, _buried, entered(deletion, deletion.created_at)
+            record.stream_id,
+            record.full_name,
+            _buried,
+            entered(deletion, deletion.created_at),
+            watched=step.watched,
+            require=step.require,
         )
 
-    async def _restore_tombstone(self, registry: StreamRecord, generation: int) -> None:
+    async def _restore_tombstone(self, registry: StreamRecord, step: RebuildStep) -> None:
         """A stream that was deleted stays so, and its sweep goes on."""
-        record = registry
+        record, generation = registry, step.generation
         if registry.generation != generation or registry.epoch != unknown_epoch(generation):
             record = record_before(registry, None, 0, generation)
         deletion = self._deletion(record)
         also = entered(deletion, deletion.created_at)
-        await restore_stream(self._context.coordination, record, also)
+        await restore_stream(self._context.coordination, record, also, step)
 
     def _deletion(self, record: StreamRecord) -> Operation:
         # Readers of before the loss have the whole grace again.
@@ -286,11 +316,27 @@ class Rebuild:
             DELETION, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
         )
 
-    async def _queue(self, record: StreamRecord, queued: list[Due]) -> None:
-        key = registry_key(record.stream_id, record.registry_version, record.tenant)
+    async def _queue(self, step: RebuildStep, queued: list[Due]) -> None:
         for start in range(0, len(queued), _PAGE_COUNT):
             page = Changes(queued=queued[start : start + _PAGE_COUNT])
-            await self._context.coordination.transact([key], lambda _, page=page: (page, None))  # type: ignore[misc]
+            await step.write(self._context.coordination, page)
+
+
+def _goes_on(operation: Operation, generation: int) -> bool:
+    """Whether it is a rebuild to a generation that is not finished; the release before gave its
+    operations other ids."""
+    mine = operation.kind == KIND and operation.arguments.get("generation") == generation
+    return mine and not operation.finished
+
+
+def _is_where_it_began(step: RebuildStep, stored: int) -> bool:
+    """Whether the bucket has the generation that this rebuild began with."""
+    return stored == step.generation - 1
+
+
+def _done(step: RebuildStep, progress: Mapping[str, Any]) -> Done:
+    log.critical("coordination is rebuilt", generation=step.generation)
+    return Done({"generation": step.generation, **_shown(progress)})
 
 
 def _buried(record: StreamRecord) -> StreamRecord:

@@ -38,6 +38,7 @@ from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
 from bottomless_server.manifest.tree.core.planning import plan_publish
 from bottomless_server.manifest.tree.resolver import empty_root
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.rebuild_step import RebuildStep
 
 log = structlog.get_logger(__name__)
 
@@ -117,19 +118,22 @@ async def find_consumers(
 
 
 async def rebuild_stream(
-    context: Context, registry: StreamRecord, generation: int
+    context: Context, registry: StreamRecord, step: RebuildStep
 ) -> RebuiltStream:
-    """Find a stream's manifest, extend it, and put it as a root of `generation`.
+    """Find a stream's manifest, extend it, and put it as a root of the rebuild's generation.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+        Unavailable: the step is not what goes on.
     """
+    generation = step.generation
     drive, prefix = context.drive, stream_prefix(registry.stream_id, registry.tenant)
     listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
     keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
     ranked = rebuild_decision.rank_roots(keys, generation - 1)
-    version = max((key.version for key in keys), default=0)
+    version = rebuild_decision.highest_below(keys, generation)
     best, run, damaged = await find_root(context, registry, ranked.candidates)
+    await step.check(context.coordination)
     root = None if best is None else best.root
     before = rebuild_decision.record_before(registry, root, version, generation)
     if root is None:

@@ -6,7 +6,8 @@ publish can be by the record. So this is looked at before this process changes a
 first time, before it says that another node is its home, and before its garbage is collected.
 
 Nothing is changed here. A single root that is too new cannot be told from an attempt that was
-cut off: a backup that is one publish old is noticed by the stream's home alone.
+cut off: a backup that is one publish old is noticed by the stream's home alone. Roots of another
+generation than the record's say nothing: those of a later one are of a rebuild that did not end.
 """
 
 import structlog
@@ -31,7 +32,8 @@ async def has_gone_back(context: Context, record: StreamRecord) -> bool:
     newest = 0
     async for facts in context.drive.list(root_prefix(record.stream_id, record.tenant), after):
         key = parse_root_key(facts.object_key)
-        newest = newest if key is None else max(newest, key.version)
+        if key is not None and key.generation == record.generation:
+            newest = max(newest, key.version)
     if newest <= record.version + 1:
         return False
     # Read after the listing, or a publish in between would look like it.

@@ -20,14 +20,20 @@ class FoundKeyObject(NamedTuple):
     """The key as the object describes it; None where it cannot be read."""
 
 
-def rebuild_key(objects: Sequence[FoundKeyObject], generation: int, now: int) -> KeyRecord | None:
-    """The record of a key in the next generation; None where no object of it can be read.
+def rebuild_key(
+    objects: Sequence[FoundKeyObject], agreed: int, generation: int, now: int
+) -> KeyRecord | None:
+    """The record of a key in a generation; None where no object of it can be read.
+
+    Only objects up to the generation on which bucket and coordination `agreed` count: one above it
+    is the copy that a rebuild made which has not ended, or never did.
 
     A revocation counts whatever its number is. A newest object that cannot be read may have
     been one, so the key is revoked: an operator can make another, and cannot take back what
     was done with a key that should be dead.
     """
-    ranked = sorted(objects, key=lambda found: found.place)
+    believed = [found for found in objects if found.place.generation <= agreed]
+    ranked = sorted(believed, key=lambda found: found.place)
     readable = [found.key for found in ranked if found.key is not None]
     if not readable:
         return None
@@ -38,9 +44,10 @@ def rebuild_key(objects: Sequence[FoundKeyObject], generation: int, now: int) ->
         key = revoked(readable[-1], now)
     else:
         key = ranked[-1].key
-    # Of an earlier attempt of the same rebuild an object may be there already.
-    number = max(found.place.version for found in objects)
+    # Of an earlier attempt of the same rebuild an object may be there already. As long as the same
+    # is found this is the same number, so that whoever comes late puts nothing above what counts.
+    number = max(found.place.version for found in believed)
     taken = [found for found in objects if found.place[1:] == (generation, number)]
     if any(found.key != key for found in taken):
-        number += 1
+        number = 1 + max(one.place.version for one in objects if one.place.generation == generation)
     return KeyRecord(replace(key), generation, number, number, durable=True)

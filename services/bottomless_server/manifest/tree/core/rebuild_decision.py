@@ -64,6 +64,15 @@ def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
     return RootsFound(tuple(candidates), tuple(others))
 
 
+def highest_below(found: Iterable[RootKey], generation: int) -> int:
+    """The highest version of roots of older generations, 0 where there are none.
+
+    However often a stream is restored, and by whomever, this is the same: so a root of the new
+    generation that somebody puts late is above no record that is served by then.
+    """
+    return max((root.version for root in found if root.generation < generation), default=0)
+
+
 def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
     """Candidates in groups of the same version, best first: plans for one and the same record."""
     groups: list[list[RootKey]] = []
@@ -227,7 +236,8 @@ def record_before(
 ) -> StreamRecord:
     """The record of a stream in its new generation, before a root of it is put.
 
-    `registry` is what its registry object says; `version` the highest that the bucket shows.
+    `registry` is what its registry object says; `version` the highest that the bucket shows of
+    older generations.
     The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
     takes it from the home begins after everything that the home can have acknowledged.
     """

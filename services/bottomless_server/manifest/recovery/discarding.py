@@ -1,0 +1,65 @@
+"""Discard what an older coordination still says: the first part of a rebuild.
+
+A page at a time of streams with the offsets of their consumers, then of API keys, then of queues
+and operations. After a crash at any moment less is left, and the same step goes on. What was
+restored already for the generation of the rebuild stays: an operation that is entered anew may
+begin over what the one before it has restored. So each page begins after the last one.
+
+Every transaction is tied to the step (`stores/rebuild_step.py`): who wakes up here beside a
+coordination that serves, or that restores already, takes nothing out of it.
+"""
+
+from typing import Any, Final
+
+from bottomless.model.names import StreamId
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
+from bottomless_server.manifest.keys.key_rebuild import discard_keys
+from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
+from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import discard_stream
+from bottomless_server.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, STREAMS_KEY
+
+_PAGE_COUNT: Final = 500
+_FOREVER: Final = 2**52
+_QUEUES: Final = (DELETES_KEY, FAILING_DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES, OPERATIONS_KEY)
+
+
+async def discard_some(context: Context, step: RebuildStep, progress: dict[str, Any]) -> bool:
+    """Forget one page, and note in `progress` where the next one begins; whether there may be more.
+
+    Raises:
+        Unavailable: the step is not what goes on; or not now.
+    """
+    coordination = context.coordination
+    after = str(progress.get("_after_discarded", "")).encode("ascii")
+    members = await coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
+    for member in members:
+        stream_id = StreamId(member.decode("ascii"))
+        await ConsumerOffsets(coordination).discard(stream_id, step)
+        await discard_stream(coordination, stream_id, step)
+        progress["_after_discarded"] = stream_id
+    after_key = str(progress.get("_after_discarded_key", ""))
+    last = await discard_keys(context, after_key, step)
+    progress["_after_discarded_key"] = last or after_key
+    if members or last:
+        return True
+    more = False
+    for queue in _QUEUES:
+        more = await _discard_due(context, step, queue) or more
+    return more
+
+
+async def _discard_due(context: Context, step: RebuildStep, queue: str) -> bool:
+    """Empty a queue, by a page; of operations, forget all but the rebuild itself."""
+    mine = step.operation.operation_id.encode("ascii")
+    found = await context.coordination.due(queue, _FOREVER, _PAGE_COUNT)
+    dues = [due for due in found if queue != OPERATIONS_KEY or due.member != mine]
+    values: dict[str, bytes | None] = {}
+    if queue == OPERATIONS_KEY:
+        values = {operation_key(due.member.decode("ascii")): None for due in dues}
+    if dues:
+        await step.write(context.coordination, Changes(values, settled=dues))
+    return bool(dues)

@@ -1,0 +1,315 @@
+"""Rebuilds that overlap, that are given up, and that come back: nothing of a generation counts before
+bucket and coordination agree on it.
+
+A process is stopped at each of its requests to a store in turn, and while it stands there something
+else happens. The checks before these ended a process, and began the next one; so a process that goes
+on beside the next one, or after it, was tested at the two places where somebody had thought of it
+(seed by seed the simulation kills, too). And a rebuild that began was always finished.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+import pytest
+from support.manifest import STREAM, World
+from support.object_keys import fragment_key
+from support.rebuilders import Town, carry_out, goes_on, paused
+from support.rebuilding import doomed, nothing
+
+from bottomless.errors import Code, StoreError
+from bottomless.formats.keys import GENERATION_PREFIX, RootKey
+from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.coordination.base import Values
+from bottomless_server.manifest.keys.key_reconciling import reconcile_keys
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery import rebuild as rebuilds
+from bottomless_server.manifest.recovery.rebuild import KIND, Rebuild
+from bottomless_server.manifest.removal.garbage import gc_arguments, register_gc
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core import rebuild_decision
+from bottomless_server.stores.generation import is_regressed
+from bottomless_server.stores.operations import OPERATIONS_KEY, OperationState
+from bottomless_server.stores.rebuild_step import RebuildStep
+
+STEPS = 200
+"""More requests than a rebuild has."""
+
+
+async def objects(town: Town) -> set[str]:
+    return {one.object_key async for one in town.world.drive.list("")}
+
+
+async def serves(town: Town) -> None:
+    """Every stream can be opened by another process, and no key is set back."""
+    await Committer.open(town.world.context, STREAM)
+    assert await reconcile_keys(town.world.context) == 0
+    await town.all_is_there()
+
+
+async def survives(town: Town) -> None:
+    """After one more loss and rebuild all is still there, and nothing of it is to be deleted."""
+    town.lose()
+    await town.rebuild()
+    await town.all_is_there()
+    named = {fragment_key(STREAM, one.first_offset, one.uid) for one in await town.world.leaves()}
+    assert not named & await doomed(town.world)
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["emptied", "of an older generation"])
+async def test_who_wakes_up_after_a_rebuild_changes_nothing_that_is_served(older: bool) -> None:
+    """It put a root far above the live record, forgot operations and queues, and gave an API key a
+    number that nobody had given out."""
+    for at in range(0, STEPS, 3 if older else 1):
+        town = await Town.begin()
+        if older:
+            before = town.world.coordination.copy()
+            town.lose()
+            await town.rebuild()
+            town.world.coordination.put_back(before)
+        else:
+            town.lose()
+        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            if process is None:
+                assert at > 20
+                return
+            if await town.has_generation():
+                # It has only to note that.
+                return
+            await town.rebuild()
+            await town.live()
+            seen, bucket = town.seen(), await objects(town)
+
+            await goes_on(*process)
+
+        assert town.seen() == seen, process[0].request
+        if not process[0].request.startswith("put "):
+            assert await objects(town) == bucket, process[0].request
+        await serves(town)
+        await survives(town)
+    raise AssertionError("it never ends")
+
+
+async def test_a_root_that_is_put_late_is_above_no_record_that_is_served() -> None:
+    """Two processes restore one stream: the second has seen what the first one put, and goes on when
+    that has ended. Its version was a million above: 503 `coordination-regressed` for ever, or, with
+    one more loss, all that was published since then was deleted."""
+    town = await Town.begin()
+    town.lose()
+    restore, work = r"transact \['bottomless:stream:", partial(carry_out, town.world)
+    async with paused(town.world, 0, work, restore) as first:
+        assert first is not None
+        async with paused(town.world, 0, work, "put .*/root") as second:
+            assert second is not None
+            done = await goes_on(*first)
+            assert done.state is OperationState.SUCCEEDED
+            assert await town.has_generation()
+
+            await goes_on(*second)
+
+    roots = [one async for one in town.world.drive.list("") if "/root." in one.object_key]
+    assert len(roots) == 3
+    await serves(town)
+    await town.live()
+    await survives(town)
+
+
+async def test_a_rebuild_that_is_given_up_leaves_nothing_that_counts() -> None:
+    """Valkey's own data comes back, as the runbook has it first. Roots and API keys of a generation
+    that never came stopped every publish, and made secrets good again that had been replaced."""
+    for at in range(0, STEPS, 2):
+        town = await Town.begin()
+        own = town.world.coordination.copy()
+        town.lose()
+        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            if process is None:
+                assert at > 20
+                return
+        town.world.coordination.put_back(own)
+        # Where the bucket has the next generation already, what came back is refused as a whole.
+        await town.recover()
+        await serves(town)
+        await town.live()
+        await serves(town)
+        await collected(town.world)
+        await serves(town)
+        await survives(town)
+    raise AssertionError("it never ends")
+
+
+async def collected(world: World) -> None:
+    operations = Operations(world.context)
+    register_gc(operations)
+    arguments = gc_arguments(dry_run=False, minimum_age_ms=1, tenant=None)
+    operation = await operations.begin("gc", tenant=TENANT_DEFAULT, arguments=arguments)
+    while not operation.finished:
+        world.clock.now += 600_000
+        await operations.make_pass()
+        await operations.settled()
+        operation = await operations.find(operation.operation_id)
+    assert operation.result is not None
+    assert not any("skipped" in name and count for name, count in operation.result.items())
+
+
+async def test_who_wakes_up_after_a_rebuild_was_given_up_changes_nothing_that_is_served() -> None:
+    """Only a generation that it is just about to put comes too late to be held back: that, and no
+    more, is left out here."""
+    for at in range(1, STEPS, 2):
+        town = await Town.begin()
+        own = town.world.coordination.copy()
+        town.lose()
+        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            if process is None:
+                assert at > 20
+                return
+            town.world.coordination.put_back(own)
+            if f"put {GENERATION_PREFIX}" in process[0].request or not await town.has_generation():
+                continue
+            await town.live()
+            seen = town.seen()
+
+            await goes_on(*process)
+
+        assert town.seen() == seen, process[0].request
+        await serves(town)
+        await survives(town)
+    raise AssertionError("it never ends")
+
+
+async def test_the_data_of_a_valkey_that_was_lost_in_a_rebuild_goes_on_with_nothing() -> None:
+    """It was found by its own operation, which went on to a generation that was over, and deleted what
+    had been published under it."""
+    for at in range(STEPS):
+        town = await Town.begin()
+        town.lose()
+        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            if process is None:
+                assert at > 20
+                return
+            lost = town.world.coordination.copy()
+        town.lose()
+        await town.rebuild()
+        await town.live()
+        town.world.coordination.put_back(lost)
+        town.world.streams.generation = None
+        bucket = await objects(town)
+
+        await left_alone(town.world)
+
+        assert await is_regressed(town.world.drive, town.world.coordination) is not None
+        assert await objects(town) == bucket
+        await town.rebuild()
+        await serves(town)
+    raise AssertionError("it never ends")
+
+
+async def left_alone(world: World) -> None:
+    """A manifest process serves nothing, and carries out what it finds."""
+    operations = Operations(world.context)
+    operations.only = KIND
+    Rebuild(world.context, operations, nothing)
+    for _ in range(8):
+        world.clock.now += 120_000
+        await operations.make_pass()
+        await operations.settled()
+
+
+async def test_of_two_that_ask_for_a_rebuild_at_once_both_are_told_the_same_one() -> None:
+    """Each forgot the other's operation, and nothing was rebuilt; asked for one by one they never met."""
+    for at in range(STEPS):
+        town = await Town.begin()
+        town.lose()
+        first, second = [
+            Rebuild(town.world.context, Operations(town.world.context), nothing) for _ in range(2)
+        ]
+        async with paused(town.world, at, partial(first.begin, TENANT_DEFAULT)) as process:
+            if process is None:
+                assert at > 2
+                return
+            theirs = await second.begin(TENANT_DEFAULT)
+
+            mine = await goes_on(*process)
+
+        assert mine == theirs
+        assert (await carry_out(town.world, theirs)).state is OperationState.SUCCEEDED
+        assert await town.has_generation()
+        await serves(town)
+    raise AssertionError("it never ends")
+
+
+async def test_a_rebuild_whose_generation_somebody_else_may_have_put_fails() -> None:
+    """After a crash between the bucket's generation and coordination's it cannot be told from one that
+    another coordination has: it says so, and the next one that is asked for ends."""
+    for at in range(STEPS):
+        town = await Town.begin()
+        town.lose()
+        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            if process is None:
+                assert at > 20
+                return
+        if not await generation_is_put(town.world) or await town.has_generation():
+            continue
+        operations = Operations(town.world.context)
+        operation_id = (await town.world.coordination.due(OPERATIONS_KEY, 2**52, 1))[0].member
+
+        await left_alone(town.world)
+
+        told = await operations.find(operation_id.decode())
+        assert (told.kind, told.state) == (KIND, OperationState.FAILED)
+        assert told.error is not None
+        assert told.error["code"] == Code.COORDINATION_REGRESSED.value
+        assert (await town.rebuild()).arguments["generation"] == 2
+        await serves(town)
+    raise AssertionError("it never ends")
+
+
+async def generation_is_put(world: World) -> bool:
+    return [one async for one in world.drive.list(f"{GENERATION_PREFIX}0")] != []
+
+
+def _without_the_operation(patch: pytest.MonkeyPatch) -> None:
+    def anything(_: RebuildStep, found: Values) -> None:
+        pass
+
+    patch.setattr(RebuildStep, "require", anything)
+
+
+def _with_any_version(patch: pytest.MonkeyPatch) -> None:
+    def highest(found: Iterable[RootKey], generation: int) -> int:
+        del generation
+        return max((root.version for root in found), default=0)
+
+    patch.setattr(rebuild_decision, "highest_below", highest)
+
+
+def _with_any_generation(patch: pytest.MonkeyPatch) -> None:
+    def as_begun(step: RebuildStep, stored: int) -> bool:
+        del step, stored
+        return True
+
+    patch.setattr(rebuilds, "_is_where_it_began", as_begun)
+
+
+Check = Callable[[], Awaitable[None]]
+GUARDS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Check]] = {
+    "the operation that a step watches": (
+        _without_the_operation,
+        test_who_wakes_up_after_a_rebuild_was_given_up_changes_nothing_that_is_served,
+    ),
+    "versions of what is older": (
+        _with_any_version,
+        test_a_root_that_is_put_late_is_above_no_record_that_is_served,
+    ),
+    "the bucket's generation": (
+        _with_any_generation,
+        test_the_data_of_a_valkey_that_was_lost_in_a_rebuild_goes_on_with_nothing,
+    ),
+}
+
+
+@pytest.mark.parametrize("guard", GUARDS)
+async def test_without_a_guard_its_test_fails(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, check = GUARDS[guard]
+    remove(monkeypatch)
+
+    with pytest.raises((AssertionError, StoreError)):
+        await check()
