@@ -50,6 +50,20 @@ LONG_FIRST = (
 )
 """What begins first, so that no core waits in the end for a long one that came last."""
 
+SLOW = (
+    "tests/contracts/test_embedded_valkey.py",
+    "tests/contracts/test_s3_drive.py",
+    "tests/unit/cli/test_cli_bench.py",
+    "tests/unit/cli/test_cli_completion.py",
+    "tests/unit/cli/test_cli_consuming.py",
+    "tests/unit/cli/test_cli_guide.py",
+    "tests/unit/cli/test_cli_program.py",
+    "tests/unit/ingest/test_short_of_memory.py",
+    "tests/unit/runtime/test_runtime_cli.py",
+    "tests/unit/spark/",
+)
+"""What has the mark `slow` as a whole: it starts programs, or an S3 server."""
+
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Of every Java that a test starts: each lives for seconds, in which a compiler and a collector
 for long runs cost as much again and gain nothing."""
@@ -64,7 +78,10 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by `LONG_FIRST`; what is not named there comes last, as it was."""
+    """Sort by `LONG_FIRST`; what is not named there comes last, as it was. Mark `SLOW`."""
+    for item in items:
+        if item.nodeid.startswith(SLOW):
+            item.add_marker("slow")
 
     def place(item: pytest.Item) -> int:
         name = item.nodeid
