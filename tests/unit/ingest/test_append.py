@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from support.asgi import scope_of
 
+from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import MIB
 from unit.ingest.house import ROUTE, STREAM, House, arrow, eventually, pointers, problem
 
@@ -324,3 +325,27 @@ async def test_names_are_asked_once_for_many_appends(house: House) -> None:
     house.time.advance(7_999)
     await house.append("b")
     await eventually(lambda: house.manifest.questions == 2)
+
+
+async def test_a_close_that_is_broken_off_lets_the_round_end_and_another_close_goes_on(
+    house: House,
+) -> None:
+    """A stop of the service breaks off a look at claims, which may just be closing a stream.
+
+    It ended the round in the middle of a write then, and the stop with it; no test broke off
+    the one and went on with the other, and only a slow machine met it by luck.
+    """
+    await house.append("before")
+    appender, why = house.appender, Unavailable("it stops", code=Code.DRAINING)
+    with house.files.standing_still():
+        answer = asyncio.create_task(house.append("under way"))
+        await eventually(lambda: appender.tracking.busy)
+        closing = asyncio.create_task(appender.close(why, leave=True))
+        await eventually(lambda: appender.stopped is not None)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert (await answer).status_code == 200
+
+    await appender.close(why, leave=True)
+    assert appender.closed

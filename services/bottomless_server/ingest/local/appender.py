@@ -161,7 +161,8 @@ class LocalAppender:
             self.stopped = why
         self._wake.set()
         if self._task is not None:
-            await self._task
+            # Who closes may be broken off, and another goes on with it: the round ends all the same.
+            await asyncio.shield(self._task)
             self._task = None
             self._freeing.count_disk(closed=True)
             if leave and not isinstance(self.stopped, LogBroken) and not self._is_bound():
