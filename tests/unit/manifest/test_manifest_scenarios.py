@@ -19,6 +19,7 @@ from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core import publication
 from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.streams import DELETES_KEY
 
 HOUR = 3_600_000
@@ -53,6 +54,7 @@ async def delete_all_that_is_due(world: World) -> None:
 async def test_a_writer_of_a_lower_epoch_loses_the_conflict_and_deletes_nothing_alive() -> None:
     """M13."""
     world = World()
+    await check_generation(world.drive, world.coordination)
     old = await world.open()
     first = await waiting(world, old, 0)
     await old.flush()

@@ -6,8 +6,9 @@ as old as its question. Where all places are taken, the name that was not looked
 loses its place, and no other one does: so a full table never has all names asked for again.
 """
 
-from collections import OrderedDict
 from typing import Generic, NamedTuple, TypeVar
+
+from cachetools import LRUCache
 
 from bottomless.model.names import FullName
 
@@ -26,9 +27,7 @@ class KnownNames(Generic[T]):
     """A bounded table of names. Times are in ms of one clock that never goes back."""
 
     def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._known: OrderedDict[FullName, Known[T]] = OrderedDict()
-        """The name that was not looked up for longest comes first."""
+        self._known: LRUCache[FullName, Known[T]] = LRUCache(count_max)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -38,10 +37,7 @@ class KnownNames(Generic[T]):
 
     def get(self, name: FullName) -> Known[T] | None:
         """What is remembered of a name, however old; it keeps its place for longer."""
-        known = self._known.get(name)
-        if known is not None:
-            self._known.move_to_end(name)
-        return known
+        return self._known.get(name)
 
     def keep(self, name: FullName, meaning: T, asked_at: int) -> None:
         """Remember an answer, unless that of a later question is known."""
@@ -49,9 +45,6 @@ class KnownNames(Generic[T]):
         if before is not None and before.asked_at > asked_at:
             return
         self._known[name] = Known(meaning, asked_at)
-        self._known.move_to_end(name)
-        if len(self._known) > self._count_max:
-            self._known.popitem(last=False)
 
     def forget(self, name: FullName, asked_at: int | None = None) -> None:
         """Forget a name; with `asked_at`, only what was answered to no later question."""
