@@ -209,7 +209,7 @@ class Simulation:
                 seconds,
             )
         except Broken:
-            # Finding 2 of tests/findings/manifest: it was put off by a clock that was days ahead.
+            # A clock that was days ahead has put it off: looked at once a minute.
             if not self.story.counts["clocks set ahead"]:
                 raise
 
@@ -223,7 +223,7 @@ class Simulation:
         try:
             await self._until(lambda: not self.losses.busy, "an operator to be done")
         except Broken:
-            # Finding 25 of tests/findings/manifest: what a clock that was days ahead has put off is
+            # A known fault (docs/guarantees.md): what a clock that was days ahead has put off is
             # looked at once a minute, and after that it still has to be carried out.
             if not self.losses.has_far_operation:
                 raise

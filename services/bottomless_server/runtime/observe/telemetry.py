@@ -8,11 +8,13 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import Literal, TextIO, cast
 
+import stamina.instrumentation
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from bottomless_server.runtime.http.tracing import name_request
 
@@ -26,9 +28,12 @@ def configure_logs(
     stamps: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         name_request,
+        _name_codes,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    # Whoever retries says so once, with the request; the library has a line for each attempt.
+    stamina.instrumentation.set_on_retry_hooks([])
     shape = _json_shape() if as_json else _text_shape()
     structlog.configure(
         processors=[*stamps, *shape],
@@ -44,6 +49,14 @@ def configure_logs(
         )
     )
     logging.basicConfig(handlers=[libraries], level=max(least, logging.WARNING), force=True)
+
+
+def _name_codes(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    """Write a code, or another value of an enumeration, as it is spelled everywhere else."""
+    for name, value in line.items():
+        if isinstance(value, Enum):
+            line[name] = value.value
+    return line
 
 
 class _Stderr:
