@@ -71,7 +71,7 @@ def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
         ),
     ],
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_without_a_guard_it_is_noticed(
     tmp_path: Path,
     seaweed: S3Server,

@@ -26,7 +26,7 @@ from openapi.bundle import PUBLIC, bundled
 SEED: Final = os.environ.get("BOTTOMLESS_TEST_SEED", "20261121")
 EXAMPLES: Final = int(os.environ.get("BOTTOMLESS_TEST_EXAMPLES", "5"))
 """Of each operation, and of chains; for a long run give thousands."""
-TIMEOUT_SECONDS: Final = 120 + EXAMPLES * 10
+TIMEOUT_SECONDS: Final = 900 + EXAMPLES * 10
 
 BINDINGS: Final = {
     "path.s": ("streams", 0.8),

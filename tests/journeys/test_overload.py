@@ -99,7 +99,7 @@ def unfinished_bodies(server: AllInOne, stream: Stream, sent: int) -> Iterator[l
         yield connections
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_flooded_stream_is_refused_and_another_is_served(tmp_path: Path) -> None:
     with AllInOne(tmp_path / "data", SETTINGS) as server, server.client() as client:
         victim, other = new_stream(client), new_stream(client)
@@ -125,7 +125,7 @@ def test_a_flooded_stream_is_refused_and_another_is_served(tmp_path: Path) -> No
         assert len(values) == 2 * APPEND_COUNT
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_unfinished_bodies_hold_what_they_sent_and_nothing_else(tmp_path: Path) -> None:
     """Each once held what it declared: eight of them kept all others out for 15 s, or longer."""
     with AllInOne(tmp_path / "data", SETTINGS) as server, server.client() as client:

@@ -92,7 +92,7 @@ def test_the_manifest_is_what_the_list_says() -> None:
     assert {name for name, count in events.items() if count} >= WAYS
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_without_a_guard_the_list_says_otherwise(
     guard: str, monkeypatch: pytest.MonkeyPatch

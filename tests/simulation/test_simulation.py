@@ -55,7 +55,7 @@ def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_serv
         assert re.search(rf"'{what}': [1-9]", told), f"no {what}: {told}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_but_what_an_operator_gave_up_is_lost_with_homes_and_coordination() -> None:
     """A takeover that died at any of its steps was never followed by a loss of coordination here,
     only in the manifest's model, which has no homes that come back and no consumers. Any gap was
@@ -67,7 +67,7 @@ def test_nothing_but_what_an_operator_gave_up_is_lost_with_homes_and_coordinatio
         assert re.search(rf"'{what}': [1-9]", told), f"no {what}: {told}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_seeds_tell_the_same_story_alone_and_after_others() -> None:
     """The first run in a process told another one: pyarrow imported pandas in the middle of it, and
     modules that are imported draw from the system's randomness. A story's lines did not show it,
@@ -109,7 +109,7 @@ def test_no_table_of_any_service_grows_with_streams_that_are_gone() -> None:
     assert int(told.split()[0]) > 200, f"the walk found no tables: {told}"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_commit_of_two_parts_passes_beside_writers_that_never_pause() -> None:
     """Without the line for room it never did. No run saw that: streams had room for all that their
     few writers sent."""

@@ -15,7 +15,7 @@ __all__ = ["spark"]
 SAID = "127.0.0.1:8080"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("spark")
 def test_the_guide_to_jobs_does_what_it_says(tmp_path: Path) -> None:
     steps = steps_of(ROOT / "docs/spark-jobs.md")
