@@ -89,16 +89,7 @@ def create_service(
     context = _context(settings, executor, clocks, batches)
     feed = CommitFeed(os.urandom(8).hex())
     owner = Owner(coordination, lease, names.note_home)
-    streams = OwnedStreams(
-        files,
-        settings.data_dir,
-        owner,
-        context,
-        _roll(settings),
-        feed.note,
-        feed.settle,
-        open_count=settings.ingest_open_count,
-    )
+    streams = _streams(settings, files, owner, context, feed)
     leftovers = Leftovers(
         files, settings.data_dir, executor, streams, names.state_of, batches.drop_stream
     )
@@ -107,12 +98,8 @@ def create_service(
     commits = StagedCommits(batches, clocks, settings.group_bytes_max, room.hold)
     appenders = OwnedAppenders(streams, batches, commits, context.disk)
     under_way, counts = RequestsUnderWay(), AppendCounts()
-    forwarded = ForwardedRequests(
-        forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings)),
-        under_way,
-        counts,
-        streams.forget_owner,
-    )
+    others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
+    forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
     public = create_public_app(
         names,
         appenders,
@@ -147,6 +134,25 @@ def _manifest(settings: IngestSettings) -> PeerPort:
     if settings.manifest_url is None:
         raise CannotStart("ingest needs BOTTOMLESS_MANIFEST_URL")
     return Peer(settings.manifest_url, name="manifest", secret=secret_to_send(settings))
+
+
+def _streams(
+    settings: IngestSettings,
+    files: FileCalls,
+    owner: Owner,
+    context: AppenderContext,
+    feed: CommitFeed,
+) -> OwnedStreams:
+    return OwnedStreams(
+        files,
+        settings.data_dir,
+        owner,
+        context,
+        _roll(settings),
+        feed.note,
+        feed.settle,
+        open_count=settings.ingest_open_count,
+    )
 
 
 def _context(
