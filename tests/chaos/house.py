@@ -10,6 +10,7 @@ ready has no reason ever to do so.
 """
 
 import os
+import re
 import secrets
 import signal
 import threading
@@ -48,7 +49,8 @@ NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "rea
 """Who runs all the time."""
 SPARE: Final = "uploader-2"
 INGESTS: Final = ("ingest", "ingest-2")
-_FENCED: Final = "an upload session ended code=<Code.FENCED"
+_FENCED: Final = re.compile(r"an upload session ended .*\bfenced\b", re.IGNORECASE)
+"""Whatever way the log has of writing a code."""
 MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader"), "manifest"),
     **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
@@ -289,7 +291,7 @@ class ChaosHouse:
     @property
     def fenced_count(self) -> int:
         """Upload sessions that ended because of a newer one."""
-        return sum(self[name].log().count(_FENCED) for name in ("uploader", SPARE))
+        return sum(len(_FENCED.findall(self[name].log())) for name in ("uploader", SPARE))
 
     def told(self) -> dict[str, str]:
         """The ends of all logs."""

@@ -37,21 +37,15 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
 
 
-@pytest.mark.timeout(3_600)
+@pytest.mark.timeout(900)
 def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
     """H20: one sleeps, another one takes its place, and it wakes up with uploads under way."""
-    for again in range(6):
-        # Whether the one that wakes has an upload under way is the machine's; so it wakes again.
-        plan = Plan(
-            3, SEED + again, troubles=(second_uploader,), victims=("uploader",), strikes=(0,)
-        )
-        report = run_chaos(tmp_path / f"house-{again}", seaweed, plan)
-        print(report)
-        assert not report.faults
-        if report.fenced:
-            break
+    plan = Plan(3, SEED, troubles=(second_uploader,), victims=("uploader",), strikes=(0,))
+    report = run_chaos(tmp_path / "house", seaweed, plan)
+    print(report)
+    assert not report.faults
     assert report.fenced > 0, "no session of the past was refused: the dangerous path did not run"
     assert sum(one.fragment_count for one in report.checked) > 20
 
