@@ -27,8 +27,8 @@ STREAM: Final = "memory"
 @contextmanager
 def running(directory: Path, *, apart: bool) -> Iterator[tuple[str, dict[str, int]]]:
     if apart:
-        with four_processes(directory) as house:
-            yield house.url, {name: house[name].pid for name in house.names}
+        with four_processes(directory) as deployment:
+            yield deployment.url, {name: deployment[name].pid for name in deployment.names}
         return
     with AllInOne(directory / "data") as server:
         yield server.url, {"all in one": server.pid}

@@ -12,12 +12,12 @@ import pytest
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
-from support.spark_s3 import world
+from support.spark_s3 import s3_streams
 from support.spark_session import spark, spark_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-__all__ = ["server", "spark", "spark_server", "world"]
+__all__ = ["s3_streams", "server", "spark", "spark_server"]
 
 ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
 """Where tests need Spark, one session of which takes a core for itself."""

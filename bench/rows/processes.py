@@ -26,18 +26,18 @@ def _port(process: Process) -> int:
 
 def _set_up(stage: Stage) -> None:
     valkey = stage.stack.enter_context(running_valkey(stage.directory / "valkey"))
-    house = TwoNodes(Path(stage.directory), valkey.url)
-    house.services["reader-2"] = house.another("reader")
-    for process in house.services.values():
+    deployment = TwoNodes(Path(stage.directory), valkey.url)
+    deployment.services["reader-2"] = deployment.another("reader")
+    for process in deployment.services.values():
         stage.stack.enter_context(process)
-    tree = Tree(valkey.pid, *(process.pid for process in house.services.values()))
-    nodes = (_port(house["ingest"]), _port(house["ingest-2"]))
-    readers = (_port(house["reader"]), _port(house["reader-2"]))
+    tree = Tree(valkey.pid, *(process.pid for process in deployment.services.values()))
+    nodes = (_port(deployment["ingest"]), _port(deployment["ingest-2"]))
+    readers = (_port(deployment["reader"]), _port(deployment["reader-2"]))
     homes = {"a": nodes[0], "b": nodes[1], "c": nodes[0]}
     appends = {}
     body = http.arrow_body(RECORDS_1M)
     for stream, node in homes.items():
-        httpx.put(f"{house['manifest'].url}/v1/streams/{stream}", json={}).raise_for_status()
+        httpx.put(f"{deployment['manifest'].url}/v1/streams/{stream}", json={}).raise_for_status()
         appends[stream] = Request(http.append(stream, http.ARROW, body), RECORDS_1M)
         HttpLoad(node, tree, [appends[stream]] * FILLED, 1, again=False)(0)
     stage.runners["1 ingest process, 2 streams"] = HttpLoad(
@@ -46,7 +46,7 @@ def _set_up(stage: Stage) -> None:
     stage.runners["2 ingest processes, a stream each"] = HttpLoad(
         nodes, tree, [appends["a"], appends["b"]], CONNECTIONS
     )
-    pages = [_first_page(house["reader"].url, stream) for stream in ("a", "b")]
+    pages = [_first_page(deployment["reader"].url, stream) for stream in ("a", "b")]
     stage.runners["1 reader process, 2 connections"] = HttpLoad(readers[0], tree, pages, 2)
     stage.runners["2 reader processes, one each"] = HttpLoad(readers, tree, pages, 2)
     stage.notes.append("CPU and memory are those of all six processes and Valkey.")

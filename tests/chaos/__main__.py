@@ -42,7 +42,7 @@ def main() -> int:
             pace=Pace(producer_seconds=given.pause),
         )
         with running_seaweed(directory / "seaweed") as s3:
-            report = run_chaos(directory / "house", s3, plan)
+            report = run_chaos(directory / "run", s3, plan)
     print(report)
     for who, whose in (
         ("load and links", resource.RUSAGE_SELF),

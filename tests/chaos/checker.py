@@ -11,7 +11,7 @@ from support.stored_stream import Found, StoredStream
 from support.waiting import until
 
 from bottomless.model.names import StreamId
-from chaos.house import ChaosHouse
+from chaos.deployment import ChaosDeployment
 from chaos.ledger import Ledger, parse
 
 QUIET_SECONDS = 120.0
@@ -25,23 +25,25 @@ class Checked(NamedTuple):
     """Objects that attempts left, which garbage collection found and deleted."""
 
 
-def check(house: ChaosHouse, ledgers: list[Ledger]) -> list[Checked]:
+def check(deployment: ChaosDeployment, ledgers: list[Ledger]) -> list[Checked]:
     """Raises AssertionError with what is wrong."""
     for ledger in ledgers:
-        until(partial(_is_stored, house, ledger), QUIET_SECONDS, f"{ledger.name} to be uploaded")
-        _read_on(house, ledger)
+        until(
+            partial(_is_stored, deployment, ledger), QUIET_SECONDS, f"{ledger.name} to be uploaded"
+        )
+        _read_on(deployment, ledger)
         ledger.check_all()
         assert not ledger.faults, "\n".join(ledger.faults)
-    found = [_check_stored(house, ledger) for ledger in ledgers]
+    found = [_check_stored(deployment, ledger) for ledger in ledgers]
     strays = [len(each.unreachable) for each in found]
     for ledger in ledgers:
-        report = operation(house, f"{ledger.path}/manifest/verify", {"checksums": True})
+        report = operation(deployment, f"{ledger.path}/manifest/verify", {"checksums": True})
         assert report["sound"], report
     for ledger, each in zip(ledgers, found, strict=True):
-        after = until(partial(_cleaned, house, ledger), QUIET_SECONDS, f"{ledger.name} swept")
+        after = until(partial(_cleaned, deployment, ledger), QUIET_SECONDS, f"{ledger.name} swept")
         count = len(each.values)
         assert after.values[:count] == each.values, f"{ledger.name}: changed by collecting garbage"
-        _check_shown(house, ledger, after, count)
+        _check_shown(deployment, ledger, after, count)
         ledger.check_all()
         assert not ledger.faults, "\n".join(ledger.faults)
     return [
@@ -50,13 +52,13 @@ def check(house: ChaosHouse, ledgers: list[Ledger]) -> list[Checked]:
     ]
 
 
-def operation(house: ChaosHouse, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def operation(deployment: ChaosDeployment, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Start one and return its result when it has succeeded."""
-    accepted = house.retried(lambda client: client.post(path, json=body))
+    accepted = deployment.retried(lambda client: client.post(path, json=body))
     way = f"/v1/operations/{accepted['operation_id']}"
 
     def done() -> dict[str, Any] | None:
-        shown: dict[str, Any] = house.retried(lambda client: client.get(way))
+        shown: dict[str, Any] = deployment.retried(lambda client: client.get(way))
         assert shown["state"] != "failed", shown
         return shown if shown["state"] == "succeeded" else None
 
@@ -64,16 +66,16 @@ def operation(house: ChaosHouse, path: str, body: dict[str, Any]) -> dict[str, A
     return result
 
 
-def _is_stored(house: ChaosHouse, ledger: Ledger) -> bool:
-    bounds = house.retried(lambda client: client.get(f"{ledger.path}/offsets"))
+def _is_stored(deployment: ChaosDeployment, ledger: Ledger) -> bool:
+    bounds = deployment.retried(lambda client: client.get(f"{ledger.path}/offsets"))
     return bool(bounds["object_store_next_offset"] == bounds["next_offset"] > 0)
 
 
-def _read_on(house: ChaosHouse, ledger: Ledger) -> None:
+def _read_on(deployment: ChaosDeployment, ledger: Ledger) -> None:
     """What came after the follower's end: appends that were given up and arrived all the same."""
     while True:
         parameters = {"offset": len(ledger.seen), "limit": 1_000, "on_out_of_range": "error"}
-        page = house.retried(partial(_get, f"{ledger.path}/records", parameters))
+        page = deployment.retried(partial(_get, f"{ledger.path}/records", parameters))
         ledger.note_followed([(one["offset"], one["value"]) for one in page["records"]])
         if page["up_to_date"] or ledger.faults:
             return
@@ -83,21 +85,21 @@ def _get(path: str, parameters: dict[str, Any], client: httpx.Client) -> httpx.R
     return client.get(path, params=parameters)
 
 
-def _look(house: ChaosHouse, ledger: Ledger) -> Found:
+def _look(deployment: ChaosDeployment, ledger: Ledger) -> Found:
     stream_id = StreamId(ledger.stream_id)
-    return StoredStream(house.stored, house.valkey.url, stream_id).look()
+    return StoredStream(deployment.stored, deployment.valkey.url, stream_id).look()
 
 
-def _check_stored(house: ChaosHouse, ledger: Ledger) -> Found:
+def _check_stored(deployment: ChaosDeployment, ledger: Ledger) -> Found:
     """Objects hold what the follower saw, and the list of fragments says where."""
     count = len(ledger.seen)
-    found = _look(house, ledger)
+    found = _look(deployment, ledger)
     assert found.first_offset == 0
-    _check_shown(house, ledger, found, count)
+    _check_shown(deployment, ledger, found, count)
     listed: list[tuple[str, int, int]] = []
     parameters = {"limit": "1000"}
     while True:
-        page = house.retried(partial(_get, f"{ledger.path}/fragments", dict(parameters)))
+        page = deployment.retried(partial(_get, f"{ledger.path}/fragments", dict(parameters)))
         listed += [
             (one["id"], one["first_offset"], one["last_offset"] + 1) for one in page["fragments"]
         ]
@@ -111,26 +113,26 @@ def _check_stored(house: ChaosHouse, ledger: Ledger) -> Found:
     return found
 
 
-def _check_shown(house: ChaosHouse, ledger: Ledger, found: Found, count: int) -> None:
+def _check_shown(deployment: ChaosDeployment, ledger: Ledger, found: Found, count: int) -> None:
     """The store holds what was shown, at least so many records. An append that was given up may
     arrive to the last: what is there by now beyond what was seen has to be shown as well."""
     stored = [parse(value) for value in found.values]
     if len(stored) > len(ledger.seen):
-        _read_on(house, ledger)
+        _read_on(deployment, ledger)
     same = count <= len(stored) and stored == ledger.seen[: len(stored)]
     assert same, f"{ledger.name}: the store has other records than were shown"
 
 
-def _collect_garbage(house: ChaosHouse) -> None:
-    report = operation(house, "/v1/admin/gc", {"dry_run": False, "minimum_age": "12s"})
+def _collect_garbage(deployment: ChaosDeployment) -> None:
+    report = operation(deployment, "/v1/admin/gc", {"dry_run": False, "minimum_age": "12s"})
     print(f"garbage: {report}")
 
 
-def _cleaned(house: ChaosHouse, ledger: Ledger) -> Found | None:
+def _cleaned(deployment: ChaosDeployment, ledger: Ledger) -> Found | None:
     """Nothing is left that the manifest does not lead to.
 
     Each look begins with a collection: the last thing that was left may be too young for one.
     """
-    _collect_garbage(house)
-    found = _look(house, ledger)
+    _collect_garbage(deployment)
+    found = _look(deployment, ledger)
     return None if found.unreachable else found

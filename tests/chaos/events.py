@@ -1,4 +1,4 @@
-"""What happens to the house: troubles that last for a while, and strikes in the midst of them.
+"""What befalls a deployment: troubles that last for a while, and strikes in the midst of them.
 
 Everything is drawn from one seed. What exactly a draw hits is up to the machine: a seed repeats
 the plan of a run, not its interleaving.
@@ -13,12 +13,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from support.fault_house import READ_SECONDS
+from support.fault_deployment import READ_SECONDS
 from support.faults import CONFLICT, SLOW_DOWN, UNAVAILABLE, Fault, Rule
 from support.links import Trouble
 from support.waiting import until
 
-from chaos.house import BEYOND_LEASE_SECONDS, INGESTS, NAMES, SPARE, START_SECONDS, ChaosHouse
+from chaos.deployment import (
+    BEYOND_LEASE_SECONDS,
+    INGESTS,
+    NAMES,
+    SPARE,
+    START_SECONDS,
+    ChaosDeployment,
+)
 
 _OBJECT: Final = r"\.(fragment|manifest|g[0-9]+)(\?|$)"
 """What carries a stream; roots and groups among it."""
@@ -60,7 +67,7 @@ class Story:
 class Scene:
     """What an event may use."""
 
-    house: ChaosHouse
+    deployment: ChaosDeployment
     chance: random.Random
     story: Story
     damage_allowed: threading.Event
@@ -90,12 +97,12 @@ def pause_short(scene: Scene) -> Iterator[None]:
     """SIGSTOP of anybody, for less than a lease."""
     name = scene.pick(*NAMES)
     scene.story.count("paused shortly", name)
-    scene.house.stop(name)
+    scene.deployment.stop(name)
     try:
         yield
         scene.wait(0.1, 1.5)
     finally:
-        scene.house.go_on(name)
+        scene.deployment.go_on(name)
 
 
 @contextmanager
@@ -103,25 +110,25 @@ def pause_long(scene: Scene) -> Iterator[None]:
     """SIGSTOP of anybody, and mostly of an ingest node, for longer than its lease."""
     name = scene.pick(*NAMES, *INGESTS, *INGESTS)
     scene.story.count("paused beyond the lease", name)
-    scene.house.stop(name)
+    scene.deployment.stop(name)
     try:
         scene.wait(0, BEYOND_LEASE_SECONDS)
         yield
         scene.wait(BEYOND_LEASE_SECONDS, BEYOND_LEASE_SECONDS + 1)
     finally:
-        scene.house.go_on(name)
+        scene.deployment.go_on(name)
 
 
 @contextmanager
 def valkey_away(scene: Scene) -> Iterator[None]:
     """SIGKILL of Valkey, which comes back with its file."""
     scene.story.count("valkey killed")
-    scene.house.kill_valkey()
+    scene.deployment.kill_valkey()
     try:
         yield
         scene.wait(0, 4)
     finally:
-        scene.house.revive_valkey()
+        scene.deployment.revive_valkey()
 
 
 @contextmanager
@@ -131,7 +138,7 @@ def store_away(scene: Scene) -> Iterator[None]:
         (Rule(Fault.LOSE_REQUEST), Rule(Fault.REFUSE, answer=UNAVAILABLE), Rule(Fault.STALL))
     )
     scene.story.count("store away", rule.fault)
-    scene.house.proxy.arm(rule)
+    scene.deployment.proxy.arm(rule)
     try:
         yield
         if scene.long and scene.chance.random() < 0.1:
@@ -139,17 +146,17 @@ def store_away(scene: Scene) -> Iterator[None]:
         else:
             scene.wait(1, 6)
     finally:
-        scene.house.proxy.calm()
+        scene.deployment.proxy.calm()
 
 
 @contextmanager
 def _armed(scene: Scene, *rules: Rule) -> Iterator[None]:
-    scene.house.proxy.arm(*rules)
+    scene.deployment.proxy.arm(*rules)
     try:
         yield
         scene.wait(1, 4)
     finally:
-        scene.house.proxy.calm()
+        scene.deployment.proxy.calm()
 
 
 def store_slow(scene: Scene) -> AbstractContextManager[None]:
@@ -177,7 +184,7 @@ def store_faults(scene: Scene) -> AbstractContextManager[None]:
 
 @contextmanager
 def links_disturbed(scene: Scene) -> Iterator[None]:
-    links = scene.house.links
+    links = scene.deployment.links
     names = scene.chance.sample(sorted(links.by_name), scene.chance.choice((1, 1, 2, 4)))
     for name in names:
         trouble = scene.chance.choice(list(Trouble))
@@ -192,25 +199,25 @@ def links_disturbed(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def node_cut_off(scene: Scene) -> Iterator[None]:
-    """An ingest node reaches nobody, and nobody of the house reaches it, for longer than its
+    """An ingest node reaches nobody, and nobody reaches it, for longer than its
     lease; its clients do."""
     name = scene.pick(*INGESTS)
     scene.story.count("cut off beyond the lease", name)
     trouble = scene.chance.choice((Trouble.STALL, Trouble.BLACK_HOLE))
-    for link in scene.house.links_of(name):
-        scene.house.links.disturb(link, trouble)
+    for link in scene.deployment.links_of(name):
+        scene.deployment.links.disturb(link, trouble)
     try:
         scene.wait(0, BEYOND_LEASE_SECONDS)
         yield
         scene.wait(BEYOND_LEASE_SECONDS, BEYOND_LEASE_SECONDS + 1)
     finally:
-        scene.house.links.calm()
+        scene.deployment.links.calm()
 
 
 @contextmanager
 def disk_full(scene: Scene) -> Iterator[None]:
     name = scene.pick(*INGESTS)
-    disk = scene.house.disks[name]
+    disk = scene.deployment.disks[name]
     scene.story.count(f"disk full ({disk.kind})", name)
     disk.fill()
     try:
@@ -224,27 +231,29 @@ def disk_full(scene: Scene) -> Iterator[None]:
 @contextmanager
 def second_uploader(scene: Scene) -> Iterator[None]:
     """The uploader sleeps beyond any lease, another one takes its place, and it wakes up."""
-    house = scene.house
+    deployment = scene.deployment
     scene.story.count("second uploader")
-    fenced = house.fenced_count
-    house.stop("uploader")
-    house[SPARE].spawn()
+    fenced = deployment.fenced_count
+    deployment.stop("uploader")
+    deployment[SPARE].spawn()
     try:
         # It is at work before the other one wakes up, however long a start takes here.
-        until(lambda: house.has_started(SPARE) or house[SPARE].is_dead, START_SECONDS, SPARE)
+        until(
+            lambda: deployment.has_started(SPARE) or deployment[SPARE].is_dead, START_SECONDS, SPARE
+        )
         scene.wait(1, BEYOND_LEASE_SECONDS)
         yield
-        house.go_on("uploader")
+        deployment.go_on("uploader")
         # Both are at it now, at least until one has heard of the other.
         scene.wait(3, 6)
         deadline = time.monotonic() + HEARD_SECONDS
-        while house.fenced_count == fenced and time.monotonic() < deadline:
+        while deployment.fenced_count == fenced and time.monotonic() < deadline:
             threading.Event().wait(0.1)
     finally:
-        house.go_on("uploader")
+        deployment.go_on("uploader")
         if scene.chance.random() < 0.5:
-            scene.story.kills += house.kill("uploader")
-        scene.story.kills += house.kill(SPARE)
+            scene.story.kills += deployment.kill("uploader")
+        scene.story.kills += deployment.kill(SPARE)
 
 
 TROUBLES: Final[tuple[Event, ...]] = (
@@ -265,18 +274,18 @@ TROUBLES: Final[tuple[Event, ...]] = (
 
 def strike(scene: Scene) -> None:
     """SIGKILL of one service or several, or SIGTERM of one; who is away is started again."""
-    house, chance, story = scene.house, scene.chance, scene.story
+    deployment, chance, story = scene.deployment, scene.chance, scene.story
     if chance.random() < 0.12:
-        name = scene.pick(*(one for one in scene.victims if one not in house.stopped))
+        name = scene.pick(*(one for one in scene.victims if one not in deployment.stopped))
         kill_after = chance.choice((None, None, chance.uniform(0, 1.5)))
-        what = house.terminate(name, kill_after)
+        what = deployment.terminate(name, kill_after)
         story.count(f"SIGTERM, {what}", name)
         story.kills[name] += what == "killed"
     else:
         count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(NAMES))), len(scene.victims))
         victims = chance.sample(scene.victims, count)
-        story.ready_kills += sum(house.has_started(name) for name in victims)
-        killed = house.kill(*victims)
+        story.ready_kills += sum(deployment.has_started(name) for name in victims)
+        killed = deployment.kill(*victims)
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
-    house.spawn()
+    deployment.spawn()

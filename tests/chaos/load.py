@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import httpx
 
-from chaos.house import ChaosHouse
+from chaos.deployment import ChaosDeployment
 from chaos.ledger import Ledger, record, split, value_of
 
 AWAY_SECONDS: Final = 0.2
@@ -41,9 +41,13 @@ class Load:
     """Threads over all ledgers; `stop` returns when every strict producer knows its outcome."""
 
     def __init__(
-        self, house: ChaosHouse, ledgers: list[Ledger], seed: int, pace: Pace | None = None
+        self,
+        deployment: ChaosDeployment,
+        ledgers: list[Ledger],
+        seed: int,
+        pace: Pace | None = None,
     ) -> None:
-        self._house = house
+        self._deployment = deployment
         self._pace = pace or Pace()
         self._stop = threading.Event()
         self._finish = threading.Event()
@@ -92,7 +96,7 @@ class Load:
             ledger.fault(f"a client fell over: {error!r}")
 
     def _produce(self, ledger: Ledger, who: int, strict: bool, chance: random.Random) -> None:
-        with _ways(self._house) as ways:
+        with _ways(self._deployment) as ways:
             number = 0
             while not self._stop.is_set() and not ledger.faults:
                 codes = [record(who, number + n) for n in range(chance.choice(COUNTS))]
@@ -163,7 +167,7 @@ class Load:
 
     def _follow(self, ledger: Ledger, chance: random.Random) -> None:
         """Until the stop, and then to the end of the stream."""
-        with _ways(self._house) as ways:
+        with _ways(self._deployment) as ways:
             while not self._finish.is_set() and not ledger.faults:
                 parameters = {
                     "offset": len(ledger.seen),
@@ -181,7 +185,7 @@ class Load:
 
     def _look(self, ledgers: list[Ledger], chance: random.Random) -> None:
         """Read somewhere, again and again: mostly what only the store still has."""
-        with _ways(self._house) as ways:
+        with _ways(self._deployment) as ways:
             while not self._stop.is_set():
                 ledger = chance.choice(ledgers)
                 offset = chance.randrange(1 + len(ledger.seen))
@@ -208,10 +212,10 @@ class Load:
 
 
 @contextmanager
-def _ways(house: ChaosHouse) -> Iterator[list[httpx.Client]]:
+def _ways(deployment: ChaosDeployment) -> Iterator[list[httpx.Client]]:
     """nginx without a link and with one, and the second ingest node by itself."""
-    direct, linked = house.client(), house.client(direct=False)
-    with direct, linked, httpx.Client(base_url=house["ingest-2"].url, timeout=30) as second:
+    direct, linked = deployment.client(), deployment.client(direct=False)
+    with direct, linked, httpx.Client(base_url=deployment["ingest-2"].url, timeout=30) as second:
         yield [direct, linked, second]
 
 

@@ -15,8 +15,8 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import Checked, check
+from chaos.deployment import NAMES, ChaosDeployment, chaos_deployment
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
-from chaos.house import NAMES, ChaosHouse, chaos_house
 from chaos.ledger import Ledger
 from chaos.load import Load, Pace
 
@@ -110,36 +110,36 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         for number in range(len(CONFIGS))
     ]
     report = Report(plan, story, ledgers)
-    with chaos_house(directory, s3, plan.settings, seed=plan.seed) as house:
+    with chaos_deployment(directory, s3, plan.settings, seed=plan.seed) as deployment:
         for ledger, config in zip(ledgers, CONFIGS, strict=True):
-            made = house.retried(partial(_create, ledger.path, config))
+            made = deployment.retried(partial(_create, ledger.path, config))
             ledger.stream_id = made["stream_id"]
-        load = Load(house, ledgers, plan.seed, plan.pace)
+        load = Load(deployment, ledgers, plan.seed, plan.pace)
         load.start()
         try:
-            _disturb(house, load, plan, report)
-            house.links.calm()
-            house.proxy.calm()
-            if not _faults(house, ledgers):
-                house.start()
+            _disturb(deployment, load, plan, report)
+            deployment.links.calm()
+            deployment.proxy.calm()
+            if not _faults(deployment, ledgers):
+                deployment.start()
         finally:
-            patience = 0.0 if _faults(house, ledgers) else RECOVER_SECONDS
+            patience = 0.0 if _faults(deployment, ledgers) else RECOVER_SECONDS
             unknown = load.stop(patience)
             report.faults += unknown if patience else []
-        report.faults += _faults(house, ledgers)
+        report.faults += _faults(deployment, ledgers)
         if not report.faults:
             try:
-                report.checked = check(house, ledgers)
+                report.checked = check(deployment, ledgers)
             except AssertionError as error:
                 report.faults.append(str(error))
-        report.faults += [one for one in _faults(house, ledgers) if one not in report.faults]
-        report.exits = house.exits
-        report.fenced = house.fenced_count
-        report.happened += Counter({str(one): n for one, n in house.links.happened.items()})
-        report.happened += Counter(str(deed.rule.fault) for deed in house.proxy.story)
+        report.faults += [one for one in _faults(deployment, ledgers) if one not in report.faults]
+        report.exits = deployment.exits
+        report.fenced = deployment.fenced_count
+        report.happened += Counter({str(one): n for one, n in deployment.links.happened.items()})
+        report.happened += Counter(str(deed.rule.fault) for deed in deployment.proxy.story)
         if report.faults:
             print("\n".join(story.lines[-60:]))
-            for name, log in house.told().items():
+            for name, log in deployment.told().items():
                 print(f"--- {name}\n{log}")
     report.seconds = time.monotonic() - begun
     return report
@@ -149,37 +149,37 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
     return client.put(path, json=config)
 
 
-def _disturb(house: ChaosHouse, load: Load, plan: Plan, report: Report) -> None:
+def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report) -> None:
     begun = time.monotonic()
     chance = random.Random(plan.seed)
-    scene = Scene(house, chance, report.story, load.damage_allowed, plan.victims, plan.long)
+    scene = Scene(deployment, chance, report.story, load.damage_allowed, plan.victims, plan.long)
     deck: list[Event] = []
     while report.story.kills.total() < plan.kills:
-        if time.monotonic() - begun > plan.seconds_max or _faults(house, report.ledgers):
+        if time.monotonic() - begun > plan.seconds_max or _faults(deployment, report.ledgers):
             return
         deck = deck or chance.sample(plan.troubles, len(plan.troubles))
         trouble = deck.pop()
-        house.troubled = trouble is not calm
+        deployment.troubled = trouble is not calm
         with trouble(scene):
             for _ in range(chance.choice(plan.strikes) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
-        _recover(house, report)
+        _recover(deployment, report)
         report.story.tell("at work again")
         if load.damage_allowed.is_set():
             threading.Event().wait(DAMAGE_SECONDS)
             load.damage_allowed.clear()
 
 
-def _recover(house: ChaosHouse, report: Report) -> None:
+def _recover(deployment: ChaosDeployment, report: Report) -> None:
     """Everything runs, and every stream takes appends and is read again."""
     try:
-        house.start()
+        deployment.start()
         before = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
 
         def at_work() -> bool:
-            return bool(_faults(house, report.ledgers)) or all(
+            return bool(_faults(deployment, report.ledgers)) or all(
                 len(one.acknowledged) > acknowledged and len(one.seen) > seen
                 for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
             )
@@ -187,8 +187,8 @@ def _recover(house: ChaosHouse, report: Report) -> None:
         until(at_work, RECOVER_SECONDS, "every stream to be at work again")
     except AssertionError as error:
         ends = [(one.name, len(one.acknowledged), len(one.seen)) for one in report.ledgers]
-        house.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
+        deployment.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
 
 
-def _faults(house: ChaosHouse, ledgers: list[Ledger]) -> list[str]:
-    return [*house.faults, *(fault for ledger in ledgers for fault in ledger.faults)]
+def _faults(deployment: ChaosDeployment, ledgers: list[Ledger]) -> list[str]:
+    return [*deployment.faults, *(fault for ledger in ledgers for fault in ledger.faults)]

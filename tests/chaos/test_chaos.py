@@ -14,8 +14,8 @@ import pytest
 from support.removed_guards import ANSWER_FIRST, NO_DIRTY_MARK, NO_MEMORY_OF_PRODUCERS, without
 from support.s3 import S3Server
 
+from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
-from chaos.house import INGESTS
 from chaos.run import Plan, run_chaos
 
 KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "24"))
@@ -27,7 +27,7 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
     """H18: `kill -9` of every service at random under strict producers and checking readers."""
-    report = run_chaos(tmp_path / "house", seaweed, Plan(KILLS, SEED))
+    report = run_chaos(tmp_path / "run", seaweed, Plan(KILLS, SEED))
     print(report)
     assert not report.faults
     assert report.story.kills.total() >= KILLS
@@ -43,7 +43,7 @@ def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
 ) -> None:
     """H20: one sleeps, another one takes its place, and it wakes up with uploads under way."""
     plan = Plan(3, SEED, troubles=(second_uploader,), victims=("uploader",), strikes=(0,))
-    report = run_chaos(tmp_path / "house", seaweed, plan)
+    report = run_chaos(tmp_path / "run", seaweed, plan)
     print(report)
     assert not report.faults
     assert report.fenced > 0, "no session of the past was refused: the dangerous path did not run"
@@ -88,6 +88,6 @@ def test_without_a_guard_it_is_noticed(
         victims=victims,
         settings=without(tmp_path / "guard", guard),
     )
-    report = run_chaos(tmp_path / "house", seaweed, plan)
+    report = run_chaos(tmp_path / "run", seaweed, plan)
     print(report)
     assert any(re.search(found, fault) for fault in report.faults)

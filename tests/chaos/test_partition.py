@@ -17,7 +17,7 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import check
-from chaos.house import INGESTS, MANIFEST_OF, ChaosHouse, chaos_house
+from chaos.deployment import INGESTS, MANIFEST_OF, ChaosDeployment, chaos_deployment
 from chaos.ledger import Ledger, record, value_of
 from chaos.load import Load
 
@@ -39,7 +39,7 @@ SLOW: Final = {"fragment": {"target_bytes": 67_108_864, "max_age_ms": 86_400_000
 QUICK: Final = {"fragment": {"target_bytes": 65_536, "max_age_ms": 1_000}}
 
 
-class NetworkHouse(ChaosHouse):
+class NetworkDeployment(ChaosDeployment):
     """One whose ingest nodes have a namespace each; all others are where the test is."""
 
     def __init__(self, network: Network, *given: Any) -> None:
@@ -85,34 +85,36 @@ class NetworkHouse(ChaosHouse):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server) -> Iterator[NetworkHouse]:
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server
+) -> Iterator[NetworkDeployment]:
     directory = tmp_path_factory.mktemp("partition")
     with running_network(len(INGESTS)) as network:
-        make = partial(NetworkHouse, network)
-        with chaos_house(directory, seaweed, make=make) as running:
-            assert isinstance(running, NetworkHouse)
+        make = partial(NetworkDeployment, network)
+        with chaos_deployment(directory, seaweed, make=make) as running:
+            assert isinstance(running, NetworkDeployment)
             yield running
             network.join()
 
 
-def new_ledger(house: NetworkHouse, number: int, owner: str) -> Ledger:
+def new_ledger(deployment: NetworkDeployment, number: int, owner: str) -> Ledger:
     """A stream whose first append goes to this node, so that it is its owner."""
     strict = (10 * number, 10 * number + 1)
     ledger = Ledger(f"parted-{number}", strict, plain=(10 * number + 2,))
-    made = house.retried(lambda client: client.put(ledger.path, json=QUICK))
+    made = deployment.retried(lambda client: client.put(ledger.path, json=QUICK))
     ledger.stream_id = made["stream_id"]
-    until(lambda: probe(house, ledger, owner), RECOVER_SECONDS, "the first append")
+    until(lambda: probe(deployment, ledger, owner), RECOVER_SECONDS, "the first append")
     return ledger
 
 
-def probe(house: NetworkHouse, ledger: Ledger, name: str) -> bool:
+def probe(deployment: NetworkDeployment, ledger: Ledger, name: str) -> bool:
     """Append one record at one node, by the way of its clients; whether it was acknowledged."""
     who = ledger.strict[0] + PROBER
     code = record(who, ledger.sent[who])
     ledger.sent[who] += 1
     body = {"records": [{"value": value_of(code)}]}
     try:
-        with httpx.Client(base_url=house[name].url, timeout=ANSWER_SECONDS) as client:
+        with httpx.Client(base_url=deployment[name].url, timeout=ANSWER_SECONDS) as client:
             answer = client.post(f"{ledger.path}/records", json=body)
     except httpx.TransportError:
         # What was sent when the network went may be stored, or not.
@@ -140,47 +142,51 @@ def wait_for_progress(ledgers: list[Ledger], count: int = 20) -> None:
 
 
 def test_a_cut_between_nodes_and_around_each_loses_and_doubles_nothing(
-    house: NetworkHouse,
+    deployment: NetworkDeployment,
 ) -> None:
     """H18 with partitions instead of deaths; an owner that is cut off stops acknowledging."""
-    ledgers = [new_ledger(house, number, name) for number, name in enumerate(INGESTS)]
-    load = Load(house, ledgers, seed=1)
+    ledgers = [new_ledger(deployment, number, name) for number, name in enumerate(INGESTS)]
+    load = Load(deployment, ledgers, seed=1)
     load.start()
     try:
         wait_for_progress(ledgers)
-        house.network.part()
+        deployment.network.part()
         wait_for_progress(ledgers, 40)
-        house.network.join()
+        deployment.network.join()
         for name, owned in zip(INGESTS, ledgers, strict=True):
             wait_for_progress(ledgers)
-            node = house.network.nodes[INGESTS.index(name)]
+            node = deployment.network.nodes[INGESTS.index(name)]
             node.cut_off()
-            house.wait_alone(name)
-            answers = [probe(house, owned, name) for _ in range(5)]
+            deployment.wait_alone(name)
+            answers = [probe(deployment, owned, name) for _ in range(5)]
             assert not any(answers), f"{name} acknowledged when its lease was over"
             node.join()
-            until(partial(probe, house, owned, name), RECOVER_SECONDS, "appends at the node again")
+            until(
+                partial(probe, deployment, owned, name),
+                RECOVER_SECONDS,
+                "appends at the node again",
+            )
         wait_for_progress(ledgers)
     finally:
         unknown = load.stop(RECOVER_SECONDS)
     assert not unknown
-    checked = check(house, ledgers)
+    checked = check(deployment, ledgers)
     refused = sum((one.answers for one in ledgers), ledgers[0].answers.__class__())
     print(f"{[one.record_count for one in checked]} records; meanwhile {dict(refused)}")
     assert any("not-owner" in words or "peer-unavailable" in words for words in refused)
 
 
 def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_clients(
-    house: NetworkHouse,
+    deployment: NetworkDeployment,
 ) -> None:
     """M14 of an owner that is awake all the time, with clients who go on asking it."""
     path, lost, new = "/v1/streams/deposed", ["lost 0", "lost 1"], ["new 0"]
-    house.retried(lambda client: client.put(path, json=SLOW))
+    deployment.retried(lambda client: client.put(path, json=SLOW))
     old, other = INGESTS
 
     def append(name: str, *values: str) -> httpx.Response:
         body = {"records": [{"value": value} for value in values]}
-        with httpx.Client(base_url=house[name].url, timeout=ANSWER_SECONDS) as client:
+        with httpx.Client(base_url=deployment[name].url, timeout=ANSWER_SECONDS) as client:
             return client.post(f"{path}/records", json=body)
 
     until(lambda: append(old, *lost).status_code == httpx.codes.OK, what="the first append")
@@ -193,13 +199,13 @@ def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_client
             if answer.status_code == httpx.codes.OK:
                 acknowledged.append(answer)
 
-    node = house.network.nodes[0]
+    node = deployment.network.nodes[0]
     node.cut_off()
-    house.wait_alone(old)
+    deployment.wait_alone(old)
     asking = threading.Thread(target=ask_on)
     asking.start()
     try:
-        gap = _take_over(house, path)
+        gap = _take_over(deployment, path)
         assert gap["first_offset"] == 0
         until(lambda: append(other, *new).status_code == httpx.codes.OK, what="the new owner")
         stop.wait(1)
@@ -211,7 +217,7 @@ def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_client
         stop.set()
         asking.join()
         node.join()
-    page = house.retried(
+    page = deployment.retried(
         lambda client: client.get(f"{path}/records?offset={gap['next_offset']}&limit=10000")
     )
     values = [one["value"] for one in page["records"]]
@@ -219,17 +225,19 @@ def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_client
     assert len(acknowledged) <= len(values) - 1
 
 
-def _take_over(house: NetworkHouse, path: str) -> dict[str, Any]:
+def _take_over(deployment: NetworkDeployment, path: str) -> dict[str, Any]:
     """An operator's word that the home is lost; returns the gap."""
-    stream_id = house.retried(lambda client: client.get(path))["stream_id"]
-    with house.internal("manifest") as manifest:
+    stream_id = deployment.retried(lambda client: client.get(path))["stream_id"]
+    with deployment.internal("manifest") as manifest:
         home = manifest.get(f"/internal/v1/streams/{stream_id}").json()["home"]
     body = {"accept_loss": True, "expect_home": home}
-    accepted = house.retried(lambda client: client.post(f"/v1/admin{path[3:]}/takeover", json=body))
+    accepted = deployment.retried(
+        lambda client: client.post(f"/v1/admin{path[3:]}/takeover", json=body)
+    )
     way = f"/v1/operations/{accepted['operation_id']}"
 
     def done() -> dict[str, Any] | None:
-        shown: dict[str, Any] = house.retried(lambda client: client.get(way))
+        shown: dict[str, Any] = deployment.retried(lambda client: client.get(way))
         return shown if shown["state"] == "succeeded" else None
 
     gap: dict[str, Any] = until(done, RECOVER_SECONDS, "the takeover")["result"]["gap"]

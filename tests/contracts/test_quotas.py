@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from support.api_keys import create
-from support.manifest import STREAM, World, a_record
+from support.manifest import STREAM, ManifestHarness, a_record
 
 from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.model.config import StreamConfig
@@ -40,21 +40,21 @@ class Two:
     """Two manifest processes of one coordination store and one bucket."""
 
     def __init__(self, shared: Shared) -> None:
-        world = World(
+        harness = ManifestHarness(
             manifest_tenant_stream_count_max=_BOUND,
             manifest_tenant_key_count_max=_BOUND,
             manifest_consumer_count_max=_BOUND,
         )
-        self.world, self.coordination = world, shared.coordination
+        self.harness, self.coordination = harness, shared.coordination
         self.streams = Streams(shared.coordination)
         self.contexts: list[Context] = [
-            replace(world.context, coordination=shared.coordination, streams=self.streams)
+            replace(harness.context, coordination=shared.coordination, streams=self.streams)
             for _ in range(2)
         ]
 
     async def kinds(self) -> dict[str, tuple[str, list[Enter]]]:
         """Index of each bound, and for each process how one more comes."""
-        generation = await check_generation(self.world.drive, self.coordination)
+        generation = await check_generation(self.harness.drive, self.coordination)
         self.streams.generation = generation
         record = replace(a_record(), generation=generation, tenant="globex")
         await self.streams.create(record)

@@ -85,9 +85,9 @@ def test_every_image_stands_at_a_tag_and_comes_from_no_named_place() -> None:
 
 
 def test_the_commands_are_those_that_the_tests_run_as_four_processes(tmp_path: Path) -> None:
-    house = FourProcesses(tmp_path, "redis://127.0.0.1:1/0")
-    assert set(house.services) == set(SERVICES) == set(ServiceName)
-    for name, process in house.services.items():
+    deployment = FourProcesses(tmp_path, "redis://127.0.0.1:1/0")
+    assert set(deployment.services) == set(SERVICES) == set(ServiceName)
+    for name, process in deployment.services.items():
         assert process._arguments == service(name)["command"]
         own = {key for key in process._settings if key.startswith("BOTTOMLESS_")}
         assert set(settings_of(name)) - CONTAINER_ONLY == own - {"BOTTOMLESS_PORT"}

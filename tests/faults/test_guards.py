@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.fault_house import FaultHouse, fault_house
+from support.fault_deployment import FaultDeployment, fault_deployment
 from support.faults import FRAGMENT, Fault, Rule
 from support.removed_guards import without as removed
 from support.s3 import S3Server
@@ -44,19 +44,19 @@ chunk.verify_body = lambda *_: None
 
 
 @contextmanager
-def without(guard: str, directory: Path, seaweed: S3Server) -> Iterator[FaultHouse]:
-    """A house whose program has lost something at its start."""
-    with fault_house(directory, seaweed, removed(directory, guard)) as house:
-        yield house
+def without(guard: str, directory: Path, seaweed: S3Server) -> Iterator[FaultDeployment]:
+    """A deployment whose program has lost something at its start."""
+    with fault_deployment(directory, seaweed, removed(directory, guard)) as deployment:
+        yield deployment
 
 
 def test_without_the_rule_for_our_own_uid_a_fragment_is_put_twice(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
-    with without(OWN_UID, tmp_path, seaweed) as house, house.load() as load:
+    with without(OWN_UID, tmp_path, seaweed) as deployment, deployment.load() as load:
         rule = Rule(Fault.LOSE_REPLY, "PUT", FRAGMENT, times=1)
-        with house.proxy.disturbing(rule):
-            load.append_until_it_happened(lambda: house.proxy.exhausted(rule))
+        with deployment.proxy.disturbing(rule):
+            load.append_until_it_happened(lambda: deployment.proxy.exhausted(rule))
         found = load.check("a lost reply")
 
     assert [key for key in found.unreachable if key.endswith(".fragment")]
@@ -65,10 +65,10 @@ def test_without_the_rule_for_our_own_uid_a_fragment_is_put_twice(
 def test_without_the_unknown_outcome_a_fragment_is_named_that_is_not_there(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
-    with without(UNKNOWN_OUTCOME, tmp_path, seaweed) as house, house.load() as load:
+    with without(UNKNOWN_OUTCOME, tmp_path, seaweed) as deployment, deployment.load() as load:
         rule = Rule(Fault.LOSE_REQUEST, "PUT", FRAGMENT, times=1)
-        with house.proxy.disturbing(rule):
-            load.append_until_it_happened(lambda: house.proxy.exhausted(rule))
+        with deployment.proxy.disturbing(rule):
+            load.append_until_it_happened(lambda: deployment.proxy.exhausted(rule))
         with pytest.raises(Exception, match=r"NoSuchKey|does not exist"):
             load.check("a lost request")
 
@@ -76,11 +76,14 @@ def test_without_the_unknown_outcome_a_fragment_is_named_that_is_not_there(
 def test_without_the_checksums_of_chunk_and_batch_wrong_bytes_are_read(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
-    with without(CHECKSUMS, tmp_path, seaweed) as house, house.load() as load:
+    with without(CHECKSUMS, tmp_path, seaweed) as deployment, deployment.load() as load:
         for _ in range(12):
             load.append()
         until(load.local_is_free, 90, "local segments to go")
         # Not all of them, or no index would be read.
         rule = Rule(Fault.FLIP, "GET", FRAGMENT, chance=0.2)
-        with house.proxy.disturbing(rule), pytest.raises(AssertionError, match=re.escape("holds")):
+        with (
+            deployment.proxy.disturbing(rule),
+            pytest.raises(AssertionError, match=re.escape("holds")),
+        ):
             until(lambda: load.read() is None, 10, "a wrong byte")

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.fault_house import FaultHouse, fault_house
+from support.fault_deployment import FaultDeployment, fault_deployment
 from support.faults import (
     BROKEN,
     CONFLICT,
@@ -54,8 +54,8 @@ def rules(stream_id: str, chance: random.Random) -> list[Rule]:
     return made
 
 
-def happened(house: FaultHouse) -> set[Fault]:
-    return {deed.rule.fault for deed in house.proxy.story}
+def happened(deployment: FaultDeployment) -> set[Fault]:
+    return {deed.rule.fault for deed in deployment.proxy.story}
 
 
 @pytest.mark.timeout(120 + 2 * SECONDS)
@@ -64,23 +64,23 @@ def test_all_faults_together_lose_double_and_change_nothing(
 ) -> None:
     print(f"seed {SEED}, {SECONDS} s")
     chance = random.Random(SEED)
-    with fault_house(tmp_path, seaweed, seed=SEED) as house:
+    with fault_deployment(tmp_path, seaweed, seed=SEED) as deployment:
         ends_at = time.monotonic() + SECONDS
-        while time.monotonic() < ends_at or len(happened(house)) <= len(Fault) / 2:
-            with house.load() as load:
-                house.proxy.arm(*rules(load.stream_id, chance))
+        while time.monotonic() < ends_at or len(happened(deployment)) <= len(Fault) / 2:
+            with deployment.load() as load:
+                deployment.proxy.arm(*rules(load.stream_id, chance))
                 part_ends_at = min(max(ends_at, time.monotonic() + 2), time.monotonic() + 15)
                 while time.monotonic() < part_ends_at:
-                    begin = len(house.proxy.story)
-                    load.append_until_it_happened(lambda at=begin: len(house.proxy.story) > at)
+                    begin = len(deployment.proxy.story)
+                    load.append_until_it_happened(lambda at=begin: len(deployment.proxy.story) > at)
                     load.read()
-                house.proxy.calm()
+                deployment.proxy.calm()
                 found = load.check(f"a mix of seed {SEED}", strays=True)
                 print(
                     f"{len(found.fragments)} fragments, {len(found.values)} records, "
                     f"{len(found.strangers)} strays"
                 )
-        house.check_cleaned()
-    names = sorted(fault.name for fault in happened(house))
-    print(f"{len(house.proxy.story)} faults: {names}")
+        deployment.check_cleaned()
+    names = sorted(fault.name for fault in happened(deployment))
+    print(f"{len(deployment.proxy.story)} faults: {names}")
     assert len(names) > len(Fault) / 2, "too few faults: the dangerous paths did not run"

@@ -1,7 +1,7 @@
 """Puts that fail: of fragments, roots and groups, in every way that a store and a network know."""
 
 import pytest
-from support.fault_house import FaultHouse, Load
+from support.fault_deployment import FaultDeployment, Load
 from support.faults import (
     BROKEN,
     CONFLICT,
@@ -58,11 +58,11 @@ def on_puts(load: Load, fault: Fault, answer: Answer = BROKEN) -> list[Rule]:
     ids=named,
 )
 def test_a_put_that_fails_leaves_every_record_in_one_fragment(
-    house: FaultHouse, load: Load, fault: Fault, answer: Answer
+    deployment: FaultDeployment, load: Load, fault: Fault, answer: Answer
 ) -> None:
     rules = on_puts(load, fault, answer)
-    with house.proxy.disturbing(*rules):
-        load.append_until_it_happened(lambda: house.proxy.exhausted(*rules))
+    with deployment.proxy.disturbing(*rules):
+        load.append_until_it_happened(lambda: deployment.proxy.exhausted(*rules))
         load.read()
     found = load.check(f"{fault} {answer}")
 
@@ -84,14 +84,14 @@ def test_a_put_that_fails_leaves_every_record_in_one_fragment(
     ids=named,
 )
 def test_an_object_of_ours_that_cannot_be_looked_at_is_put_once(
-    house: FaultHouse, load: Load, fault: Fault, answer: Answer
+    deployment: FaultDeployment, load: Load, fault: Fault, answer: Answer
 ) -> None:
     """Its put was done and reported as failed; the next one hears 412, and HEAD fails."""
     path = f"/{load.stream_id}/.*{FRAGMENT}"
     done = Rule(Fault.MISREPORT, "PUT", path, BROKEN, times=2)
     unseen = Rule(fault, "HEAD", path, answer, times=2)
-    with house.proxy.disturbing(done, unseen):
-        load.append_until_it_happened(lambda: house.proxy.exhausted(done, unseen))
+    with deployment.proxy.disturbing(done, unseen):
+        load.append_until_it_happened(lambda: deployment.proxy.exhausted(done, unseen))
     found = load.check(f"{fault} {answer} of HEAD")
 
     assert not [key for key in found.unreachable if key.endswith(".fragment")]

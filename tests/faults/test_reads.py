@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from support.fault_house import FaultHouse, Load
+from support.fault_deployment import FaultDeployment, Load
 from support.faults import (
     BROKEN,
     FRAGMENT,
@@ -23,9 +23,9 @@ APPENDS = 24
 
 
 @pytest.fixture(scope="module")
-def stored(house: FaultHouse) -> Iterator[Load]:
+def stored(deployment: FaultDeployment) -> Iterator[Load]:
     """A stream of which ingest has next to nothing left."""
-    with house.load() as load:
+    with deployment.load() as load:
         for _ in range(APPENDS):
             load.append()
         until(load.is_stored, 90, "the tail to be uploaded")
@@ -57,14 +57,14 @@ def on_gets(load: Load, fault: Fault, answer: Answer, times: int) -> list[Rule]:
     ids=named,
 )
 def test_a_get_that_fails_never_makes_a_wrong_page(
-    house: FaultHouse, stored: Load, fault: Fault, answer: Answer
+    deployment: FaultDeployment, stored: Load, fault: Fault, answer: Answer
 ) -> None:
     # A second flip could meet the second look at the same bytes, which then are given up; and many
     # failures in a row could take longer than a page has.
     rules = on_gets(stored, fault, answer, 1)
     problems = []
-    with house.proxy.disturbing(*rules):
-        while not house.proxy.exhausted(*rules):
+    with deployment.proxy.disturbing(*rules):
+        while not deployment.proxy.exhausted(*rules):
             problems += stored.read().problems
 
     if answer is not MISSING and fault is not Fault.STALL:
@@ -76,10 +76,10 @@ def test_a_get_that_fails_never_makes_a_wrong_page(
 
 @pytest.mark.parametrize("fault", [Fault.FLIP, Fault.TRUNCATE, Fault.STALL], ids=named)
 def test_while_no_get_is_answered_right_no_page_is_given(
-    house: FaultHouse, stored: Load, fault: Fault
+    deployment: FaultDeployment, stored: Load, fault: Fault
 ) -> None:
     rule = Rule(fault, "GET", f"/{stored.stream_id}/.*{FRAGMENT}")
-    with house.proxy.disturbing(rule):
+    with deployment.proxy.disturbing(rule):
         status, code = stored.refusal(offset=0)
 
     if fault is Fault.FLIP:

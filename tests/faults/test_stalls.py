@@ -1,7 +1,7 @@
 """Uploads that stand still at the front while those behind them are done: M7, M8."""
 
 import httpx
-from support.fault_house import FaultHouse, Load
+from support.fault_deployment import FaultDeployment, Load
 from support.faults import Answer, Fault, Rule
 from support.waiting import until
 
@@ -12,38 +12,38 @@ def of_the_first(load: Load, fault: Fault, answer: Answer = FORBIDDEN) -> Rule:
     return Rule(fault, "PUT", rf"/{load.stream_id}/data/0{{20}}\.[^/]*\.fragment(\?|$)", answer)
 
 
-def behind_the_first(house: FaultHouse, load: Load) -> int:
+def behind_the_first(deployment: FaultDeployment, load: Load) -> int:
     """Fragments that are in the store and in no manifest."""
-    found = house.stream(load.stream_id).look()
+    found = deployment.stream(load.stream_id).look()
     return sum(key.endswith(".fragment") for key in found.unreachable)
 
 
-def hold_the_first_up(house: FaultHouse, load: Load, rule: Rule) -> None:
+def hold_the_first_up(deployment: FaultDeployment, load: Load, rule: Rule) -> None:
     """Load until the first fragment is held up, and three behind it are in the store."""
-    load.append_until_it_happened(lambda: house.proxy.count(rule) > 0)
-    load.append_until_it_happened(lambda: behind_the_first(house, load) >= 3)
+    load.append_until_it_happened(lambda: deployment.proxy.count(rule) > 0)
+    load.append_until_it_happened(lambda: behind_the_first(deployment, load) >= 3)
 
 
-def published_next(house: FaultHouse, load: Load) -> int:
-    answer = httpx.get(f"{house.server.url}{load.path}/offsets").json()
+def published_next(deployment: FaultDeployment, load: Load) -> int:
+    answer = httpx.get(f"{deployment.server.url}{load.path}/offsets").json()
     return int(answer["object_store_next_offset"])
 
 
-def failures(house: FaultHouse, load: Load) -> dict[str, dict[str, object]]:
-    report = httpx.get(f"{house.server.url}/readyz", params={"verbose": "1"}).json()
+def failures(deployment: FaultDeployment, load: Load) -> dict[str, dict[str, object]]:
+    report = httpx.get(f"{deployment.server.url}/readyz", params={"verbose": "1"}).json()
     found: dict[str, dict[str, dict[str, object]]] = report["services"]["uploader"]["failures"]
     return found.get(load.stream_id, {})
 
 
 def test_what_was_uploaded_behind_a_hole_is_published_with_the_hole_in_one_edit(
-    house: FaultHouse, load: Load
+    deployment: FaultDeployment, load: Load
 ) -> None:
     """M7."""
     rule = of_the_first(load, Fault.LOSE_REQUEST)
-    with house.proxy.disturbing(rule):
-        hold_the_first_up(house, load, rule)
+    with deployment.proxy.disturbing(rule):
+        hold_the_first_up(deployment, load, rule)
 
-        assert published_next(house, load) == 0
+        assert published_next(deployment, load) == 0
         assert load.listed() == []
         # What is in the hole was not freed: only the local disk has it.
         assert load.read().problems == []
@@ -55,20 +55,20 @@ def test_what_was_uploaded_behind_a_hole_is_published_with_the_hole_in_one_edit(
 
 
 def test_a_refused_upload_stops_its_stream_in_sight_and_goes_on_without_a_gap(
-    house: FaultHouse, load: Load
+    deployment: FaultDeployment, load: Load
 ) -> None:
     """M8."""
     rule = of_the_first(load, Fault.REFUSE)
-    with house.proxy.disturbing(rule):
-        hold_the_first_up(house, load, rule)
+    with deployment.proxy.disturbing(rule):
+        hold_the_first_up(deployment, load, rule)
 
-        (what,) = [one for one in failures(house, load) if one.startswith("put ")]
+        (what,) = [one for one in failures(deployment, load) if one.startswith("put ")]
         assert what.startswith("put " + "0" * 20), "it names the offset that is held up"
-        assert failures(house, load)[what]["permanent"] is True
-        assert published_next(house, load) == 0
+        assert failures(deployment, load)[what]["permanent"] is True
+        assert published_next(deployment, load) == 0
         assert load.listed() == []
         load.append()
     found = load.check("the first of several uploads was refused")
 
     assert found.fragments[0].first_offset == 0
-    until(lambda: not failures(house, load), what="the report clean again")
+    until(lambda: not failures(deployment, load), what="the report clean again")

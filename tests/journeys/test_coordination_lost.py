@@ -161,16 +161,16 @@ def a_server(directory: Path) -> Iterator[tuple[AllInOne, str]]:
 
 
 def test_valkey_is_flushed_under_load_and_rebuilt_without_a_restart(tmp_path: Path) -> None:
-    with four_processes(tmp_path, SETTINGS) as house, house.client() as client:
+    with four_processes(tmp_path, SETTINGS) as deployment, deployment.client() as client:
         for name in ("fast", "slow"):
             config = FAST if name == "fast" else SLOW
             client.put(f"/v1/streams/{name}", json=config).raise_for_status()
-        producers = Producers(house.url, ["fast", "slow"], 4)
+        producers = Producers(deployment.url, ["fast", "slow"], 4)
         try:
             until(lambda: stored_next(client, "fast") > 20, what="fragments")
             client.put("/v1/streams/young", json=SLOW).raise_for_status()
             first = appended(client, "young", "only on the disk")
-            flush(house.coordination_url)
+            flush(deployment.coordination_url)
             await_loss(client)
             await_refusal(client)
             before = dict(producers.acknowledged)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.crash_house import TARGET, CrashHouse, Driven, crash_house
+from support.crash_deployment import TARGET, CrashDeployment, Driven, crash_deployment
 from support.s3 import S3Server
 from support.waiting import until
 
@@ -19,13 +19,15 @@ from bottomless_server.runtime.base.fault_points import POINTS
 
 
 @pytest.fixture(scope="module")
-def standing(seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashHouse]:
-    with crash_house(tmp_path_factory.mktemp("crashes"), seaweed) as running:
+def standing(
+    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CrashDeployment]:
+    with crash_deployment(tmp_path_factory.mktemp("crashes"), seaweed) as running:
         yield running
 
 
 @pytest.fixture
-def house(standing: CrashHouse) -> CrashHouse:
+def deployment(standing: CrashDeployment) -> CrashDeployment:
     """Alive, also where the test before this one was not."""
     if standing.server.is_dead:
         standing.server.wait_dead()
@@ -73,12 +75,12 @@ def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
 
 @pytest.mark.parametrize("point", PUBLISHING)
 def test_every_acknowledged_record_is_there_once_after_a_death_while_publishing(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
     """M9, M10, M11."""
-    stream = house.new_stream().fill(3)
+    stream = deployment.new_stream().fill(3)
 
-    house.arm(point)
+    deployment.arm(point)
     stream.drive_until_dead()
     found = stream.fill(4).look()
 
@@ -94,22 +96,22 @@ def test_every_acknowledged_record_is_there_once_after_a_death_while_publishing(
 
 @pytest.mark.parametrize("point", CUTTING)
 def test_a_retention_that_died_is_finished_and_takes_nothing_else(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
-    stream = house.new_stream().fill(9)
+    stream = deployment.new_stream().fill(9)
     stream.look()
-    etag = house.asked("GET", stream.path).headers["etag"]
+    etag = deployment.asked("GET", stream.path).headers["etag"]
     change = {"retention": {"max_bytes": 3 * (TARGET + 4_096)}}
     headers = {"if-match": etag, "content-type": "application/merge-patch+json"}
-    patched = house.ask("PATCH", stream.path, change, headers)
+    patched = deployment.ask("PATCH", stream.path, change, headers)
     assert patched is not None
     assert patched.status_code == 200
 
-    house.arm(point)
-    house.ask("POST", f"{stream.path}/retention/evaluate")
-    house.revive()
+    deployment.arm(point)
+    deployment.ask("POST", f"{stream.path}/retention/evaluate")
+    deployment.revive()
 
-    until(lambda: house.bounds_of(stream)["first_offset"] == 6, what="the cut done")
+    until(lambda: deployment.bounds_of(stream)["first_offset"] == 6, what="the cut done")
     found = stream.look()
     stream.check(found)
     assert (found.first_offset, found.strangers) == (6, frozenset())
@@ -117,80 +119,86 @@ def test_a_retention_that_died_is_finished_and_takes_nothing_else(
 
 @pytest.mark.parametrize("point", DELETING)
 def test_a_deleter_that_died_leaves_nothing_behind_and_takes_nothing_alive(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
-    stream = house.new_stream().fill(9)
+    stream = deployment.new_stream().fill(9)
     stream.look()
-    house.arm(point)
+    deployment.arm(point)
 
-    house.ask("POST", f"{stream.path}/trim", {"before_offset": 5})
-    house.revive()
+    deployment.ask("POST", f"{stream.path}/trim", {"before_offset": 5})
+    deployment.revive()
 
-    until(lambda: house.bounds_of(stream)["first_offset"] == 5, what="the trim done")
+    until(lambda: deployment.bounds_of(stream)["first_offset"] == 5, what="the trim done")
     found = stream.fill(1).look()
     stream.check(found)
     assert (found.first_offset, found.strangers) == (5, frozenset())
 
 
 @pytest.mark.parametrize("point", ENDING)
-def test_a_deletion_that_died_is_finished_after_the_restart(house: CrashHouse, point: str) -> None:
+def test_a_deletion_that_died_is_finished_after_the_restart(
+    deployment: CrashDeployment, point: str
+) -> None:
     """M44."""
-    stream = house.new_stream().fill(6)
+    stream = deployment.new_stream().fill(6)
     stream.look()
-    house.arm(point)
+    deployment.arm(point)
 
-    house.ask("DELETE", stream.path)
-    house.revive()
+    deployment.ask("DELETE", stream.path)
+    deployment.revive()
 
-    until(lambda: not house.has_record(stream.stream_id), what="the record forgotten")
-    assert not house.objects_of(stream.stream_id)
-    again = house.asked("PUT", stream.path)
+    until(lambda: not deployment.has_record(stream.stream_id), what="the record forgotten")
+    assert not deployment.objects_of(stream.stream_id)
+    again = deployment.asked("PUT", stream.path)
     assert again.json()["stream_id"] != stream.stream_id
 
 
 @pytest.mark.parametrize("point", COLLECTING)
 def test_a_collection_that_died_is_finished_and_takes_only_garbage(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
-    stream = house.new_stream().fill(3)
-    house.arm("manifest.publish.before-exec")
+    stream = deployment.new_stream().fill(3)
+    deployment.arm("manifest.publish.before-exec")
     stream.drive_until_dead()
     strangers = stream.look().strangers
     assert strangers
     asked = {"dry_run": False, "minimum_age": "1s", "stream": stream.name}
     # All of them: what is younger than that when the process dies is left to another collection.
-    until(lambda: orphan_count(house, {**asked, "dry_run": True}) >= len(strangers))
-    house.arm(point)
+    until(lambda: orphan_count(deployment, {**asked, "dry_run": True}) >= len(strangers))
+    deployment.arm(point)
 
-    until(lambda: house.ask("POST", "/v1/admin/gc", asked) is None, what="the end at the point")
-    house.revive()
+    until(
+        lambda: deployment.ask("POST", "/v1/admin/gc", asked) is None, what="the end at the point"
+    )
+    deployment.revive()
 
     until(lambda: not stream.look().strangers, what="what was put in vain is gone")
     stream.check(stream.look())
 
 
-def orphan_count(house: CrashHouse, asked: dict[str, Any]) -> int:
+def orphan_count(deployment: CrashDeployment, asked: dict[str, Any]) -> int:
     """What a collection finds."""
-    operation = house.asked("POST", "/v1/admin/gc", asked).json()["operation_id"]
+    operation = deployment.asked("POST", "/v1/admin/gc", asked).json()["operation_id"]
 
     def result() -> dict[str, Any] | None:
-        shown: dict[str, Any] | None = house.asked("GET", f"/v1/operations/{operation}").json()[
-            "result"
-        ]
+        shown: dict[str, Any] | None = deployment.asked(
+            "GET", f"/v1/operations/{operation}"
+        ).json()["result"]
         return shown
 
     return int(until(result, what="the dry run")["orphan_count"])
 
 
 @pytest.mark.parametrize("point", REBUILDING)
-def test_a_rebuild_that_died_is_finished_and_loses_nothing(house: CrashHouse, point: str) -> None:
-    stream = house.new_stream().fill(6)
+def test_a_rebuild_that_died_is_finished_and_loses_nothing(
+    deployment: CrashDeployment, point: str
+) -> None:
+    stream = deployment.new_stream().fill(6)
     stream.look()
-    house.arm(point)
+    deployment.arm(point)
 
-    house.lose_coordination()
-    house.ask("POST", "/v1/admin/rebuild")
-    house.revive()
+    deployment.lose_coordination()
+    deployment.ask("POST", "/v1/admin/rebuild")
+    deployment.revive()
 
     found = stream.fill(1).look()
     stream.check(found)
@@ -198,121 +206,123 @@ def test_a_rebuild_that_died_is_finished_and_loses_nothing(house: CrashHouse, po
     assert not [key for key in found.strangers if key.endswith(".fragment")]
 
 
-def rebuilt(house: CrashHouse) -> None:
+def rebuilt(deployment: CrashDeployment) -> None:
     """Coordination is lost, and everything is served again."""
-    house.lose_coordination()
-    house.ask("POST", "/v1/admin/rebuild")
-    until(lambda: serves(house), what="traffic again")
+    deployment.lose_coordination()
+    deployment.ask("POST", "/v1/admin/rebuild")
+    until(lambda: serves(deployment), what="traffic again")
 
 
-def serves(house: CrashHouse) -> bool:
-    answer = house.ask("GET", "/v1/keys")
+def serves(deployment: CrashDeployment) -> bool:
+    answer = deployment.ask("GET", "/v1/keys")
     return answer is not None and answer.is_success
 
 
 @pytest.mark.parametrize("point", ISSUING)
 def test_a_secret_that_was_never_shown_takes_nothing_from_the_one_before(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
-    key = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    key = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     rotate = f"/v1/keys/{key['key_id']}/rotate"
 
-    house.arm(point)
-    assert house.ask("POST", rotate, {"overlap_seconds": 0}) is None
-    house.revive()
-    assert house.lets_in(key["secret"])
+    deployment.arm(point)
+    assert deployment.ask("POST", rotate, {"overlap_seconds": 0}) is None
+    deployment.revive()
+    assert deployment.lets_in(key["secret"])
 
-    again = house.asked("POST", rotate, {"overlap_seconds": 0}).json()
-    rebuilt(house)
-    assert house.lets_in(again["secret"])
-    assert not house.lets_in(key["secret"])
+    again = deployment.asked("POST", rotate, {"overlap_seconds": 0}).json()
+    rebuilt(deployment)
+    assert deployment.lets_in(again["secret"])
+    assert not deployment.lets_in(key["secret"])
 
 
 @pytest.mark.parametrize("point", REVOKING)
 def test_a_revocation_that_died_is_finished_and_outlives_coordination(
-    house: CrashHouse, point: str
+    deployment: CrashDeployment, point: str
 ) -> None:
-    key = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    key = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     path = f"/v1/keys/{key['key_id']}"
 
-    house.arm(point)
-    assert house.ask("DELETE", path) is None
-    house.revive()
+    deployment.arm(point)
+    assert deployment.ask("DELETE", path) is None
+    deployment.revive()
 
     # Nobody asks for it again: whoever starts next finds it in the queue.
-    assert not house.lets_in(key["secret"])
-    until(lambda: not house.unsaved_keys(), what="the revocation in the bucket")
-    rebuilt(house)
-    assert house.asked("GET", path).json()["state"] == "revoked"
-    assert not house.lets_in(key["secret"])
+    assert not deployment.lets_in(key["secret"])
+    until(lambda: not deployment.unsaved_keys(), what="the revocation in the bucket")
+    rebuilt(deployment)
+    assert deployment.asked("GET", path).json()["state"] == "revoked"
+    assert not deployment.lets_in(key["secret"])
 
 
-def test_a_rebuild_that_died_among_keys_brings_all_of_them_back(house: CrashHouse) -> None:
-    kept = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
-    dead = house.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
-    house.asked("DELETE", f"/v1/keys/{dead['key_id']}")
-    house.arm(RESTORING)
+def test_a_rebuild_that_died_among_keys_brings_all_of_them_back(
+    deployment: CrashDeployment,
+) -> None:
+    kept = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    dead = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
+    deployment.asked("DELETE", f"/v1/keys/{dead['key_id']}")
+    deployment.arm(RESTORING)
 
-    house.lose_coordination()
-    house.ask("POST", "/v1/admin/rebuild")
-    house.revive()
+    deployment.lose_coordination()
+    deployment.ask("POST", "/v1/admin/rebuild")
+    deployment.revive()
 
-    until(lambda: serves(house), what="traffic again")
-    assert house.lets_in(kept["secret"])
-    assert not house.lets_in(dead["secret"])
+    until(lambda: serves(deployment), what="traffic again")
+    assert deployment.lets_in(kept["secret"])
+    assert not deployment.lets_in(dead["secret"])
 
 
 @pytest.mark.parametrize(
     ("point", "lost"), [(TAKING[0], False), (TAKING[0], True), (TAKING[1], False)]
 )
 def test_a_takeover_that_died_is_finished_and_gives_no_offset_away_twice(
-    house: CrashHouse, point: str, lost: bool
+    deployment: CrashDeployment, point: str, lost: bool
 ) -> None:
     """Also where coordination is lost before it goes on: only the keys of roots rank them then."""
-    stream = house.new_stream().fill(3)
+    stream = deployment.new_stream().fill(3)
     stream.look()
-    house.server.kill()
-    shutil.rmtree(house.server.ingest_dir)
-    home = house.give_up_lease(stream.stream_id)
-    house.server.start()
-    reserved = house.record_of(stream.stream_id).reserved_next
+    deployment.server.kill()
+    shutil.rmtree(deployment.server.ingest_dir)
+    home = deployment.give_up_lease(stream.stream_id)
+    deployment.server.start()
+    reserved = deployment.record_of(stream.stream_id).reserved_next
     assert reserved > 3, "no gap is due, and the point is not between two steps"
 
-    house.arm(point)
+    deployment.arm(point)
     asked = {"accept_loss": True, "expect_home": home}
-    answer = house.ask("POST", takeover_of(stream), asked)
+    answer = deployment.ask("POST", takeover_of(stream), asked)
     assert answer is None or answer.status_code == 202, answer.text
-    house.wait_dead()
-    fenced = house.record_of(stream.stream_id)
+    deployment.wait_dead()
+    fenced = deployment.record_of(stream.stream_id)
     assert (fenced.home is None) == (point == "manifest.takeover.after-gap")
     if lost:
-        house.lose_coordination()
-    house.server.start()
+        deployment.lose_coordination()
+    deployment.server.start()
     if lost:
-        house.ask("POST", "/v1/admin/rebuild")
+        deployment.ask("POST", "/v1/admin/rebuild")
 
-    first = until(lambda: appended(house, stream), what="the stream without its lost home")
+    first = until(lambda: appended(deployment, stream), what="the stream without its lost home")
     # Nothing that the lost disk held was acknowledged, where coordination does not say more.
     assert first == reserved if not lost else first >= 3
-    page = house.asked("GET", f"{stream.path}/records?offset=0&limit=100").json()
+    page = deployment.asked("GET", f"{stream.path}/records?offset=0&limit=100").json()
     kept = [(record["offset"], record["value"]) for record in page["records"]]
     assert kept == [*enumerate(stream.values), (first, "after")]
     gaps = [(gap["first_offset"], gap["next_offset"]) for gap in page["gaps"]]
     assert [3, *(end for _, end in gaps)] == [*(begin for begin, _ in gaps), first]
 
 
-def appended(house: CrashHouse, stream: Driven) -> int | None:
+def appended(deployment: CrashDeployment, stream: Driven) -> int | None:
     """Where a record was put, if it was; the operator asks again for what a loss made undone."""
-    answer = house.ask("POST", f"{stream.path}/records", {"records": [{"value": "after"}]})
+    answer = deployment.ask("POST", f"{stream.path}/records", {"records": [{"value": "after"}]})
     assert answer is not None
     if answer.status_code == 200:
         return int(answer.json()["first_offset"])
     assert (answer.status_code, answer.json()["outcome"]) == (503, "none"), answer.text
     takeover = takeover_of(stream)
     body = {"accept_loss": True, "expect_home": "f" * 32}
-    told = house.ask("POST", takeover, body)
+    told = deployment.ask("POST", takeover, body)
     if told is not None and told.status_code == 409 and told.json()["home"] is not None:
-        house.ask("POST", takeover, {**body, "expect_home": told.json()["home"]})
+        deployment.ask("POST", takeover, {**body, "expect_home": told.json()["home"]})
     return None
 
 

@@ -36,12 +36,12 @@ PRODUCERS: Final = 3
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
-    with two_nodes(tmp_path_factory.mktemp("failover"), SETTINGS) as house:
-        yield house
+    with two_nodes(tmp_path_factory.mktemp("failover"), SETTINGS) as deployment:
+        yield deployment
 
 
 @pytest.fixture
-def house(running: TwoNodes) -> Iterator[TwoNodes]:
+def deployment(running: TwoNodes) -> Iterator[TwoNodes]:
     """All of it runs, before and afterwards."""
     running.start()
     yield running
@@ -51,16 +51,16 @@ def house(running: TwoNodes) -> Iterator[TwoNodes]:
 class Stream:
     """One stream, asked of any node."""
 
-    def __init__(self, house: TwoNodes, name: str) -> None:
-        self.house = house
+    def __init__(self, deployment: TwoNodes, name: str) -> None:
+        self.deployment = deployment
         self.path = f"/v1/streams/{name}"
-        with house.client() as client:
+        with deployment.client() as client:
             created = client.put(self.path, json=SLOW)
             assert created.status_code in (200, 201), created.text
             self.stream_id = created.json()["stream_id"]
 
     def record(self) -> dict[str, Any]:
-        with self.house.internal("manifest") as manifest:
+        with self.deployment.internal("manifest") as manifest:
             found: dict[str, Any] = manifest.get(f"/internal/v1/streams/{self.stream_id}").json()
             return found
 
@@ -68,7 +68,7 @@ class Stream:
     def owner(self) -> str:
         """The service that claimed it last."""
         url = self.record()["owner_url"]
-        return next(name for name in NODES if self.house.internal_url(name) == url)
+        return next(name for name in NODES if self.deployment.internal_url(name) == url)
 
     @property
     def other(self) -> str:
@@ -76,7 +76,7 @@ class Stream:
 
     def append(self, node: str, *values: str) -> httpx.Response:
         body = {"records": [{"value": value} for value in values]}
-        with self.house[node].client() as client:
+        with self.deployment[node].client() as client:
             return client.post(f"{self.path}/records", json=body)
 
     def appended(self, node: str, *values: str) -> int:
@@ -95,7 +95,7 @@ class Stream:
 
     def page(self, offset: int = 0) -> dict[str, Any]:
         def read() -> dict[str, Any] | None:
-            with self.house.client() as client:
+            with self.deployment.client() as client:
                 parameters = {"offset": offset, "limit": 10_000}
                 answer = client.get(f"{self.path}/records", params=parameters)
             if answer.status_code == 503:
@@ -121,7 +121,7 @@ class Stream:
     def take_over(self) -> dict[str, Any]:
         """An operator's word that the home is lost, repeated until its lease is over."""
         home = self.record()["home"]
-        with self.house.client() as client:
+        with self.deployment.client() as client:
 
             def accepted() -> str | None:
                 body = {"accept_loss": True, "expect_home": home}
@@ -169,11 +169,12 @@ class Producer:
 
 
 @contextmanager
-def producing(house: TwoNodes, stream: Stream) -> Iterator[list[Producer]]:
+def producing(deployment: TwoNodes, stream: Stream) -> Iterator[list[Producer]]:
     producers = [Producer(f"p{number}") for number in range(PRODUCERS)]
     stop = threading.Event()
     threads = [
-        threading.Thread(target=each.run, args=(house.url, stream.path, stop)) for each in producers
+        threading.Thread(target=each.run, args=(deployment.url, stream.path, stop))
+        for each in producers
     ]
     for thread in threads:
         thread.start()
@@ -194,8 +195,8 @@ def wait_for_answers(producers: list[Producer], count: int = 10) -> None:
     )
 
 
-def counted(house: TwoNodes, node: str, name: str) -> float:
-    with house.internal(node) as client:
+def counted(deployment: TwoNodes, node: str, name: str) -> float:
+    with deployment.internal(node) as client:
         lines = client.get("/metrics").text.splitlines()
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
@@ -204,30 +205,30 @@ def gone(path: Path) -> bool:
     return not path.exists()
 
 
-def aside(house: TwoNodes, node: str, stream: Stream) -> list[Path]:
-    return list((house.ingest_dirs[node] / "streams-aside").glob(f"{stream.stream_id}*"))
+def aside(deployment: TwoNodes, node: str, stream: Stream) -> list[Path]:
+    return list((deployment.ingest_dirs[node] / "streams-aside").glob(f"{stream.stream_id}*"))
 
 
-def test_a_drain_hands_a_stream_over_under_load_and_back_again(house: TwoNodes) -> None:
-    stream = Stream(house, "handover")
+def test_a_drain_hands_a_stream_over_under_load_and_back_again(deployment: TwoNodes) -> None:
+    stream = Stream(deployment, "handover")
     owners, forwarded = [], 0.0
-    with producing(house, stream) as producers:
+    with producing(deployment, stream) as producers:
         wait_for_answers(producers)
         for _ in range(2):
             first, second = stream.owner, stream.other
             owners.append(first)
-            forwarded += counted(house, second, "bottomless_ingest_forwarded_total")
+            forwarded += counted(deployment, second, "bottomless_ingest_forwarded_total")
             epoch = stream.record()["epoch"]
-            assert house[first].stop() == 0
+            assert deployment[first].stop() == 0
             wait_for_answers(producers)
             record = stream.record()
             assert (stream.owner, record["epoch"]) == (second, epoch + 1)
-            house[first].start()
+            deployment[first].start()
             wait_for_answers(producers)
             assert stream.owner == second, "who comes back is not the owner any more"
-            old_log = house.ingest_dirs[first] / "streams" / stream.stream_id
+            old_log = deployment.ingest_dirs[first] / "streams" / stream.stream_id
             until(partial(gone, old_log), what="its old log removed")
-            assert not aside(house, first, stream), "all of it was published"
+            assert not aside(deployment, first, stream), "all of it was published"
     values = stream.values()
     for each in producers:
         numbers = [int(v.split()[1]) for v in values if v.split()[0] == each.name]
@@ -237,14 +238,14 @@ def test_a_drain_hands_a_stream_over_under_load_and_back_again(house: TwoNodes) 
     print(f"{len(values)} records, {forwarded:.0f} requests passed on")
 
 
-def test_a_stream_with_a_tail_of_its_own_waits_for_its_home(house: TwoNodes) -> None:
+def test_a_stream_with_a_tail_of_its_own_waits_for_its_home(deployment: TwoNodes) -> None:
     """M17, before anybody accepts a loss."""
-    stream = Stream(house, "dirty")
+    stream = Stream(deployment, "dirty")
     assert stream.appended("ingest-2", "only there") == 0
-    house.kill("ingest-2")
+    deployment.kill("ingest-2")
 
     def free() -> bool:
-        with house.internal("manifest") as manifest:
+        with deployment.internal("manifest") as manifest:
             return len(manifest.get("/internal/v1/nodes").json()["nodes"]) == 1
 
     until(free, what="the lease of the dead node over")
@@ -252,22 +253,22 @@ def test_a_stream_with_a_tail_of_its_own_waits_for_its_home(house: TwoNodes) -> 
         refused = stream.append("ingest", "elsewhere")
         problem_of(refused, 503, "not-owner")
         assert refused.json()["outcome"] == "none"
-    with house.client() as client:
+    with deployment.client() as client:
         problem_of(client.get(f"{stream.path}/records?offset=0"), 503, "not-owner")
 
-    house.start()
+    deployment.start()
     assert stream.appended("ingest", "passed on") == 1
     assert stream.values() == ["only there", "passed on"]
     assert stream.owner == "ingest-2"
 
 
 @contextmanager
-def paused(house: TwoNodes, node: str) -> Iterator[None]:
+def paused(deployment: TwoNodes, node: str) -> Iterator[None]:
     """Stopped by SIGSTOP until its lease is over for everybody."""
-    pid = house[node].pid
+    pid = deployment[node].pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        with house.internal("manifest") as manifest:
+        with deployment.internal("manifest") as manifest:
             until(
                 lambda: len(manifest.get("/internal/v1/nodes").json()["nodes"]) == 1,
                 what="the lease of the paused node over",
@@ -278,26 +279,26 @@ def paused(house: TwoNodes, node: str) -> Iterator[None]:
 
 
 def test_an_owner_that_slept_through_its_lease_goes_on_where_nobody_took_its_stream(
-    house: TwoNodes,
+    deployment: TwoNodes,
 ) -> None:
-    stream = Stream(house, "slept")
+    stream = Stream(deployment, "slept")
     assert stream.appended("ingest", "before") == 0
     epoch = stream.record()["epoch"]
-    with paused(house, "ingest"):
+    with paused(deployment, "ingest"):
         problem_of(stream.append("ingest-2", "meanwhile"), 503, "not-owner")
     assert stream.appended("ingest-2", "after") == 1
     assert stream.values() == ["before", "after"]
     assert (stream.owner, stream.record()["epoch"]) == ("ingest", epoch)
 
 
-def test_a_zombie_acknowledges_shows_and_feeds_nothing(house: TwoNodes) -> None:
+def test_a_zombie_acknowledges_shows_and_feeds_nothing(deployment: TwoNodes) -> None:
     """M13, M14 and M16: the owner is paused, deposed by a takeover, and wakes up."""
-    stream = Stream(house, "zombie")
+    stream = Stream(deployment, "zombie")
     lost = ["lost 0", "lost 1"]
     assert stream.appended("ingest", *lost) == 0
     chunks = f"/internal/v1/streams/{stream.stream_id}/chunks"
     late: list[httpx.Response] = []
-    with paused(house, "ingest"):
+    with paused(deployment, "ingest"):
         gap = stream.take_over()
         assert (gap["first_offset"], gap["reason"]) == (0, "takeover")
         first = stream.appended("ingest-2", "new 0")
@@ -305,7 +306,7 @@ def test_a_zombie_acknowledges_shows_and_feeds_nothing(house: TwoNodes) -> None:
         # It is on its way to the zombie when that wakes up.
         sending = threading.Thread(target=lambda: late.append(stream.append("ingest", "late")))
         sending.start()
-    with house.internal("ingest") as zombie:
+    with deployment.internal("ingest") as zombie:
         shown = zombie.get(chunks, params={"first_offset": 0, "wait_ms": 0})
         fed = zombie.get("/internal/v1/commits")
     sending.join()
@@ -325,23 +326,23 @@ def test_a_zombie_acknowledges_shows_and_feeds_nothing(house: TwoNodes) -> None:
     assert stream.appended("ingest", "passed on") == first + len(expected)
     assert stream.values(first) == [*expected, "passed on"]
     assert stream.page(0)["gaps"] == [gap]
-    assert (stream.owner, len(aside(house, "ingest", stream))) == ("ingest-2", 1)
+    assert (stream.owner, len(aside(deployment, "ingest", stream))) == ("ingest-2", 1)
 
 
 def test_after_an_accepted_loss_the_other_node_goes_on_and_the_old_home_keeps_its_tail(
-    house: TwoNodes,
+    deployment: TwoNodes,
 ) -> None:
     """M17 with two nodes: the disk was not lost after all."""
-    stream = Stream(house, "accepted")
+    stream = Stream(deployment, "accepted")
     assert stream.appended("ingest", "lost") == 0
-    house.kill("ingest")
+    deployment.kill("ingest")
     gap = stream.take_over()
     first = stream.appended("ingest-2", "after")
     assert first == gap["next_offset"]
 
-    house.start()
-    until(lambda: aside(house, "ingest", stream), what="the old tail set aside")
-    (kept,) = aside(house, "ingest", stream)
+    deployment.start()
+    until(lambda: aside(deployment, "ingest", stream), what="the old tail set aside")
+    (kept,) = aside(deployment, "ingest", stream)
     assert [path.stat().st_size > 0 for path in kept.glob("*.segment")] == [True]
     assert stream.appended("ingest", "passed on") == first + 1
     assert stream.values(first) == ["after", "passed on"]

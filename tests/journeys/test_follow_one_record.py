@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pyspark.sql import SparkSession
-from support.house import HOUSES, House
+from support.deployment import DEPLOYMENTS, Deployment
 from support.spark_session import worker_environment
 from support.waiting import until
 
@@ -35,20 +35,20 @@ def only(found: list[Path]) -> Path:
     return found[0]
 
 
-@pytest.fixture(params=sorted(HOUSES))
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    with HOUSES[request.param](request, tmp_path, SETTINGS) as running:
+@pytest.fixture(params=sorted(DEPLOYMENTS))
+def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    with DEPLOYMENTS[request.param](request, tmp_path, SETTINGS) as running:
         yield running
 
 
-def dies_and_returns(house: House, name: str) -> None:
-    if name in house.names:
-        house.kill(name)
-        house.start()
+def dies_and_returns(deployment: Deployment, name: str) -> None:
+    if name in deployment.names:
+        deployment.kill(name)
+        deployment.start()
 
 
-def test_follow_one_record(house: House, spark: SparkSession) -> None:
-    with house.client() as client:
+def test_follow_one_record(deployment: Deployment, spark: SparkSession) -> None:
+    with deployment.client() as client:
         # 1. The contract: a stream, and a request that appends to it.
         created = client.put(STREAM, json={"fragment": {"max_age_ms": 2000}})
         assert created.status_code == httpx.codes.CREATED
@@ -59,7 +59,7 @@ def test_follow_one_record(house: House, spark: SparkSession) -> None:
         assert (answer["first_offset"], answer["next_offset"], answer["count"]) == (0, 1, 1)
 
         # 4. It became a chunk, and 5. the appender made that durable before it answered.
-        segment = only(list(house.ingest_dir.rglob(f"{stream_id}/*.segment")))
+        segment = only(list(deployment.ingest_dir.rglob(f"{stream_id}/*.segment")))
         raw = segment.read_bytes()
         assert decode_segment_header(raw[:SEGMENT_HEADER_SIZE]).stream_id == stream_id
         header, chunk = next(split_chunks(raw[SEGMENT_HEADER_SIZE:]))
@@ -72,13 +72,13 @@ def test_follow_one_record(house: House, spark: SparkSession) -> None:
         # Readers see it at once, from the tail.
         page = client.get(f"{STREAM}/records", params={"offset": "first"}).json()
         assert page["records"][0]["json"] == RECORD["json"]
-        dies_and_returns(house, "ingest")
+        dies_and_returns(deployment, "ingest")
 
         # 6. The uploader cuts it into a fragment when it is old enough, 7. as one object.
-        dies_and_returns(house, "uploader")
+        dies_and_returns(deployment, "uploader")
         until(lambda: uploaded_next(client) == 1, what="the fragment")
-        fragment_key = only(objects(house, "*.fragment"))
-        blob = house.stored.read(str(fragment_key))
+        fragment_key = only(objects(deployment, "*.fragment"))
+        blob = deployment.stored.read(str(fragment_key))
         fragment = fragment_format.decode_fragment_header(blob[: fragment_format.HEADER_SIZE])
         assert (fragment.stream_id, fragment.first_offset, fragment.next_offset) == (
             stream_id,
@@ -88,29 +88,29 @@ def test_follow_one_record(house: House, spark: SparkSession) -> None:
         assert blob[fragment_format.HEADER_SIZE :].startswith(stored), "bytes changed on the way"
 
         # 8. The manifest names it: root → entry → object, checksum by checksum.
-        newest_root = max(objects(house, "root.*.manifest"))
-        root = decode_node(house.stored.read(str(newest_root)))
+        newest_root = max(objects(deployment, "root.*.manifest"))
+        root = decode_node(deployment.stored.read(str(newest_root)))
         entry = fragment_info(root.entries[0])
         assert (root.next_offset, entry.uid, entry.crc) == (1, fragment.uid, crc32c(blob))
-        dies_and_returns(house, "manifest")
+        dies_and_returns(deployment, "manifest")
 
         # 9. The reader finds it there, by offset and by time, as before.
-        dies_and_returns(house, "reader")
+        dies_and_returns(deployment, "reader")
         listed = client.get(f"{STREAM}/fragments").json()["fragments"]
         assert [item["id"] for item in listed] == [entry.fragment_id]
         timed = client.get(f"{STREAM}/records", params={"offset": f"timestamp:{header.timestamp}"})
         assert timed.json()["records"] == page["records"]
 
     # 10. Spark reads the same object, by itself, as a row.
-    with worker_environment(spark, house.stored.credentials):
-        given = {"url": house.url, "stream": "orders", "mode": "direct"}
+    with worker_environment(spark, deployment.stored.credentials):
+        given = {"url": deployment.url, "stream": "orders", "mode": "direct"}
         rows = spark.read.format("bottomless").options(**given).load().collect()
     assert [(row.offset, bytes(row.value)) for row in rows] == [(0, VALUE)]
 
 
-def objects(house: House, pattern: str) -> list[Path]:
+def objects(deployment: Deployment, pattern: str) -> list[Path]:
     """Keys of objects whose names are of this form."""
-    return [path for path in map(Path, house.stored.sizes()) if path.match(pattern)]
+    return [path for path in map(Path, deployment.stored.sizes()) if path.match(pattern)]
 
 
 def uploaded_next(client: httpx.Client) -> int:

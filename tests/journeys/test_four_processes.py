@@ -23,8 +23,8 @@ SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS"
 class Producer:
     """Sends each value once, whatever becomes of it, and remembers what was acknowledged."""
 
-    def __init__(self, house: FourProcesses) -> None:
-        self._house = house
+    def __init__(self, deployment: FourProcesses) -> None:
+        self._deployment = deployment
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.sent = 0
@@ -44,7 +44,7 @@ class Producer:
         until(lambda: len(self.acknowledged) >= before + 5, what="appends to go on")
 
     def _run(self) -> None:
-        with self._house.client() as client:
+        with self._deployment.client() as client:
             while not self._stopping.is_set():
                 values = [f"{self.sent + number}".rjust(200) for number in range(3)]
                 self.sent += 3
@@ -85,9 +85,9 @@ def everything(client: httpx.Client) -> list[tuple[int, str]]:
             return found
 
 
-def check_encoded_slashes(house: FourProcesses) -> None:
+def check_encoded_slashes(deployment: FourProcesses) -> None:
     """Every service says the same of them, asked by itself or through nginx."""
-    for url in (house.url, *(process.url for process in house.services.values())):
+    for url in (deployment.url, *(process.url for process in deployment.services.values())):
         for path in (f"{STREAM}%2Frecords", f"{STREAM}%2foffsets", "/v1/streams/a%2Fb/records"):
             for method in ("GET", "PUT", "POST", "DELETE"):
                 answer = httpx.request(method, url + path, timeout=30)
@@ -96,20 +96,20 @@ def check_encoded_slashes(house: FourProcesses) -> None:
 
 
 @pytest.fixture
-def house(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
+def deployment(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
     with four_processes(tmp_path, SETTINGS, seaweed) as running:
         yield running
 
 
-def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProcesses) -> None:
-    with house.client() as client:
+def test_each_service_dies_once_and_no_record_is_lost_or_doubled(deployment: FourProcesses) -> None:
+    with deployment.client() as client:
         client.put(STREAM, json=CONFIG).raise_for_status()
-        check_encoded_slashes(house)
-        with Producer(house) as producer:
+        check_encoded_slashes(deployment)
+        with Producer(deployment) as producer:
             producer.goes_on()
             uploads_go_on(client, producer)
             for name in ("reader", "uploader", "manifest", "ingest"):
-                house.kill(name)
+                deployment.kill(name)
                 if name == "ingest":
                     away = client.post(f"{STREAM}/records", json={"records": [{"value": "-1"}]})
                     assert away.status_code == httpx.codes.SERVICE_UNAVAILABLE
@@ -117,7 +117,7 @@ def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProc
                 else:
                     # Who appended just now needs none of the others.
                     producer.goes_on()
-                house.start()
+                deployment.start()
                 producer.goes_on()
                 uploads_go_on(client, producer)
 
@@ -131,5 +131,5 @@ def test_each_service_dies_once_and_no_record_is_lost_or_doubled(house: FourProc
     assert [int(value) for _, value in found] == sorted(int(value) for _, value in found)
 
     for name in ("ingest", "uploader", "reader", "manifest"):
-        assert house[name].stop() == 0, house[name].log()[-2000:]
-        assert "Traceback" not in house[name].log(), house[name].log()[-5000:]
+        assert deployment[name].stop() == 0, deployment[name].log()[-2000:]
+        assert "Traceback" not in deployment[name].log(), deployment[name].log()[-5000:]

@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.house import HOUSES, House
+from support.deployment import DEPLOYMENTS, Deployment
 from support.waiting import until
 
 from bottomless.formats.checks import crc32c
@@ -76,9 +76,9 @@ class Ledger:
                     self.faults.append(f"offset {offset} was read with two values")
 
 
-def produce(house: House, ledger: Ledger, stop: threading.Event, seed: float) -> None:
+def produce(deployment: Deployment, ledger: Ledger, stop: threading.Event, seed: float) -> None:
     chance = random.Random(seed)
-    with house.client() as client:
+    with deployment.client() as client:
         while not stop.is_set():
             values = ledger.values(chance.choice((1, 1, 2, 10, 40)))
             body = {"records": [{"value": value} for value in values]}
@@ -95,10 +95,10 @@ def produce(house: House, ledger: Ledger, stop: threading.Event, seed: float) ->
                 stop.wait(AWAY_SECONDS)
 
 
-def look(house: House, ledger: Ledger, stop: threading.Event, seed: float) -> None:
+def look(deployment: Deployment, ledger: Ledger, stop: threading.Event, seed: float) -> None:
     """Read somewhere, again and again."""
     chance = random.Random(seed)
-    with house.client() as client:
+    with deployment.client() as client:
         while not stop.wait(AWAY_SECONDS):
             offset = chance.randrange(1 + len(ledger.acknowledged))
             try:
@@ -112,10 +112,10 @@ def look(house: House, ledger: Ledger, stop: threading.Event, seed: float) -> No
 
 
 @contextmanager
-def load(house: House, ledger: Ledger, chance: random.Random) -> Iterator[None]:
+def load(deployment: Deployment, ledger: Ledger, chance: random.Random) -> Iterator[None]:
     stop = threading.Event()
     threads = [
-        threading.Thread(target=work, args=(house, ledger, stop, chance.random()))
+        threading.Thread(target=work, args=(deployment, ledger, stop, chance.random()))
         for work in (*[produce] * PRODUCERS, look)
     ]
     for thread in threads:
@@ -171,19 +171,19 @@ def fragments(client: httpx.Client) -> list[dict[str, Any]]:
         params["page_token"] = page["next_page_token"]
 
 
-def check_store(house: House, listed: list[dict[str, Any]], end: int) -> None:
+def check_store(deployment: Deployment, listed: list[dict[str, Any]], end: int) -> None:
     """Every fragment of the reader's list lies in the store, whole; offsets are covered once."""
     assert [item["first_offset"] for item in listed] == [
         0,
         *(item["last_offset"] + 1 for item in listed[:-1]),
     ]
     assert listed[-1]["last_offset"] + 1 == end
-    sizes = house.stored.sizes()
+    sizes = deployment.stored.sizes()
     named = [item["object_key"] for item in listed]
     assert len(set(named)) == len(named)
     for item in listed:
         assert sizes[item["object_key"]] == item["size_bytes"]
-        assert f"{crc32c(house.stored.read(item['object_key'])):08x}" == item["crc32c"]
+        assert f"{crc32c(deployment.stored.read(item['object_key'])):08x}" == item["crc32c"]
     orphans = {object_key for object_key in sizes if object_key.endswith(".fragment")} - set(named)
     print(f"{len(listed)} fragments, {len(orphans)} objects of attempts that were given up")
 
@@ -193,24 +193,24 @@ def tail_is_uploaded(client: httpx.Client) -> bool:
     return bool(bounds["object_store_next_offset"] == bounds["next_offset"])
 
 
-@pytest.fixture(params=sorted(HOUSES))
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    with HOUSES[request.param](request, tmp_path, SETTINGS) as running:
+@pytest.fixture(params=sorted(DEPLOYMENTS))
+def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    with DEPLOYMENTS[request.param](request, tmp_path, SETTINGS) as running:
         yield running
 
 
-def kill_some(house: House, chance: random.Random) -> Counter[str]:
+def kill_some(deployment: Deployment, chance: random.Random) -> Counter[str]:
     """Kill one, or several at the same moment, and perhaps again while they start."""
-    count = min(len(house.names), chance.choice((1, 1, 1, 2, 4)))
-    victims = chance.sample(house.names, count)
+    count = min(len(deployment.names), chance.choice((1, 1, 1, 2, 4)))
+    victims = chance.sample(deployment.names, count)
     killed = Counter[str]()
     never = threading.Event()
     while True:
-        house.kill(*victims)
+        deployment.kill(*victims)
         killed.update(victims)
         if chance.random() < 0.75:
             return killed
-        house.spawn()
+        deployment.spawn()
         never.wait(chance.uniform(0, 1.5))
 
 
@@ -225,27 +225,27 @@ def go_on(ledger: Ledger) -> None:
 
 
 @pytest.mark.timeout(60 + KILLS * 12)
-def test_everything_acknowledged_survives_kill_9_once_and_in_order(house: House) -> None:
+def test_everything_acknowledged_survives_kill_9_once_and_in_order(deployment: Deployment) -> None:
     print(f"seed {SEED}, {KILLS} kills")
     chance = random.Random(SEED)
     ledger = Ledger()
     killed = Counter[str]()
     never = threading.Event()
-    with house.client() as client:
+    with deployment.client() as client:
         client.put(STREAM, json=CONFIG).raise_for_status()
-        with load(house, ledger, chance):
+        with load(deployment, ledger, chance):
             while killed.total() < KILLS:
                 go_on(ledger)
                 never.wait(chance.uniform(0.05, 1.5))
-                killed += kill_some(house, chance)
-                house.start()
+                killed += kill_some(deployment, chance)
+                deployment.start()
         print(f"killed {dict(killed)}; answers meanwhile {dict(ledger.answers)}")
         check(read_all(client), ledger)
         until(lambda: tail_is_uploaded(client), what="the tail to be uploaded")
         records = read_all(client)
         check(records, ledger)
         listed = fragments(client)
-        check_store(house, listed, len(records))
+        check_store(deployment, listed, len(records))
         assert len(listed) > KILLS / 5, "too few fragments: the dangerous path did not run"
         assert len(ledger.acknowledged) > KILLS * 5, (
             "too few appends: the dangerous path did not run"

@@ -102,12 +102,14 @@ def check(writers: list[Writer], client: httpx.Client) -> None:
     assert set(stored) <= {value for writer in writers for value in writer.sent}
 
 
-@pytest.mark.parametrize("house", ["all in one", "ingest alone"])
-def test_a_stop_under_load_loses_no_answer_and_tells_no_lie(tmp_path: Path, house: str) -> None:
+@pytest.mark.parametrize("deployment", ["all in one", "ingest alone"])
+def test_a_stop_under_load_loses_no_answer_and_tells_no_lie(
+    tmp_path: Path, deployment: str
+) -> None:
     """H19."""
     process: Process
     with ExitStack() as running:
-        if house == "all in one":
+        if deployment == "all in one":
             server = AllInOne(tmp_path / "data", SETTINGS, *lasting_ports(1))
             process = running.enter_context(server)
             stall_the_last_upload(server)
@@ -119,7 +121,7 @@ def test_a_stop_under_load_loses_no_answer_and_tells_no_lie(tmp_path: Path, hous
         with httpx.Client(base_url=front, timeout=30) as client:
             client.put("/v1/streams/drained").raise_for_status()
         writers = stop_under_load(url, process)
-        if house == "all in one":
+        if deployment == "all in one":
             assert any(writer.refused for writer in writers)
         process.start()
         with httpx.Client(base_url=front, timeout=30) as client:

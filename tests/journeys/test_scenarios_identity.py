@@ -27,7 +27,7 @@ REVOKED_SECONDS: Final = 30
 
 
 @dataclass(frozen=True)
-class House:
+class IdentityDeployment:
     """A server with identity on, whose issuer is known."""
 
     url: str
@@ -90,18 +90,20 @@ def settings_of(directory: Path, issuer: Issuer) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IdentityDeployment]:
     directory = tmp_path_factory.mktemp("identity")
     issuer = Issuer()
     with AllInOne(directory / "data", settings_of(directory, issuer)) as server:
-        yield House(server.url, issuer, directory / "audit.jsonl", server.log)
+        yield IdentityDeployment(server.url, issuer, directory / "audit.jsonl", server.log)
 
 
 @pytest.mark.parametrize("alg", ["RS256", "PS256", "ES256"])
-def test_a_good_token_is_let_in_and_told_who_it_is(house: House, alg: str) -> None:
+def test_a_good_token_is_let_in_and_told_who_it_is(
+    deployment: IdentityDeployment, alg: str
+) -> None:
     ends = round(time.time()) + 600
-    with house.client(
-        house.issuer.token(alg=alg, scope="read describe:a-* profile", exp=ends)
+    with deployment.client(
+        deployment.issuer.token(alg=alg, scope="read describe:a-* profile", exp=ends)
     ) as one:
         who = one.get("/v1/whoami").json()
 
@@ -114,9 +116,9 @@ def test_a_good_token_is_let_in_and_told_who_it_is(house: House, alg: str) -> No
     assert who["expires_at"]
 
 
-def test_a_good_key_is_let_in_and_told_who_it_is(house: House) -> None:
-    key = house.key("read:orders-*")
-    with house.client(key["secret"]) as client:
+def test_a_good_key_is_let_in_and_told_who_it_is(deployment: IdentityDeployment) -> None:
+    key = deployment.key("read:orders-*")
+    with deployment.client(key["secret"]) as client:
         who = client.get("/v1/whoami").json()
     assert (who["principal"], who["scopes"]) == (f"key:{key['key_id']}", ["read:orders-*"])
 
@@ -154,11 +156,13 @@ BAD: Final[dict[str, Callable[[Issuer], str | None]]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_a_bad_credential_is_401_whatever_is_asked(house: House, kind: str) -> None:
+def test_a_bad_credential_is_401_whatever_is_asked(
+    deployment: IdentityDeployment, kind: str
+) -> None:
     """H3: no, malformed, expired or wrong credentials; `alg: none`; RS256 taken for HS256."""
-    given = BAD[kind](house.issuer)
+    given = BAD[kind](deployment.issuer)
     sent = {} if given is None else {b"authorization": given.encode()}
-    with httpx.Client(base_url=house.url, timeout=60) as client:
+    with httpx.Client(base_url=deployment.url, timeout=60) as client:
         for method, path in (("GET", "/v1/whoami"), ("POST", "/v1/streams/orders/records")):
             refused = client.request(method, path, headers=sent)
             problem = problem_of(refused, 401, "unauthenticated")
@@ -166,8 +170,8 @@ def test_a_bad_credential_is_401_whatever_is_asked(house: House, kind: str) -> N
             assert given is None or given.split()[-1] not in json.dumps(problem)
 
 
-def test_two_credentials_are_none(house: House) -> None:
-    connection = http.client.HTTPConnection(urlsplit(house.url).netloc, timeout=60)
+def test_two_credentials_are_none(deployment: IdentityDeployment) -> None:
+    connection = http.client.HTTPConnection(urlsplit(deployment.url).netloc, timeout=60)
     connection.putrequest("GET", "/v1/whoami")
     connection.putheader("authorization", f"Bearer {ROOT}")
     connection.putheader("authorization", f"Bearer {ROOT}")
@@ -177,13 +181,13 @@ def test_two_credentials_are_none(house: House) -> None:
     connection.close()
 
 
-def test_health_and_the_contract_need_no_credential(house: House) -> None:
-    with house.client(None) as anybody:
+def test_health_and_the_contract_need_no_credential(deployment: IdentityDeployment) -> None:
+    with deployment.client(None) as anybody:
         for path in ("/livez", "/readyz", "/openapi.json"):
             assert anybody.get(path).status_code == 200
         for path in ("/v1", "/v1/nothing", "/metrics", "/internal/v1/keys/root"):
             assert anybody.get(path).status_code == 401, path
-    with house.client() as operator:
+    with deployment.client() as operator:
         problem_of(operator.get("/v1/nothing"), 404, "not-found")
         problem_of(operator.get("/internal/v1/keys/root"), 404, "not-found")
         refused = operator.delete("/v1/streams/orders/records")
@@ -191,7 +195,7 @@ def test_health_and_the_contract_need_no_credential(house: House) -> None:
         assert set(refused.headers["allow"].split(", ")) == {"GET", "POST"}
 
 
-def test_nobody_is_asked_where_a_token_says_that_its_key_is(house: House) -> None:
+def test_nobody_is_asked_where_a_token_says_that_its_key_is(deployment: IdentityDeployment) -> None:
     """H3: `jku`, `x5u` and `jwk` of a forger; the listener that they name gets no request."""
     with listening(STRANGER.jwks) as (url, asked):
         for header in (
@@ -200,28 +204,30 @@ def test_nobody_is_asked_where_a_token_says_that_its_key_is(house: House) -> Non
             {"x5u": url, "kid": "forged"},
             {"jwk": json.loads(STRANGER.jwks)["keys"][0], "kid": "forged"},
         ):
-            assert house.status(STRANGER.token(header=header)) == 401, header
+            assert deployment.status(STRANGER.token(header=header)) == 401, header
         assert asked == []
         # It would have been heard.
         assert httpx.get(url).content == STRANGER.jwks
         assert asked == ["/jwks.json"]
 
 
-def test_a_revoked_key_is_refused_within_half_a_minute(house: House) -> None:
+def test_a_revoked_key_is_refused_within_half_a_minute(deployment: IdentityDeployment) -> None:
     """H3: revoked."""
-    key = house.key("*")
-    assert house.status(key["secret"]) == 200
+    key = deployment.key("*")
+    assert deployment.status(key["secret"]) == 200
     revoked_at = time.monotonic()
-    house.revoke(key["key_id"])
-    until(lambda: house.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
+    deployment.revoke(key["key_id"])
+    until(lambda: deployment.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
     assert time.monotonic() - revoked_at < REVOKED_SECONDS
 
 
-def test_a_revoked_or_rotated_key_is_refused_at_once_where_that_was_asked_for(house: House) -> None:
+def test_a_revoked_or_rotated_key_is_refused_at_once_where_that_was_asked_for(
+    deployment: IdentityDeployment,
+) -> None:
     """F4: for five seconds more the service that had answered let it in."""
     for change in ("revoke", "rotate"):
-        key = house.key("*")
-        with house.client(key["secret"]) as holder, house.client() as operator:
+        key = deployment.key("*")
+        with deployment.client(key["secret"]) as holder, deployment.client() as operator:
             assert holder.get("/v1/streams/nothing").status_code == 404
             path = f"/v1/keys/{key['key_id']}"
             if change == "revoke":
@@ -232,20 +238,22 @@ def test_a_revoked_or_rotated_key_is_refused_at_once_where_that_was_asked_for(ho
             assert holder.get("/v1/streams/nothing").status_code == 401
 
 
-def test_a_key_is_refused_after_its_end(house: House) -> None:
+def test_a_key_is_refused_after_its_end(deployment: IdentityDeployment) -> None:
     """H3: expired."""
-    key = house.key("*", ttl_seconds=6)
-    assert house.status(key["secret"]) == 200
-    until(lambda: house.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
+    key = deployment.key("*", ttl_seconds=6)
+    assert deployment.status(key["secret"]) == 200
+    until(lambda: deployment.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
 
 
 @pytest.mark.parametrize("kind", ["API key", "signed token"])
-def test_scopes_and_prefixes_are_kept_to_the_letter(house: House, kind: str) -> None:
+def test_scopes_and_prefixes_are_kept_to_the_letter(
+    deployment: IdentityDeployment, kind: str
+) -> None:
     """H4: a token that reads `orders-*` appends, and tries orders2, orders-, orders-x."""
-    house.declare("orders", "orders2", "orders-", "orders-x")
-    with house.client() as operator:
+    deployment.declare("orders", "orders2", "orders-", "orders-x")
+    with deployment.client() as operator:
         before = operator.get("/v1/streams/orders-x/offsets").json()["next_offset"]
-    with house.client(house.credential(kind, "read:orders-*")) as reader:
+    with deployment.client(deployment.credential(kind, "read:orders-*")) as reader:
         for name in ("orders-", "orders-x"):
             assert reader.get(f"/v1/streams/{name}/records?offset=0").status_code == 200
             record = {"records": [{"value": "x"}]}
@@ -260,23 +268,23 @@ def test_scopes_and_prefixes_are_kept_to_the_letter(house: House, kind: str) -> 
                 ("POST", "/trim"),
             ):
                 hidden = reader.request(method, f"/v1/streams/{name}{path}")
-                assert told(hidden) == told(missing(house, method, path)), (name, path)
+                assert told(hidden) == told(missing(deployment, method, path)), (name, path)
         # D13: creating is no question about a stream; whether there is one, the answer is the same.
         for name in ("orders", "orders2", "not-there"):
             problem_of(reader.put(f"/v1/streams/{name}", json={}), 403, "forbidden")
         problem_of(reader.get("/v1/streams"), 403, "forbidden")
         problem_of(reader.post("/v1/admin/gc"), 403, "forbidden")
         problem_of(reader.get("/v1/keys"), 403, "forbidden")
-    with house.client() as operator:
+    with deployment.client() as operator:
         after = operator.get("/v1/streams/orders-x/offsets").json()["next_offset"]
     assert after == before
 
 
 @pytest.mark.parametrize("kind", ["API key", "signed token"])
-def test_an_exact_name_allows_that_stream_alone(house: House, kind: str) -> None:
-    house.declare("bills", "bills-1")
-    token = house.credential(kind, "append:bills", "describe:bills*", "read:bills-1")
-    with house.client(token) as client:
+def test_an_exact_name_allows_that_stream_alone(deployment: IdentityDeployment, kind: str) -> None:
+    deployment.declare("bills", "bills-1")
+    token = deployment.credential(kind, "append:bills", "describe:bills*", "read:bills-1")
+    with deployment.client(token) as client:
         record = {"records": [{"value": "x"}]}
         assert client.post("/v1/streams/bills/records", json=record).status_code == 200
         problem_of(client.post("/v1/streams/bills-1/records", json=record), 403, "forbidden")
@@ -285,29 +293,33 @@ def test_an_exact_name_allows_that_stream_alone(house: House, kind: str) -> None
     assert [item["name"] for item in listed] == ["bills", "bills-1"]
 
 
-def test_where_objects_lie_has_a_scope_of_its_own(house: House) -> None:
-    house.declare("placed")
-    with house.client(house.issuer.token(scope="read:placed")) as reader:
+def test_where_objects_lie_has_a_scope_of_its_own(deployment: IdentityDeployment) -> None:
+    deployment.declare("placed")
+    with deployment.client(deployment.issuer.token(scope="read:placed")) as reader:
         assert reader.get("/v1/streams/placed/fragments").status_code == 200
         hidden = reader.get("/v1/streams/placed/fragments?locations=true")
         problem_of(hidden, 403, "forbidden")
         same = reader.get("/v1/streams/placed/fragments?%6Cocations=true")
         problem_of(same, 403, "forbidden")
         assert reader.get("/v1/streams/placed/fragments?locations=false").status_code == 200
-    with house.client(house.issuer.token(scope="read:placed locations:placed")) as planner:
+    with deployment.client(
+        deployment.issuer.token(scope="read:placed locations:placed")
+    ) as planner:
         assert planner.get("/v1/streams/placed/fragments?locations=true").status_code == 200
 
 
-def test_the_rebuild_is_for_the_tenant_whose_the_installation_is(house: House) -> None:
-    with house.client(house.issuer.token(tenant="acme", scope="*")) as other:
+def test_the_rebuild_is_for_the_tenant_whose_the_installation_is(
+    deployment: IdentityDeployment,
+) -> None:
+    with deployment.client(deployment.issuer.token(tenant="acme", scope="*")) as other:
         problem_of(other.post("/v1/admin/rebuild"), 403, "forbidden")
 
 
-def test_an_answer_that_stays_open_ends_with_its_token(house: House) -> None:
-    house.declare("followed")
-    token = house.issuer.token(scope="read", exp=round(time.time()) + 6)
+def test_an_answer_that_stays_open_ends_with_its_token(deployment: IdentityDeployment) -> None:
+    deployment.declare("followed")
+    token = deployment.issuer.token(scope="read", exp=round(time.time()) + 6)
     with (
-        house.client(token) as client,
+        deployment.client(token) as client,
         client.stream(
             "GET",
             "/v1/streams/followed/records?offset=first",
@@ -322,39 +334,43 @@ def test_an_answer_that_stays_open_ends_with_its_token(house: House) -> None:
     assert (end["reason"], end["next_offset"]) == ("token-expired", 1)
 
 
-def test_an_answer_that_stays_open_ends_with_the_revocation_of_its_key(house: House) -> None:
-    house.declare("watched")
-    key = house.key("read:watched")
+def test_an_answer_that_stays_open_ends_with_the_revocation_of_its_key(
+    deployment: IdentityDeployment,
+) -> None:
+    deployment.declare("watched")
+    key = deployment.key("read:watched")
     path = "/v1/streams/watched/records?offset=first&follow=true"
     with (
-        house.client(key["secret"]) as client,
+        deployment.client(key["secret"]) as client,
         client.stream("GET", path, headers={"accept": "application/x-ndjson"}) as answer,
     ):
         lines = answer.iter_lines()
         assert json.loads(next(lines))["value"] == "value 0"
         revoked_at = time.monotonic()
-        house.revoke(key["key_id"])
+        deployment.revoke(key["key_id"])
         last = json.loads(list(lines)[-1])
     assert last["_control"]["end"] == "token-expired"
     assert time.monotonic() - revoked_at < REVOKED_SECONDS
 
 
-def test_a_long_poll_that_outlived_its_token_tells_nothing(house: House) -> None:
-    house.declare("polled")
-    token = house.issuer.token(scope="read", exp=round(time.time()) + 2)
-    with house.client(token) as client:
+def test_a_long_poll_that_outlived_its_token_tells_nothing(deployment: IdentityDeployment) -> None:
+    deployment.declare("polled")
+    token = deployment.issuer.token(scope="read", exp=round(time.time()) + 2)
+    with deployment.client(token) as client:
         polled = client.get("/v1/streams/polled/records?offset=next&max_wait_ms=4000")
     problem_of(polled, 401, "unauthenticated")
 
 
-def test_each_thing_that_is_managed_has_one_entry_in_the_audit(house: House) -> None:
+def test_each_thing_that_is_managed_has_one_entry_in_the_audit(
+    deployment: IdentityDeployment,
+) -> None:
     """H26: trim, delete, key create, offset force, and what was refused."""
-    house.declare("audited", values=3)
-    created = house.key("manage:audited", "consume:audited")
+    deployment.declare("audited", values=3)
+    created = deployment.key("manage:audited", "consume:audited")
     path, offset = "/v1/streams/audited", "/v1/streams/audited/consumers/billing/offset"
-    before = len(house.entries())
+    before = len(deployment.entries())
     expected = []
-    with house.client() as operator, house.client(created["secret"]) as manager:
+    with deployment.client() as operator, deployment.client(created["secret"]) as manager:
         root, key = "key:root", f"key:{created['key_id']}"
 
         def done(actor: str, action: str, target: str | None, answer: httpx.Response) -> None:
@@ -380,13 +396,15 @@ def test_each_thing_that_is_managed_has_one_entry_in_the_audit(house: House) -> 
         done(root, "gc", None, collected)
 
     names = ("actor", "action", "target", "status", "request_id")
-    entries = house.entries()[before:]
+    entries = deployment.entries()[before:]
     assert [tuple(entry[name] for name in names) for entry in entries] == expected
     assert [status for _, _, _, status, _ in expected[:4]] == [202, 200, 403, 202]
     assert {entry["tenant"] for entry in entries} == {"default"}
-    logged = [json.loads(line) for line in house.log().splitlines() if "bottomless.audit" in line]
+    logged = [
+        json.loads(line) for line in deployment.log().splitlines() if "bottomless.audit" in line
+    ]
     assert [tuple(entry[name] for name in names) for entry in logged[before:]] == expected
-    everything = house.log() + house.audit_file.read_text()
+    everything = deployment.log() + deployment.audit_file.read_text()
     assert ROOT not in everything
     assert created["secret"] not in everything
 
@@ -394,9 +412,9 @@ def test_each_thing_that_is_managed_has_one_entry_in_the_audit(house: House) -> 
 def test_every_service_has_the_gate_and_a_proxy_passes_credentials_on(tmp_path: Path) -> None:
     issuer = Issuer()
     with four_processes(tmp_path, settings_of(tmp_path, issuer)) as four:
-        house = House(four.url, issuer, tmp_path / "audit.jsonl", lambda: "")
-        house.declare("orders")
-        key = house.key("read:orders")
+        deployment = IdentityDeployment(four.url, issuer, tmp_path / "audit.jsonl", lambda: "")
+        deployment.declare("orders")
+        key = deployment.key("read:orders")
         paths = {
             "manifest": "/v1/whoami",
             "reader": "/v1/streams/orders/records?offset=0",
@@ -412,7 +430,7 @@ def test_every_service_has_the_gate_and_a_proxy_passes_credentials_on(tmp_path: 
         assert httpx.get(f"{four.url}{paths['reader']}", headers=given).status_code == 200
         assert httpx.post(f"{four.url}{paths['ingest']}", headers=given).status_code == 403
 
-        house.revoke(key["key_id"])
+        deployment.revoke(key["key_id"])
         until(lambda: httpx.get(reader, headers=given).status_code == 401, seconds=REVOKED_SECONDS)
 
         # While manifest is away keys that it described are good, and others cannot be told.
@@ -435,9 +453,9 @@ def told(answer: httpx.Response) -> tuple[int, dict[str, Any]]:
     return answer.status_code, problem
 
 
-def missing(house: House, method: str, path: str) -> httpx.Response:
+def missing(deployment: IdentityDeployment, method: str, path: str) -> httpx.Response:
     """What is answered of a stream that is not there, to somebody who may do everything with it."""
-    with house.client() as operator:
+    with deployment.client() as operator:
         answer = operator.get("/v1/streams/not-there")
     problem_of(answer, 404, "stream-not-found")
     return answer

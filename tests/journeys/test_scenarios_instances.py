@@ -1,4 +1,4 @@
-"""Several processes of one house: scenarios A25, D1 with D11, and reads right after a restart of all.
+"""Several processes of one service: scenarios A25, D1 with D11, and reads right after all restarted.
 
 Four services behind nginx, and a second reader that is asked directly.
 """
@@ -22,28 +22,31 @@ APPENDS = 60
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourProcesses]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourProcesses]:
     with four_processes(tmp_path_factory.mktemp("instances"), SETTINGS) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def second(house: FourProcesses) -> Iterator[Process]:
-    with house.another("reader") as running:
+def second(deployment: FourProcesses) -> Iterator[Process]:
+    with deployment.another("reader") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(house: FourProcesses) -> Iterator[httpx.Client]:
-    with house.client() as connected:
+def client(deployment: FourProcesses) -> Iterator[httpx.Client]:
+    with deployment.client() as connected:
         yield connected
 
 
 @pytest.fixture
-def readers(house: FourProcesses, second: Process) -> Iterator[list[httpx.Client]]:
+def readers(deployment: FourProcesses, second: Process) -> Iterator[list[httpx.Client]]:
     """Each reader by itself, and the first one through nginx."""
     with ExitStack() as stack:
-        yield [stack.enter_context(each.client()) for each in (house["reader"], second, house)]
+        yield [
+            stack.enter_context(each.client())
+            for each in (deployment["reader"], second, deployment)
+        ]
 
 
 def strict(stream: Stream, first: int, count: int, who: str) -> httpx.Response:
@@ -106,7 +109,7 @@ def test_a_list_begun_at_one_reader_goes_on_at_the_other(
 
 
 def test_d11_a_repeat_is_one_after_a_restart_of_all_services(
-    house: FourProcesses, second: Process, client: httpx.Client, readers: list[httpx.Client]
+    deployment: FourProcesses, second: Process, client: httpx.Client, readers: list[httpx.Client]
 ) -> None:
     """D1, D11; and M38: the first question after the restart is for the oldest records."""
     stream = new_stream(client, QUICK)
@@ -115,15 +118,15 @@ def test_d11_a_repeat_is_one_after_a_restart_of_all_services(
     for number in range(10):
         assert strict(stream, number, 1, "busy").status_code == 200
         stream.wait_uploaded()
-    segments = house.ingest_dir / "streams" / first.json()["stream_id"]
+    segments = deployment.ingest_dir / "streams" / first.json()["stream_id"]
 
     def moved_on() -> bool:
         return all(int(path.name[:20]) > 9 for path in segments.glob("*.segment"))
 
     until(moved_on, what="the first records freed")
-    house.kill()
+    deployment.kill()
     second.kill()
-    house.start()
+    deployment.start()
     second.start()
     with second.client() as restarted:
         for reader in (*readers[::2], restarted):

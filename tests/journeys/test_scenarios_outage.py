@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from support.arrow import ipc
 from support.contract import ARROW, QUICK, Stream, new_stream, problem_of
-from support.fault_house import VALUE_SIZE, FaultHouse, Load, fault_house
+from support.fault_deployment import VALUE_SIZE, FaultDeployment, Load, fault_deployment
 from support.fault_proxy import running_fault_proxy
 from support.faults import FRAGMENT, Fault, Rule
 from support.processes import four_processes
@@ -33,26 +33,28 @@ PARALLEL: Final = 8
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server) -> Iterator[FaultHouse]:
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server
+) -> Iterator[FaultDeployment]:
     settings = {"BOTTOMLESS_INGEST_DISK_BYTES_MAX": str(DISK_MAX)}
-    with fault_house(tmp_path_factory.mktemp("house"), seaweed, settings) as running:
+    with fault_deployment(tmp_path_factory.mktemp("run"), seaweed, settings) as running:
         yield running
 
 
 @pytest.fixture
-def load(house: FaultHouse) -> Iterator[Load]:
-    house.proxy.calm()
-    with house.load() as made:
+def load(deployment: FaultDeployment) -> Iterator[Load]:
+    deployment.proxy.calm()
+    with deployment.load() as made:
         for _ in range(12):
             made.append()
         until(made.is_stored, 90, "all in object storage")
         until(made.local_is_free, 90, "the local tier to be free")
         yield made
-    house.proxy.calm()
+    deployment.proxy.calm()
 
 
-def disk_use(house: FaultHouse) -> int:
-    return sum(path.stat().st_size for path in house.server.ingest_dir.rglob("*.segment"))
+def disk_use(deployment: FaultDeployment) -> int:
+    return sum(path.stat().st_size for path in deployment.server.ingest_dir.rglob("*.segment"))
 
 
 def offer(client: httpx.Client, load: Load, number: int) -> httpx.Response:
@@ -65,12 +67,12 @@ def offer(client: httpx.Client, load: Load, number: int) -> httpx.Response:
 
 
 def test_while_the_store_is_away_producers_and_the_tail_go_on_and_the_rest_says_so(
-    house: FaultHouse, load: Load
+    deployment: FaultDeployment, load: Load
 ) -> None:
     """H15."""
-    with house.server.client() as client:
+    with deployment.server.client() as client:
         stream = Stream(client, load.name)
-        with house.proxy.disturbing(AWAY):
+        with deployment.proxy.disturbing(AWAY):
             load.append()
             last = max(load.acknowledged)
             tail = stream.page("tail:3")["records"]
@@ -98,16 +100,16 @@ def test_while_the_store_is_away_producers_and_the_tail_go_on_and_the_rest_says_
 
 
 def test_a_store_that_stays_away_is_answered_before_the_disk_is_full(
-    house: FaultHouse, load: Load
+    deployment: FaultDeployment, load: Load
 ) -> None:
     """M35: acknowledged up to the bound, then 429; with the store back everything reaches it."""
-    with house.server.client() as client, ThreadPoolExecutor(PARALLEL) as threads:
+    with deployment.server.client() as client, ThreadPoolExecutor(PARALLEL) as threads:
         number = iter(range(10**6))
 
         def attempt(_: int = 0) -> httpx.Response:
             return offer(client, load, next(number))
 
-        with house.proxy.disturbing(AWAY):
+        with deployment.proxy.disturbing(AWAY):
             refused = until(
                 lambda: next(
                     (one for one in threads.map(attempt, range(PARALLEL)) if one.is_error), None
@@ -118,12 +120,12 @@ def test_a_store_that_stays_away_is_answered_before_the_disk_is_full(
             assert (problem["outcome"], problem["retryable"]) == ("none", True)
             assert problem["limit_bytes"] == DISK_MAX
             assert int(refused.headers["retry-after"]) >= 1
-            full = disk_use(house)
+            full = disk_use(deployment)
             assert DISK_MAX * 0.9 < full < DISK_MAX + PARALLEL * APPEND_SIZE
             acknowledged = len(load.acknowledged)
             for answer in threads.map(attempt, range(50)):
                 problem_of(answer, 429, "disk-bound")
-            assert (disk_use(house), len(load.acknowledged)) == (full, acknowledged)
+            assert (disk_use(deployment), len(load.acknowledged)) == (full, acknowledged)
             last = Stream(client, load.name).page("tail:1")["records"][0]
             assert (last["offset"], last["value"]) == (
                 max(load.acknowledged),
@@ -132,7 +134,7 @@ def test_a_store_that_stays_away_is_answered_before_the_disk_is_full(
             assert client.get("/livez").status_code == 200
         until(lambda: attempt().status_code == 200, what="appends to go on")
     load.check("a store that stayed away")
-    assert disk_use(house) < DISK_MAX / 2
+    assert disk_use(deployment) < DISK_MAX / 2
 
 
 def test_an_upload_worker_that_is_killed_leaves_one_entry_for_each_upload(
@@ -146,8 +148,8 @@ def test_an_upload_worker_that_is_killed_leaves_one_entry_for_each_upload(
     }
     with (
         running_fault_proxy(seaweed.endpoint) as proxy,
-        four_processes(tmp_path, settings, S3Server(proxy.endpoint)) as house,
-        house.client() as client,
+        four_processes(tmp_path, settings, S3Server(proxy.endpoint)) as deployment,
+        deployment.client() as client,
     ):
         streams = {fault: new_stream(client, QUICK) for fault in (Fault.STALL, Fault.LATE_REQUEST)}
         ids = {
@@ -158,15 +160,15 @@ def test_an_upload_worker_that_is_killed_leaves_one_entry_for_each_upload(
             for one in streams.values():
                 one.append("first", "second")
             until(lambda: proxy.exhausted(*rules), what="both uploads under way")
-            house.kill("uploader")
+            deployment.kill("uploader")
             for one in streams.values():
                 one.append("third")
-            house.start()
+            deployment.start()
             for one in streams.values():
                 one.wait_uploaded()
         for fault, one in streams.items():
             stream_id = StreamId(ids[fault])
-            found = settled(StoredStream(house.stored, house.coordination_url, stream_id))
+            found = settled(StoredStream(deployment.stored, deployment.coordination_url, stream_id))
             assert found.values == ["first", "second", "third"]
             listed = client.get(f"{one.path}/fragments").json()["fragments"]
             assert [item["id"] for item in listed] == [item.fragment_id for item in found.fragments]

@@ -69,7 +69,7 @@ PARAMETERS = {
 }
 
 
-class World(NamedTuple):
+class Tenants(NamedTuple):
     """Two tenants of one process: `theirs` are the ids of what the first one has."""
 
     issuer: Issuer
@@ -81,7 +81,7 @@ class World(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def tenants(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     home = tmp_path_factory.mktemp("tenants")
     issuer = Issuer(home)
     with AllInOne(home / "data", issuer.settings()) as server, ExitStack() as clients:
@@ -91,7 +91,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         )
         for tenant in (acme, rival):
             tenant.put("/v1/streams/mine", json={"fragment": {"max_age_ms": 100}})
-        yield World(issuer, server, acme, rival, operator, everything_of(acme))
+        yield Tenants(issuer, server, acme, rival, operator, everything_of(acme))
 
 
 def everything_of(client: httpx.Client) -> dict[str, str]:
@@ -152,54 +152,54 @@ def test_what_is_told_of_single_operations_is_told_of_some_that_there_are() -> N
 
 
 @pytest.mark.parametrize("name", NAMING_NOTHING)
-def test_what_names_nothing_tells_nothing_of_another_tenant(world: World, name: str) -> None:
+def test_what_names_nothing_tells_nothing_of_another_tenant(tenants: Tenants, name: str) -> None:
     """H5."""
-    answer = ask(world.rival, OPERATIONS[name], {})
+    answer = ask(tenants.rival, OPERATIONS[name], {})
     assert answer.is_success, answer.text
-    theirs = set(world.theirs.values()) - {world.theirs["offset"]}
+    theirs = set(tenants.theirs.values()) - {tenants.theirs["offset"]}
     assert [one for one in theirs if one in answer.text] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMING if name not in OWN])
-def test_what_another_tenant_has_is_as_what_nobody_has(world: World, name: str) -> None:
+def test_what_another_tenant_has_is_as_what_nobody_has(tenants: Tenants, name: str) -> None:
     """H5."""
     operation = OPERATIONS[name]
-    foreign = said(ask(world.rival, operation, world.theirs))
-    assert foreign == said(ask(world.rival, operation, MISSING))
+    foreign = said(ask(tenants.rival, operation, tenants.theirs))
+    assert foreign == said(ask(tenants.rival, operation, MISSING))
     assert foreign[0] == 404
 
 
 @pytest.mark.parametrize("name", SECOND)
 def test_ids_of_another_tenant_lead_to_nothing_below_ones_own_stream(
-    world: World, name: str
+    tenants: Tenants, name: str
 ) -> None:
     """H5."""
     operation, mine = OPERATIONS[name], {"s": "mine"}
-    foreign = said(ask(world.rival, operation, {**world.theirs, **mine}))
-    assert foreign == said(ask(world.rival, operation, {**MISSING, **mine}))
+    foreign = said(ask(tenants.rival, operation, {**tenants.theirs, **mine}))
+    assert foreign == said(ask(tenants.rival, operation, {**MISSING, **mine}))
     # To give a lease back is done where there is none.
     assert foreign[0] == (204 if name == "DELETE /v1/streams/{s}/leases/{lease_id}" else 404)
 
 
-def test_nothing_that_another_tenant_asks_for_touches_anything(world: World) -> None:
+def test_nothing_that_another_tenant_asks_for_touches_anything(tenants: Tenants) -> None:
     """H5."""
     for name in NAMING:
         if name not in OWN:
-            ask(world.rival, OPERATIONS[name], world.theirs)
+            ask(tenants.rival, OPERATIONS[name], tenants.theirs)
     for name in SECOND:
-        ask(world.rival, OPERATIONS[name], {**world.theirs, "s": "mine"})
+        ask(tenants.rival, OPERATIONS[name], {**tenants.theirs, "s": "mine"})
     for name in (name for name in NAMING if name.startswith(("GET", "HEAD"))):
-        answer = ask(world.acme, OPERATIONS[name], world.theirs)
+        answer = ask(tenants.acme, OPERATIONS[name], tenants.theirs)
         assert answer.status_code == 200, (name, answer.text)
     path = "/v1/streams/orders"
-    assert [one["value"] for one in Stream(world.acme, "orders").page()["records"]] == [
+    assert [one["value"] for one in Stream(tenants.acme, "orders").page()["records"]] == [
         "secret",
         "too",
     ]
-    assert world.acme.get(path).json()["config_version"] == 1
-    lease = world.acme.put(f"{path}/leases/{world.theirs['lease_id']}", json={})
+    assert tenants.acme.get(path).json()["config_version"] == 1
+    lease = tenants.acme.put(f"{path}/leases/{tenants.theirs['lease_id']}", json={})
     assert lease.status_code == 200
-    key = world.acme.get(f"/v1/keys/{world.theirs['key_id']}").json()
+    key = tenants.acme.get(f"/v1/keys/{tenants.theirs['key_id']}").json()
     assert key["state"] == "active"
 
 
@@ -213,42 +213,44 @@ def test_nothing_that_another_tenant_asks_for_touches_anything(world: World) -> 
         "/v1/streams/{s}/fragments",
     ],
 )
-def test_a_page_token_of_another_tenant_is_as_one_that_nobody_made(world: World, path: str) -> None:
+def test_a_page_token_of_another_tenant_is_as_one_that_nobody_made(
+    tenants: Tenants, path: str
+) -> None:
     """H5."""
-    stream = Stream(world.acme, "paged")
-    world.acme.put(stream.path, json={"fragment": {"max_age_ms": 100}})
+    stream = Stream(tenants.acme, "paged")
+    tenants.acme.put(stream.path, json={"fragment": {"max_age_ms": 100}})
     for number in range(2):
         sent = {"producer-id": f"p{number}", "producer-seq": "0"}
-        world.acme.post(stream.records, json={"records": [{"value": "x"}]}, headers=sent)
-        world.acme.put(f"{stream.path}/consumers/c{number}/offset", json={"offset": 0})
-        world.acme.post("/v1/keys", json={"scopes": ["read"]})
+        tenants.acme.post(stream.records, json={"records": [{"value": "x"}]}, headers=sent)
+        tenants.acme.put(f"{stream.path}/consumers/c{number}/offset", json={"offset": 0})
+        tenants.acme.post("/v1/keys", json={"scopes": ["read"]})
         stream.wait_uploaded()
-    page = world.acme.get(path.format(s="paged"), params={"limit": 1}).json()
+    page = tenants.acme.get(path.format(s="paged"), params={"limit": 1}).json()
     token = page["next_page_token"]
-    assert world.acme.get(path.format(s="paged"), params={"page_token": token}).status_code == 200
+    assert tenants.acme.get(path.format(s="paged"), params={"page_token": token}).status_code == 200
 
     where = path.format(s="mine")
-    foreign = world.rival.get(where, params={"page_token": token})
-    made_up = world.rival.get(where, params={"page_token": "AAAA" + token[4:]})
+    foreign = tenants.rival.get(where, params={"page_token": token})
+    made_up = tenants.rival.get(where, params={"page_token": "AAAA" + token[4:]})
     assert said(foreign) == said(made_up)
     problem_of(foreign, 400, "bad-parameter")
 
 
-def test_a_stream_id_of_another_tenant_is_as_one_that_is_nobodys(world: World) -> None:
+def test_a_stream_id_of_another_tenant_is_as_one_that_is_nobodys(tenants: Tenants) -> None:
     """H5."""
-    theirs = world.acme.get("/v1/streams/orders").json()["stream_id"]
+    theirs = tenants.acme.get("/v1/streams/orders").json()["stream_id"]
     nobodys = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
-    rival = Stream(world.rival, "mine")
+    rival = Stream(tenants.rival, "mine")
     for path in ("/records?offset=first&", "/offsets?", "/fragments?"):
         answers = [
-            said(world.rival.get(f"{rival.path}{path}expect_stream_id={one}"))
+            said(tenants.rival.get(f"{rival.path}{path}expect_stream_id={one}"))
             for one in (theirs, nobodys)
         ]
         assert answers[0] == answers[1]
         assert answers[0][0] == 409
     events = [
         said(
-            world.rival.get(
+            tenants.rival.get(
                 f"{rival.records}?offset=first",
                 headers={"accept": "text/event-stream", "last-event-id": f"{one}:0"},
             )
@@ -259,15 +261,15 @@ def test_a_stream_id_of_another_tenant_is_as_one_that_is_nobodys(world: World) -
     assert events[0][0] == 409
 
 
-def test_lists_show_what_is_ones_own(world: World) -> None:
+def test_lists_show_what_is_ones_own(tenants: Tenants) -> None:
     """H5."""
-    items = world.rival.get("/v1/streams").json()["items"]
+    items = tenants.rival.get("/v1/streams").json()["items"]
     assert [item["name"] for item in items] == ["mine"]
-    assert world.rival.get("/v1/keys").json()["items"] == []
-    assert world.rival.get("/v1/whoami").json()["tenant"] == "rival"
+    assert tenants.rival.get("/v1/keys").json()["items"] == []
+    assert tenants.rival.get("/v1/whoami").json()["tenant"] == "rival"
 
 
-def test_a_tenants_garbage_collection_looks_at_its_own(world: World) -> None:
+def test_a_tenants_garbage_collection_looks_at_its_own(tenants: Tenants) -> None:
     """H5: its result counts streams, and names objects."""
 
     def result(client: httpx.Client) -> Any:
@@ -275,20 +277,20 @@ def test_a_tenants_garbage_collection_looks_at_its_own(world: World) -> None:
         path = f"/v1/operations/{begun.json()['operation_id']}"
         return until(lambda: client.get(path).json()["result"])
 
-    assert result(world.rival)["streams"] == 1
-    assert result(world.operator)["streams"] >= 3
+    assert result(tenants.rival)["streams"] == 1
+    assert result(tenants.operator)["streams"] >= 3
     answers = [
-        said(world.rival.post("/v1/admin/gc", json={"stream": name}))
+        said(tenants.rival.post("/v1/admin/gc", json={"stream": name}))
         for name in ("orders", "never-there")
     ]
     assert answers[0] == answers[1]
     assert answers[0][0] == 404
 
 
-def test_a_rebuild_is_asked_for_by_the_operator_alone(world: World) -> None:
+def test_a_rebuild_is_asked_for_by_the_operator_alone(tenants: Tenants) -> None:
     """H5: it would be about everybody's streams."""
-    problem_of(world.rival.post("/v1/admin/rebuild"), 403, "forbidden")
-    problem_of(world.operator.post("/v1/admin/rebuild"), 409, "coordination-intact")
+    problem_of(tenants.rival.post("/v1/admin/rebuild"), 403, "forbidden")
+    problem_of(tenants.operator.post("/v1/admin/rebuild"), 409, "coordination-intact")
 
 
 PAIRS = [
@@ -337,9 +339,9 @@ def test_tenants_and_names_that_look_alike_when_joined_are_apart_also_after_a_re
 @pytest.mark.parametrize(
     "tenant", ["a:b", "a/b", "", ".", "..", "a..b", "_system", "-a", "é", "a b", "a\0b", "a" * 65]
 )
-def test_a_tenant_that_could_collide_is_nobody(world: World, tenant: str) -> None:
+def test_a_tenant_that_could_collide_is_nobody(tenants: Tenants, tenant: str) -> None:
     """H6."""
-    with world.issuer.client(world.server.url, tenant) as client:
+    with tenants.issuer.client(tenants.server.url, tenant) as client:
         problem_of(client.get("/v1/streams"), 401, "unauthenticated")
-    made = world.operator.post("/v1/keys", json={"scopes": ["read"], "tenant": tenant})
+    made = tenants.operator.post("/v1/keys", json={"scopes": ["read"], "tenant": tenant})
     assert made.status_code in (400, 422)

@@ -48,7 +48,7 @@ LOST_STRICT: Final = (
 
 
 @dataclass(frozen=True)
-class House:
+class ProxiedDeployment:
     """A server that may die and come back, and the two ways to it."""
 
     server: AllInOne
@@ -64,7 +64,7 @@ class House:
 
 
 @contextmanager
-def house(directory: Path, seed: int, guard: str = "") -> Iterator[House]:
+def running_deployment(directory: Path, seed: int, guard: str = "") -> Iterator[ProxiedDeployment]:
     """With a guard of the program taken out at its start, or none."""
     directory.mkdir(exist_ok=True)
     settings = without(directory, guard) if guard else {}
@@ -73,7 +73,7 @@ def house(directory: Path, seed: int, guard: str = "") -> Iterator[House]:
         running.enter_context(server)
         proxy = running.enter_context(running_fault_proxy(server.url, seed))
         strict_proxy = running.enter_context(running_fault_proxy(server.url, seed + 1))
-        yield House(server, proxy, strict_proxy)
+        yield ProxiedDeployment(server, proxy, strict_proxy)
 
 
 def _has(recording: Recording, enough: int) -> bool:
@@ -83,7 +83,7 @@ def _has(recording: Recording, enough: int) -> bool:
 @pytest.mark.timeout(120 + 60 * ROUNDS)
 def test_histories_with_lost_answers_and_deaths_are_linearizable(tmp_path: Path) -> None:
     print(f"BOTTOMLESS_TEST_SEED={SEED} BOTTOMLESS_TEST_ROUNDS={ROUNDS}")
-    with house(tmp_path / "house", SEED) as running:
+    with running_deployment(tmp_path / "run", SEED) as running:
         for number in range(ROUNDS):
             recording = running.recording(f"round-{number}", SEED + number)
 
@@ -121,7 +121,7 @@ def require_everything(recording: Recording) -> None:
     "guard", [NO_CONDITION, NO_MEMORY_OF_PRODUCERS], ids=["condition", "memory"]
 )
 def test_without_a_guard_they_are_not(tmp_path: Path, guard: str) -> None:
-    with house(tmp_path / "house", SEED, guard) as running:
+    with running_deployment(tmp_path / "run", SEED, guard) as running:
         recording = running.recording("unguarded", SEED)
         with running.strict_proxy.disturbing(*LOST_STRICT):
             record(recording, OPERATIONS // 2)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.manifest import NODE, OWNER, STREAM, Crash, Fault, GapRange, World
+from support.manifest import NODE, OWNER, STREAM, Crash, Fault, GapRange, ManifestHarness
 from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
@@ -51,9 +51,9 @@ class Publishing(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.world = World(manifest_debounce_count=3, manifest_held_count_max=64)
-        self.world.clock.now = START
-        self.deleter = Deleter(self.world.context)
+        self.harness = ManifestHarness(manifest_debounce_count=3, manifest_held_count_max=64)
+        self.harness.clock.now = START
+        self.deleter = Deleter(self.harness.context)
         self.committers: list[Committer] = []
         self.sessions = 0
         self.begun = False
@@ -75,7 +75,7 @@ class Publishing(RuleBasedStateMachine):
 
     def quietly(self, work: Coroutine[Any, Any, T]) -> T:
         """Without the faults that wait for the next thing: it is not the process under test."""
-        coordination, fuse = self.world.coordination, self.world.fuse
+        coordination, fuse = self.harness.coordination, self.harness.fuse
         faults, coordination.faults = coordination.faults, []
         left, fuse.left = fuse.left, None
         try:
@@ -102,12 +102,12 @@ class Publishing(RuleBasedStateMachine):
 
     @initialize()
     def create(self) -> None:
-        self.run(self.world.open(session="s0", home=NODE, reserved_next=RESERVE))
+        self.run(self.harness.open(session="s0", home=NODE, reserved_next=RESERVE))
         self.committers = [self.open(), self.open()]
         self.begun = True
 
     def open(self) -> Committer:
-        return self.quietly(Committer.open(self.world.context, STREAM))
+        return self.quietly(Committer.open(self.harness.context, STREAM))
 
     def epoch_of(self, offset: int) -> int:
         return [epoch for epoch, start in self.epochs if start <= offset][-1]
@@ -123,12 +123,12 @@ class Publishing(RuleBasedStateMachine):
             self.begin_session(which, owner_answers=True)
         firsts = [self.cut_next + n * RECORDS for n in range(count)]
         committer = self.committers[which]
-        uids = self.attempt(which, intend(self.world.context, committer, self.session, firsts))
+        uids = self.attempt(which, intend(self.harness.context, committer, self.session, firsts))
         if uids is None:
             return
         for uid, first in zip(uids, firsts, strict=True):
             info = self.quietly(
-                self.world.put_fragment(
+                self.harness.put_fragment(
                     uid, first, epoch=self.epoch_of(first), timestamp=first * 1_000
                 )
             )
@@ -146,7 +146,7 @@ class Publishing(RuleBasedStateMachine):
             reserved = max(record.reserved_next, next_offset + RESERVE)
             return replace(record, home=NODE, dirty=True, reserved_next=reserved)
 
-        self.quietly(self.world.streams.update(STREAM, more))
+        self.quietly(self.harness.streams.update(STREAM, more))
 
     @precondition(lambda self: self.waiting)
     @rule(which=st.integers(0, 1), picks=st.lists(st.integers(0, 9), min_size=1, max_size=5))
@@ -169,14 +169,14 @@ class Publishing(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def time_comes(self, which: int) -> None:
         committer = self.committers[which]
-        self.world.clock.now = max(self.world.clock.now, committer.wake_at or 0) + 1
+        self.harness.clock.now = max(self.harness.clock.now, committer.wake_at or 0) + 1
         self.attempt(which, committer.wake())
         self.note(self.committers[which])
 
     @rule()
     def all_is_well_for_a_while(self) -> None:
         """Without faults everything that can be published is, whatever happened before."""
-        self.world.coordination.faults, self.world.fuse.left = [], None
+        self.harness.coordination.faults, self.harness.fuse.left = [], None
         for which in (0, 1):
             for _ in range(3):
                 self.time_comes(which)
@@ -185,7 +185,7 @@ class Publishing(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), faults=st.sampled_from(FAULTS))
     def publish_with_faults(self, which: int, faults: list[Fault]) -> None:
         """The first EXEC meets a fault, and perhaps the one that decides it does too."""
-        self.world.coordination.faults = list(faults)
+        self.harness.coordination.faults = list(faults)
         self.register(which, list(range(len(self.waiting))))
         self.time_comes(which)
 
@@ -215,12 +215,12 @@ class Publishing(RuleBasedStateMachine):
 
     @rule(faults=st.sampled_from(FAULTS))
     def next_exec_meets(self, faults: list[Fault]) -> None:
-        self.world.coordination.faults = list(faults)
+        self.harness.coordination.faults = list(faults)
 
     @rule(left=st.integers(0, 8))
     def a_process_crashes_soon(self, left: int) -> None:
         """Before or after the next things that it changes in a store."""
-        self.world.fuse.left = left
+        self.harness.fuse.left = left
 
     @rule(
         kind=st.sampled_from(["late", "crash", "claim"]),
@@ -237,7 +237,7 @@ class Publishing(RuleBasedStateMachine):
                 self.claim(ahead)
 
     def late_exec_arrives(self) -> None:
-        self.events["a late EXEC arrived in vain"] += self.world.coordination.arrive() == 0
+        self.events["a late EXEC arrived in vain"] += self.harness.coordination.arrive() == 0
 
     @rule(which=st.integers(0, 1), owner_answers=st.booleans())
     def begin_session(self, which: int, owner_answers: bool) -> None:
@@ -245,8 +245,8 @@ class Publishing(RuleBasedStateMachine):
         self.begun = False
         self.waiting = []
         committed = {STREAM: max([0, *(f.next_offset for f in self.put.values())])}
-        self.world.owners.committed = committed if owner_answers else {}
-        work = begin(self.world.context, self.committers[which], self.session)
+        self.harness.owners.committed = committed if owner_answers else {}
+        work = begin(self.harness.context, self.committers[which], self.session)
         record = self.attempt(which, work)
         if record is None:
             return
@@ -266,12 +266,12 @@ class Publishing(RuleBasedStateMachine):
                 record, epoch=record.epoch + 1, epochs=epochs, owner_url=OWNER, home=NODE
             )
 
-        record = self.quietly(self.world.streams.update(STREAM, take))
+        record = self.quietly(self.harness.streams.update(STREAM, take))
         self.epochs.append((record.epoch, starts[-1]))
         self.begun = False
 
     def hours_pass(self, hours: int = 3) -> None:
-        self.world.clock.now += hours * HOUR
+        self.harness.clock.now += hours * HOUR
         try:
             self.run(self.deleter.make_pass())
         except Unavailable:
@@ -279,7 +279,7 @@ class Publishing(RuleBasedStateMachine):
         except Crash:
             self.events["the deleter crashed"] += 1
             refused = self.deleter.refused_count
-            self.deleter = Deleter(self.world.context)
+            self.deleter = Deleter(self.harness.context)
             self.deleter.refused_count = refused
 
     @invariant()
@@ -287,8 +287,8 @@ class Publishing(RuleBasedStateMachine):
         if not self.committers:
             return
         Publishing.steps += 1
-        record = self.quietly(self.world.record())
-        leaves = self.quietly(self.world.entries())
+        record = self.quietly(self.harness.record())
+        leaves = self.quietly(self.harness.entries())
         floor = record.published_next if not leaves else leaves[0].first_offset
         known = [leaf for leaf in self.seen if leaf.first_offset >= floor]
         assert leaves[: len(known)] == known, "the manifest changed behind its end"
@@ -304,7 +304,7 @@ class Publishing(RuleBasedStateMachine):
             assert leaf == self.put[leaf.uid]
             assert leaf.epoch == self.epoch_of(leaf.first_offset)
             facts = self.quietly(
-                self.world.drive.head(
+                self.harness.drive.head(
                     fragment_key(STREAM, leaf.first_offset, leaf.uid), checksum=True
                 )
             )

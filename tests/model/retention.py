@@ -42,14 +42,14 @@ class Removing(Publishing):
     @rule(which=st.integers(0, 1), share=st.integers(0, 20), empty=st.booleans())
     def trim(self, which: int, share: int, empty: bool) -> None:
         """Everything below an offset that lies `share` twentieths into what is published."""
-        end = self.quietly(self.world.record()).published_next
+        end = self.quietly(self.harness.record()).published_next
         before = self.floor + (end - self.floor) * share // 20
-        work = trim(self.world.context, self.committers[which], before, allow_empty=empty)
+        work = trim(self.harness.context, self.committers[which], before, allow_empty=empty)
         floor = self.attempt(which, work)
         if floor is None:
             return
         assert self.floor <= floor <= max(before, self.floor), "more than asked for"
-        kept = self.quietly(self.world.leaves())
+        kept = self.quietly(self.harness.leaves())
         # What goes, goes from the front. The last fragment stays, of those that were there: the
         # other process may have added more since.
         old = [f for f in kept if isinstance(f, FragmentInfo) and f.first_offset < end]
@@ -69,7 +69,7 @@ class Removing(Publishing):
             return
         first = fragments[len(fragments) * min(share, 19) // 20]
         retention = RetentionConfig(
-            max_age=f"{(self.world.clock.now - first.last_timestamp) // 1000}s"
+            max_age=f"{(self.harness.clock.now - first.last_timestamp) // 1000}s"
             if by != "bytes"
             else None,
             max_bytes=max(sum(f.size for f in fragments) * (20 - share) // 20, 1)
@@ -78,11 +78,11 @@ class Removing(Publishing):
         )
         config = parse_config({"retention": retention.model_dump()})
         self.quietly(
-            self.world.streams.update(STREAM, lambda record: replace(record, config=config))
+            self.harness.streams.update(STREAM, lambda record: replace(record, config=config))
         )
         committer = self.committers[which]
-        told = self.attempt(which, preview(self.world.context, committer, None))
-        work = evaluate(self.world.context, self.committers[which])
+        told = self.attempt(which, preview(self.harness.context, committer, None))
+        work = evaluate(self.harness.context, self.committers[which])
         done = self.attempt(which, work)
         if done is not None:
             self.check_decision(done, retention)
@@ -129,27 +129,27 @@ class Removing(Publishing):
         fragments = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
         if not fragments:
             return
-        oldest_ms = self.world.clock.true_now - fragments[0].last_timestamp
+        oldest_ms = self.harness.clock.true_now - fragments[0].last_timestamp
         # What passes here, and the two minutes that are no doubt.
         too_old = oldest_ms // 1000 + 60 * (20 + minutes)
         config = parse_config({"retention": {"max_age": f"{too_old}s"}})
         self.quietly(
-            self.world.streams.update(STREAM, lambda record: replace(record, config=config))
+            self.harness.streams.update(STREAM, lambda record: replace(record, config=config))
         )
         # How the clock stood before is known from earlier looks.
-        self.quietly(self.world.context.time.look())
-        self.world.clock.now += 11 * 60_000
-        self.quietly(self.world.context.time.look())
-        self.world.clock.skew_ms = ahead_ms
-        self.world.one_machine = one_machine
-        self.world.drive.has_own_clock = own_store or not one_machine
+        self.quietly(self.harness.context.time.look())
+        self.harness.clock.now += 11 * 60_000
+        self.quietly(self.harness.context.time.look())
+        self.harness.clock.skew_ms = ahead_ms
+        self.harness.one_machine = one_machine
+        self.harness.drive.has_own_clock = own_store or not one_machine
         for _ in range(minutes + 1):
-            decision = self.attempt(which, evaluate(self.world.context, self.committers[which]))
+            decision = self.attempt(which, evaluate(self.harness.context, self.committers[which]))
             # A gap at the front has no time, and goes.
             assert decision is None or not decision.by_age.gone.fragment_count, "it was not too old"
-            self.world.clock.now += 60_000 if minutes else 0
+            self.harness.clock.now += 60_000 if minutes else 0
         self.hours_pass(0)
-        self.world.clock.skew_ms, self.world.one_machine = 0, False
+        self.harness.clock.skew_ms, self.harness.one_machine = 0, False
         self.note(self.committers[which])
         self.events["the clock was ahead"] += 1
 
@@ -165,9 +165,9 @@ class Removing(Publishing):
         async def publish() -> None:
             await other.flush()
 
-        self.world.drive.before_put = publish
+        self.harness.drive.before_put = publish
         self.trim(which, share, empty=False)
-        self.world.drive.before_put = None
+        self.harness.drive.before_put = None
         self.note(other)
 
     @rule(share=st.integers(0, 25), hours=st.integers(1, 6))
@@ -176,15 +176,15 @@ class Removing(Publishing):
         self.quietly(self.try_lease(share, hours))
 
     async def try_lease(self, share: int, hours: int) -> None:
-        record = await self.world.record()
+        record = await self.harness.record()
         first = record.published_next * min(share, 20) // 20
         self.lease_count += 1
-        expires_at = self.world.clock.now + hours * HOUR
+        expires_at = self.harness.clock.now + hours * HOUR
         lease = Lease(f"ls_{self.lease_count}", first, record.published_next, expires_at, "job")
         try:
-            await grant(self.world.streams, STREAM, lease, await self.world.context.time.over())
+            await grant(self.harness.streams, STREAM, lease, await self.harness.context.time.over())
         except OffsetGone:
-            assert first < record.condemned_next or self.world.drive.deleting
+            assert first < record.condemned_next or self.harness.drive.deleting
             self.events["a condemned range was asked for"] += 1
         except StoreError:
             return
@@ -195,7 +195,7 @@ class Removing(Publishing):
     @rule(pick=st.integers(0, 9), renewed=st.booleans())
     def end_or_renew_a_lease(self, pick: int, renewed: bool) -> None:
         lease_id = sorted(self.leases)[pick % len(self.leases)]
-        streams, clock = self.world.streams, self.world.clock
+        streams, clock = self.harness.streams, self.harness.clock
         if not renewed:
             del self.leases[lease_id]
             self.quietly(give_back(streams, STREAM, lease_id, clock()))
@@ -213,13 +213,13 @@ class Removing(Publishing):
             wanted = share
 
             async def ask() -> None:
-                self.world.drive.deleting = True
+                self.harness.drive.deleting = True
                 await self.try_lease(wanted, 6)
-                self.world.drive.deleting = False
+                self.harness.drive.deleting = False
 
-            self.world.drive.before_delete = ask
+            self.harness.drive.before_delete = ask
         self.hours_pass(hours)
-        self.world.drive.before_delete = None
+        self.harness.drive.before_delete = None
 
     @precondition(lambda self: self.published())
     @rule(pick=st.integers(0, 99))
@@ -229,7 +229,7 @@ class Removing(Publishing):
         if leaves:
             leaf = leaves[pick % len(leaves)]
             object_key = fragment_key(STREAM, leaf.first_offset, leaf.uid)
-            self.world.coordination.write(Changes(queued=[delete_later(object_key, 0)]))
+            self.harness.coordination.write(Changes(queued=[delete_later(object_key, 0)]))
             self.quietly(self.deleter.make_pass())
             self.refusals += 1
 
@@ -247,17 +247,17 @@ class Removing(Publishing):
         """An EXEC is on its way. It arrives between the two looks, or after both."""
         self.all_is_well_for_a_while()
         self.upload(count, which, register=True)
-        self.world.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE]
+        self.harness.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE]
         self.time_comes(which)
-        self.world.coordination.faults = []
+        self.harness.coordination.faults = []
 
         async def arrive() -> None:
-            arrived = self.world.coordination.arrive()
+            arrived = self.harness.coordination.arrive()
             self.events["a publish came between the looks"] += arrived
 
-        self.world.coordination.after_due_at = arrive if between else None
+        self.harness.coordination.after_due_at = arrive if between else None
         self.garbage_is_collected(1_000, dry=False)
-        self.world.coordination.after_due_at = None
+        self.harness.coordination.after_due_at = None
         self.late_exec_arrives()
         self.hours_pass(0)
 
@@ -267,7 +267,7 @@ class Removing(Publishing):
         operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
         while True:
             try:
-                outcome = self.run(collect_step(self.world.context, operation, page_count))
+                outcome = self.run(collect_step(self.harness.context, operation, page_count))
             except (Unavailable, Crash):
                 return None
             if isinstance(outcome, Done):
@@ -280,26 +280,26 @@ class Removing(Publishing):
         self.all_is_well_for_a_while()
         self.leases.clear()
         deleted = self.deleter.deleted_count
-        self.world.clock.now += 24 * HOUR
+        self.harness.clock.now += 24 * HOUR
         while self.quietly(self.deleter.make_pass()):
             pass
         self.events["objects were deleted"] += self.deleter.deleted_count > deleted
-        record = self.quietly(self.world.record())
-        left = self.quietly(self.world.entries())
+        record = self.quietly(self.harness.record())
+        left = self.quietly(self.harness.entries())
         floor = left[0].first_offset if left else record.published_next
         for leaf in self.seen:
             if isinstance(leaf, FragmentInfo) and leaf.next_offset <= floor:
                 assert not self.exists(leaf), "a removed fragment stays for ever"
 
     def exists(self, leaf: FragmentInfo) -> bool:
-        return self.world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+        return self.harness.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
 
     @invariant()
     def nothing_goes_before_it_is_condemned_or_while_it_is_held(self) -> None:
         if not self.committers:
             return
-        record = self.quietly(self.world.record())
-        now = self.world.clock.now
+        record = self.quietly(self.harness.record())
+        now = self.harness.clock.now
         held = [lease.first_offset for lease in self.leases.values() if lease.expires_at > now]
         root = self.committers[0].keeper.root
         part = len(root.entries) > 0 and int(root.entries["first_offset"][0]) < root.first_offset

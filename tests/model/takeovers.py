@@ -52,12 +52,12 @@ class ManifestBesideAList(Removing):
     def create(self) -> None:
         super().create()
         self.quietly(self._tie())
-        self.quietly(damage_a_neighbour(self.world))
+        self.quietly(damage_a_neighbour(self.harness))
 
     async def _tie(self) -> None:
-        world = self.world
-        world.streams.generation = await check_generation(world.drive, world.coordination)
-        await put_registry(world, await world.record())
+        harness = self.harness
+        harness.streams.generation = await check_generation(harness.drive, harness.coordination)
+        await put_registry(harness, await harness.record())
 
     @rule(which=st.integers(0, 1))
     def take_over(self, which: int) -> None:
@@ -71,43 +71,43 @@ class ManifestBesideAList(Removing):
     )
     def a_takeover_fails(self, which: int, fails: str, step: int) -> None:
         """It is refused, or ends, at some step; the home lives on, and the next rules publish."""
-        world = self.world
+        harness = self.harness
         match fails:
             case "home comes back" if step % 2:
-                world.drive.before_put = self.home_comes_back
+                harness.drive.before_put = self.home_comes_back
             case "home comes back":
-                world.coordination.before_transact = self.home_comes_back
+                harness.coordination.before_transact = self.home_comes_back
             case "crash":
-                world.fuse.left = step
+                harness.fuse.left = step
             case "no answer":
-                world.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.UNAVAILABLE]
+                harness.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.UNAVAILABLE]
             case "lost reply":
-                world.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.LOST_LATE]
+                harness.coordination.faults = [Fault.NONE] * (step % 3) + [Fault.LOST_LATE]
             case _:
-                world.drive.slow_puts = 1
+                harness.drive.slow_puts = 1
         self.try_to_take_over(which)
-        world.drive.before_put, world.drive.slow_puts = None, 0
-        world.coordination.before_transact = None
-        world.coordination.faults, world.fuse.left = [], None
-        self.quietly(world.coordination.release(node_key(NODE), b"x"))
+        harness.drive.before_put, harness.drive.slow_puts = None, 0
+        harness.coordination.before_transact = None
+        harness.coordination.faults, harness.fuse.left = [], None
+        self.quietly(harness.coordination.release(node_key(NODE), b"x"))
 
     async def home_comes_back(self) -> None:
-        await self.world.coordination.hold(node_key(NODE), b"x", 10_000)
+        await self.harness.coordination.hold(node_key(NODE), b"x", 10_000)
 
     @rule()
     def slow_puts_land(self) -> None:
-        self.events["a slow put landed"] += self.quietly(self.world.drive.land()) > 0
+        self.events["a slow put landed"] += self.quietly(self.harness.drive.land()) > 0
 
     def try_to_take_over(self, which: int) -> None:
-        before = self.quietly(self.world.record())
+        before = self.quietly(self.harness.record())
         if gap_due(before) is not None:
             # The operation that was cut off goes on.
             self.attempt(which, self.go_on(which))
         else:
-            work = take_over(self.world.context, self.committers[which], NODE, before.epoch)
+            work = take_over(self.harness.context, self.committers[which], NODE, before.epoch)
             self.attempt(which, work)
         self.note(self.committers[which])
-        record = self.quietly(self.world.record())
+        record = self.quietly(self.harness.record())
         self.events["a takeover did not happen"] += record.epoch == before.epoch
         if self.fenced is not None:
             self.begun = False
@@ -115,13 +115,13 @@ class ManifestBesideAList(Removing):
     async def go_on(self, which: int) -> None:
         committer = self.committers[which]
         await committer.refresh()
-        await free(self.world.context, committer)
+        await free(self.harness.context, committer)
 
     def attempt(self, which: int, work: Coroutine[Any, Any, T]) -> T | None:
         """What anybody does may be the fence of a takeover, or its end."""
-        before = self.quietly(self.world.record())
+        before = self.quietly(self.harness.record())
         done = super().attempt(which, work)
-        record = self.quietly(self.world.record())
+        record = self.quietly(self.harness.record())
         if gap_due(record) is not None and self.fenced is None:
             self.events["a takeover was cut off after its fence"] += 1
             self.fenced = before if before.epoch < record.epoch else record
@@ -136,7 +136,7 @@ class ManifestBesideAList(Removing):
         end = before.reserved_next if before.dirty else record.published_next
         assert record.published_next == end
         if before.dirty:
-            leaves = self.quietly(self.world.leaves())
+            leaves = self.quietly(self.harness.leaves())
             kept_next = max([before.published_next, *(leaf.next_offset for leaf in leaves)])
             durable_next = self.durable_next(before)
             self.events["a takeover adopted"] += durable_next > before.published_next
@@ -162,14 +162,14 @@ class ManifestBesideAList(Removing):
         if self.fenced is None:
             super().claim(ahead)
             return
-        record = self.quietly(self.world.record())
+        record = self.quietly(self.harness.record())
         local = LocalView(record.published_next, False)
         with pytest.raises(Unavailable):
             claim(record, NODE, OWNER, local, home_held=False)
 
     def reserve(self, next_offset: int) -> None:
         """Of a stream that nobody owns nobody reserves."""
-        if gap_due(self.quietly(self.world.record())) is None:
+        if gap_due(self.quietly(self.harness.record())) is None:
             super().reserve(next_offset)
 
     @precondition(lambda self: self.seen)
@@ -183,7 +183,7 @@ class ManifestBesideAList(Removing):
     @rule(pick=st.integers(0, 99))
     def a_fragment_and_coordination_could_be_lost_now(self, pick: int) -> None:
         """The bucket loses one published fragment; a rebuild gives up no other one."""
-        leaves = self.quietly(self.world.leaves())
+        leaves = self.quietly(self.harness.leaves())
         if leaves:
             self._imagine(leaves[pick % len(leaves)])
             self.events["a fragment was lost before a rebuild"] += 1
@@ -192,15 +192,15 @@ class ManifestBesideAList(Removing):
     @rule(of=st.sampled_from(["/data/", "/metadata/root."]))
     def coordination_could_be_lost_within_a_pass_of_the_deleter(self, of: str) -> None:
         """A session gives up what is not published, and a day later all of that goes."""
-        world = self.world
-        context, now = world.context, world.clock.true_now
+        harness = self.harness
+        context, now = harness.context, harness.clock.true_now
         # What is believed of the clock goes back with the clock.
-        world.context = replace(context, owners=KnownOwners())
-        from_the_first_start(world.context)
+        harness.context = replace(context, owners=KnownOwners())
+        from_the_first_start(harness.context)
         try:
             self._imagine(None, of)
         finally:
-            world.context, world.clock.true_now = context, now
+            harness.context, harness.clock.true_now = context, now
 
     def _imagine(self, gone: FragmentInfo | None, under_way: str | None = None) -> None:
         """Coordination is lost, and perhaps a fragment, and everything is put back afterwards.
@@ -208,25 +208,25 @@ class ManifestBesideAList(Removing):
         With `under_way` that happens within a pass of the deleter, just before a delete lands of a
         key that has it.
         """
-        world = self.world
-        before = self.quietly(world.record())
-        coordination, bucket = world.coordination.copy(), world.drive.copy()
+        harness = self.harness
+        before = self.quietly(harness.record())
+        coordination, bucket = harness.coordination.copy(), harness.drive.copy()
         try:
             self.quietly(self._lose_and_compare(before, gone, under_way))
         finally:
-            world.coordination.put_back(coordination)
-            world.drive.put_back(bucket)
-            world.streams.generation = 0
+            harness.coordination.put_back(coordination)
+            harness.drive.put_back(bucket)
+            harness.streams.generation = 0
 
     async def _lose(self) -> None:
-        self.world.coordination.lose()
-        await rebuild(self.world)
+        self.harness.coordination.lose()
+        await rebuild(self.harness)
 
     async def _lose_within_a_pass(self, of: str) -> None:
-        drive, context = self.world.drive, self.world.context
+        drive, context = self.harness.drive, self.harness.context
         with suppress(StoreError):
             await begin(context, await Committer.open(context, STREAM), "the next one")
-        self.world.clock.true_now += 24 * HOUR
+        self.harness.clock.true_now += 24 * HOUR
         drive.before_delete, drive.before_delete_of = self._lose, of
         # What comes after the loss finds another coordination than the pass began with.
         with suppress(StoreError):
@@ -241,27 +241,27 @@ class ManifestBesideAList(Removing):
     async def _lose_and_compare(
         self, before: StreamRecord, gone: FragmentInfo | None, under_way: str | None
     ) -> None:
-        world = self.world
+        harness = self.harness
         if gone is not None:
-            await world.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
+            await harness.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
         if under_way is None:
             await self._lose()
         else:
             await self._lose_within_a_pass(under_way)
-        record, leaves = await world.record(), await world.entries()
+        record, leaves = await harness.record(), await harness.entries()
         floor = max(self.floor, leaves[0].first_offset if leaves else record.published_next)
         known = [f for f in self.seen if isinstance(f, FragmentInfo) and f.first_offset >= floor]
         found = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
         missing = [
             f
             for f in found
-            if f != gone and not world.drive.has(fragment_key(STREAM, f.first_offset, f.uid))
+            if f != gone and not harness.drive.has(fragment_key(STREAM, f.first_offset, f.uid))
         ]
         assert not missing, f"a rebuild names what is not there: {missing[0]}"
         lost = [f for f in known if f not in found and f != gone]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
         doomed = {
-            due.member.decode() for due in await world.coordination.due(DELETES_KEY, 2**52, 999)
+            due.member.decode() for due in await harness.coordination.due(DELETES_KEY, 2**52, 999)
         }
         named = {fragment_key(STREAM, f.first_offset, f.uid) for f in known}
         assert not doomed & named, "published, and doomed by a rebuild"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from support.manifest import STREAM, World, a_record
+from support.manifest import STREAM, ManifestHarness, a_record
 from support.rebuilding import put_registry, rebuild
 
 from bottomless.errors import StoreError
@@ -43,16 +43,16 @@ CALLS: Final = ("get", "get_many", "transact", "due", "due_at", "settle", "membe
 class Story:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.world = World()
-        self.world.clock.now = 1_750_000_000_000
+        self.harness = ManifestHarness()
+        self.harness.clock.now = 1_750_000_000_000
         for name in CALLS:
-            self._scatter(self.world.coordination, name)
-        self._scatter(self.world.drive, "put")
+            self._scatter(self.harness.coordination, name)
+        self._scatter(self.harness.drive, "put")
         skew = self.random.choice(SKEWS)
-        context, clock = self.world.context, self.world.clock
+        context, clock = self.harness.context, self.harness.clock
         self.contexts: list[Context] = [context, replace(context, clock=lambda: clock.now + skew)]
         self.processes = [ConsumerSnapshots(one) for one in self.contexts]
-        self.offsets = ConsumerOffsets(self.world.coordination)
+        self.offsets = ConsumerOffsets(self.harness.coordination)
 
     def _scatter(self, store: Any, name: str) -> None:
         """Let calls take as long as it pleases the seed, so that others come between."""
@@ -71,12 +71,12 @@ class Story:
             await asyncio.sleep(0)
 
     async def begin(self) -> None:
-        world = self.world
-        world.streams.generation = await check_generation(world.drive, world.coordination)
+        harness = self.harness
+        harness.streams.generation = await check_generation(harness.drive, harness.coordination)
         idle = {"home": None, "dirty": False, "epoch": 0, "epochs": (), "owner_url": None}
         record = a_record(**idle, reserved_next=0)
-        await world.streams.create(record)
-        await put_registry(world, record)
+        await harness.streams.create(record)
+        await put_registry(harness, record)
 
     async def step(self) -> None:
         """Some commits and passes at once, of which one may be killed."""
@@ -94,7 +94,7 @@ class Story:
         for result in results:
             fine = result is None or isinstance(result, StoreError | asyncio.CancelledError)
             assert fine, result
-        self.world.clock.now += self.random.choice((0, 0, 1, 700, 60_000))
+        self.harness.clock.now += self.random.choice((0, 0, 1, 700, 60_000))
         if self.random.random() < 0.1:
             await self._collect()
 
@@ -111,8 +111,8 @@ class Story:
         await self.offsets.change(STREAM, name, decide, now)
 
     async def _collect(self) -> None:
-        self.world.clock.now += 2 * HOUR
-        context = self.world.context
+        self.harness.clock.now += 2 * HOUR
+        context = self.harness.context
         arguments = gc_arguments(dry_run=False, minimum_age_ms=HOUR, tenant=None)
         operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
         await collect_step(context, operation, 1_000)
@@ -120,23 +120,23 @@ class Story:
 
     async def check(self) -> None:
         """What is said to be in a snapshot is what a rebuild would find."""
-        found = await find_consumers(self.world.drive, await self.world.record())
+        found = await find_consumers(self.harness.drive, await self.harness.record())
         rows = {} if found is None else {one.consumer: one for one in found[0].consumers}
         for stored in await self.offsets.all(STREAM):
-            asked = [*self.processes, ConsumerSnapshots(self.world.context)]
+            asked = [*self.processes, ConsumerSnapshots(self.harness.context)]
             if any([await process.holds(STREAM, stored) for process in asked]):
                 assert rows.get(stored.consumer) == stored
 
     async def end(self) -> None:
         """Nobody commits any more: after a while the queue is empty, and nothing is lost."""
-        world = self.world
+        harness = self.harness
         for _ in range(3):
             await asyncio.gather(*(one.make_pass() for one in self.processes))
         await self.processes[0].make_pass()
-        assert await world.coordination.due(SNAPSHOTS_KEY, 2**52, 9) == []
+        assert await harness.coordination.due(SNAPSHOTS_KEY, 2**52, 9) == []
         before = await self.offsets.all(STREAM)
-        world.coordination.lose()
-        await rebuild(world)
+        harness.coordination.lose()
+        await rebuild(harness)
         assert await self.offsets.all(STREAM) == before
 
 

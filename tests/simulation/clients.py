@@ -20,8 +20,8 @@ LATER: Final = frozenset({429, 502, 503, 504})
 
 
 @dataclass
-class Town:
-    """Where the clients live: what they can ask, and until when they go on."""
+class Services:
+    """The services as simulated clients ask them, and whether the clients are to go on."""
 
     network: Network
     story: Story
@@ -29,7 +29,7 @@ class Town:
     manifest: Program
     reader: Program
     closing: bool = False
-    """Finish what you are at, and begin nothing."""
+    """Clients finish what they are at, and begin nothing."""
     storage_failed: dict[str, float] = field(default_factory=dict)
     """When it was last said of a path that the disk lost what it should hold."""
 
@@ -76,7 +76,7 @@ def _checked(what: str, reply: Reply) -> Any:
 class Writer:
     """Sends numbered values to one stream through any node."""
 
-    town: Town
+    services: Services
     expected: Expected
     name: str
     chance: random.Random
@@ -90,7 +90,7 @@ class Writer:
 
     @property
     def over(self) -> bool:
-        return self.town.closing or self.expected.deleted
+        return self.services.closing or self.expected.deleted
 
     def values(self) -> list[str]:
         count = self.chance.choice((1, 1, 2, 5, 12))
@@ -105,21 +105,21 @@ class Writer:
     async def send(
         self, values: list[str], headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]] | None:
-        node = self.chance.choice(self.town.nodes)
+        node = self.chance.choice(self.services.nodes)
         body = {"records": [{"value": value} for value in values]}
         gaps = set(self.expected.gaps)
-        blind = self.town.network.is_blind()
-        answer = await self.town.ask(node, "POST", self.path, body=body, headers=headers)
+        blind = self.services.network.is_blind()
+        answer = await self.services.ask(node, "POST", self.path, body=body, headers=headers)
         if answer is None:
-            self.town.story.count("appends of unknown outcome")
+            self.services.story.count("appends of unknown outcome")
             return None
         status, told = answer
         if status == 200:
-            blind = blind or self.town.network.is_blind()
+            blind = blind or self.services.network.is_blind()
             self.expected.acknowledge(told["first_offset"], values, gaps, blind=blind)
             self.end = max(self.end, told["next_offset"])
-            self.town.story.count("appends acknowledged")
-            self.town.story.count("records acknowledged", len(values))
+            self.services.story.count("appends acknowledged")
+            self.services.story.count("records acknowledged", len(values))
         elif status == 404 and not self.expected.deleted:
             raise Broken(f"{self.expected.name} is said not to exist: {told}")
         return status, told
@@ -151,7 +151,7 @@ class StrictProducer(Writer):
                     break
                 if answer is not None and answer[0] not in LATER and answer[0] != 404:
                     raise Broken(f"{self.name} at {sequence} was answered {answer}")
-                self.town.story.count("appends repeated")
+                self.services.story.count("appends repeated")
                 await asyncio.sleep(self.chance.uniform(0.01, 0.5))
             await asyncio.sleep(self.chance.uniform(0, 0.3))
 
@@ -176,7 +176,7 @@ class PlainWriter(Writer):
                     self.end = max(self.end, told["next_offset"])
                 if status != 200 and (status not in LATER or told.get("outcome") == "none"):
                     self.expected.refuse(values)
-                    self.town.story.count("appends refused")
+                    self.services.story.count("appends refused")
             await asyncio.sleep(self.chance.uniform(0, 0.4))
 
 
@@ -184,7 +184,7 @@ class PlainWriter(Writer):
 class Reader:
     """Follows a stream page by page, and now and then begins anew somewhere."""
 
-    town: Town
+    services: Services
     expected: Expected
     watch: Watch
     chance: random.Random
@@ -192,7 +192,7 @@ class Reader:
     record_count: int = 0
 
     async def run(self) -> None:
-        while not self.town.closing and not self.expected.deleted:
+        while not self.services.closing and not self.expected.deleted:
             if self.chance.random() < 0.05:
                 self.position = self.chance.randint(0, self.position)
             await self.page(limit=self.chance.choice((1, 7, 100)))
@@ -202,8 +202,8 @@ class Reader:
         """Read one page; whether it is at the end, as far as anybody knows."""
         known_next = self.expected.acknowledged_next
         position = self.position
-        answer = await self.town.ask(
-            self.town.reader,
+        answer = await self.services.ask(
+            self.services.reader,
             "GET",
             f"/v1/streams/{self.expected.name}/records",
             query=f"offset={position}&limit={limit}&on_out_of_range=error",
@@ -215,7 +215,7 @@ class Reader:
             self._skip(told)
             return False
         if status in LATER or (status == 404 and self.expected.deleted):
-            self.town.story.count("pages refused")
+            self.services.story.count("pages refused")
             return False
         if status == 416 and known_next <= position:
             return False
@@ -242,7 +242,7 @@ class Reader:
         if told["next_offset"] != self.position:
             raise Broken(f"{self.expected.name}: a page to {self.position} goes on at {told}")
         self.record_count += len(told["records"])
-        self.town.story.count("records read", len(told["records"]))
+        self.services.story.count("records read", len(told["records"]))
 
     def _check_gaps(self, gaps: dict[int, int]) -> None:
         """What a page jumps over was accepted as lost."""
@@ -264,21 +264,21 @@ class Reader:
             raise Broken(f"{self.expected.name}: {told} at {self.position}, {manifest.floor}")
         self.expected.floor = max(self.expected.floor, first)
         self.position = first
-        self.town.story.count("trimmed under a reader")
+        self.services.story.count("trimmed under a reader")
 
 
 @dataclass
 class Trimmer:
     """Trims a stream now and then, up to somewhere in what is published."""
 
-    town: Town
+    services: Services
     expected: Expected
     watch: Watch
     chance: random.Random
     operations: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
-        while not self.town.closing and not self.expected.deleted:
+        while not self.services.closing and not self.expected.deleted:
             await asyncio.sleep(self.chance.uniform(1, 6))
             record = self.watch.record()
             if record is None or not record.published_next:
@@ -286,8 +286,8 @@ class Trimmer:
             before = self.chance.randint(0, record.published_next)
             if self.expected.trimmed_below is not None:
                 self.expected.trimmed_below = max(self.expected.trimmed_below, before)
-            answer = await self.town.ask(
-                self.town.manifest,
+            answer = await self.services.ask(
+                self.services.manifest,
                 "POST",
                 f"/v1/streams/{self.expected.name}/trim",
                 body={"before_offset": before},
@@ -298,15 +298,15 @@ class Trimmer:
             if status != 202:
                 raise Broken(f"a trim to {before} was answered {status} {told}")
             self.operations.append(told["operation_id"])
-            self.town.story.tell("trimmer", f"{self.expected.name} before {before}")
-            self.town.story.count("trims")
+            self.services.story.tell("trimmer", f"{self.expected.name} before {before}")
+            self.services.story.count("trims")
 
 
 @dataclass
 class Operator:
     """Takes streams away from homes whose lease is gone, and accepts the loss."""
 
-    town: Town
+    services: Services
     watches: Mapping[str, Watch]
     streams: list[Expected]
     chance: random.Random
@@ -314,7 +314,7 @@ class Operator:
     async def take_over(self, seconds: float) -> None:
         """Try for so long, stream by stream, until it is so."""
         for _ in range(int(seconds / 0.1)):
-            if self.town.closing:
+            if self.services.closing:
                 return
             for stream in self.streams:
                 home = None if stream.deleted else self.watches[stream.name].home_without_lease()
@@ -325,15 +325,15 @@ class Operator:
     async def ask(self, stream: Expected, home: str) -> bool:
         """Ask for one takeover; whether it was taken up, or will not be."""
         stream.takeovers += 1
-        answer = await self.town.ask(
-            self.town.manifest,
+        answer = await self.services.ask(
+            self.services.manifest,
             "POST",
             f"/v1/admin/streams/{stream.name}/takeover",
             body={"accept_loss": True, "expect_home": home},
         )
-        self.town.story.tell("operator", f"takes {stream.name} over: {answer and answer[0]}")
+        self.services.story.tell("operator", f"takes {stream.name} over: {answer and answer[0]}")
         if answer is not None and answer[0] == 202:
-            self.town.story.count("takeovers")
+            self.services.story.count("takeovers")
         elif answer is not None and answer[0] not in (409, 404, *LATER):
             raise Broken(f"a takeover was answered {answer}")
         return answer is not None and answer[0] not in LATER

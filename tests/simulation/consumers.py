@@ -26,7 +26,7 @@ class Consumer(Reader):
     """Of which an answer said that the object store has it."""
 
     async def run(self) -> None:
-        while not self.town.closing and not self.expected.deleted:
+        while not self.services.closing and not self.expected.deleted:
             if self.chance.random() < 0.15:
                 await self._come_back()
             await self.page(limit=self.chance.choice((3, 20, 100)))
@@ -41,15 +41,15 @@ class Consumer(Reader):
     async def _commit(self) -> None:
         losses, next_offset = self.expected.losses, self.position
         self.tried.add(next_offset)
-        answer = await self.town.ask(
-            self.town.manifest, "PUT", self._path, body={"next_offset": next_offset}
+        answer = await self.services.ask(
+            self.services.manifest, "PUT", self._path, body={"next_offset": next_offset}
         )
         if answer is None or answer[0] in LATER or self.expected.deleted:
             return
         status, told = answer
         if status == 200:
             self._confirm(told, losses)
-            self.town.story.count("offsets of consumers stored")
+            self.services.story.count("offsets of consumers stored")
         elif status == 409 and told["code"] == "offset-regression":
             self._check(told["next_offset"], losses)
         elif status != 422 or told["code"] != "offset-beyond-end" or not self.expected.takeovers:
@@ -57,7 +57,7 @@ class Consumer(Reader):
 
     async def _come_back(self) -> None:
         losses = self.expected.losses
-        answer = await self.town.ask(self.town.manifest, "GET", self._path)
+        answer = await self.services.ask(self.services.manifest, "GET", self._path)
         if answer is None or answer[0] in LATER or self.expected.deleted:
             return
         status, told = answer
@@ -68,7 +68,7 @@ class Consumer(Reader):
             self._check(told["next_offset"], losses)
             self._confirm(told, losses)
             self.position = told["next_offset"]
-            self.town.story.count("consumers came back")
+            self.services.story.count("consumers came back")
         else:
             raise Broken(f"{self.expected.name}: its consumer was answered {answer}")
 

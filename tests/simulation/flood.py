@@ -46,7 +46,7 @@ class Sink(StagedWriter):
             try:
                 async with asyncio.timeout(COMMIT_SECONDS):
                     while not await self._commit(values, begun):
-                        self.town.story.count("commits repeated")
+                        self.services.story.count("commits repeated")
             except TimeoutError:
                 raise Broken(f"commit {self.commit_number} never gets its turn") from None
             self.commit_number += 1
@@ -68,19 +68,19 @@ async def commits_beside_a_flood(simulation: Simulation) -> None:
             program.start()
         await simulation._until(lambda: all(one.started for one in simulation.programs), "a start")
     await simulation._create("flooded", simulation.chance("config"))
-    town, (stream,) = simulation.town, simulation.streams
+    services, (stream,) = simulation.services, simulation.streams
     flood = [
-        asyncio.create_task(Flooding(town, stream, who, simulation.chance(who)).run())
+        asyncio.create_task(Flooding(services, stream, who, simulation.chance(who)).run())
         for who in (f"flooding-{number}" for number in range(WRITER_COUNT))
     ]
     for task in flood:
         task.add_done_callback(simulation._note_end)
     await asyncio.sleep(1)
-    before = town.story.counts["appends acknowledged"]
-    await Sink(town, stream, "sink", simulation.chance("sink")).run()
-    if town.story.counts["appends acknowledged"] - before < WRITER_COUNT:
+    before = services.story.counts["appends acknowledged"]
+    await Sink(services, stream, "sink", simulation.chance("sink")).run()
+    if services.story.counts["appends acknowledged"] - before < WRITER_COUNT:
         raise Broken("nothing else was appended meanwhile: that was no flood")
-    town.closing = True
+    services.closing = True
     await simulation._all_done(flood)
     await simulation._read_all()
 

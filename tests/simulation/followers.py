@@ -28,13 +28,13 @@ class Follower(Reader):
     """
 
     async def run(self) -> None:
-        while not self.town.closing and not self.expected.deleted:
+        while not self.services.closing and not self.expected.deleted:
             if self.chance.random() < 0.2:
                 self.position = self.chance.randint(0, self.position)
             try:
                 await self._one_answer()
             except (NoConnection, NoAnswer, TimeoutError):
-                self.town.story.count("followed answers broken off")
+                self.services.story.count("followed answers broken off")
             await asyncio.sleep(self.chance.uniform(0, 0.3))
 
     async def _one_answer(self) -> None:
@@ -43,7 +43,7 @@ class Follower(Reader):
         query = f"offset={self.position}&follow=true&on_out_of_range=error&max_bytes={size}"
         path = f"/v1/streams/{self.expected.name}/records"
         request = Request("GET", path, query.encode(), [(b"accept", accept)])
-        network, url = self.town.network, self.town.reader.public_url
+        network, url = self.services.network, self.services.reader.public_url
         async with opened(network, "client", url, request) as answer:
             told = _events(accept == b"text/event-stream")
             next(told)
@@ -56,7 +56,7 @@ class Follower(Reader):
                     for records, said in told.send(data):
                         self._hear(records, said)
                     if self.chance.random() < 0.05:
-                        self.town.story.count("followers stalled")
+                        self.services.story.count("followers stalled")
                         await asyncio.sleep(self.chance.uniform(0.1, _STALL_SECONDS_MAX))
 
     def _hear(self, records: list[dict[str, Any]], said: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Follower(Reader):
                 self._take({**said, "records": records}, self.position)
             return
         reason = said.get("end", said.get("reason"))
-        self.town.story.count(f"followed answers ended: {reason}")
+        self.services.story.count(f"followed answers ended: {reason}")
         if said["next_offset"] != self.position:
             raise Broken(
                 f"{self.expected.name}: what was sent ends at {self.position}, and the end "

@@ -24,7 +24,7 @@ from bottomless_server.runtime.base.fault_points import FaultAction
 from bottomless_server.stores.operations import OPERATIONS_KEY, decode_operation, operation_key
 from bottomless_server.stores.streams import GENERATION_KEY
 from simulation import neighbour
-from simulation.clients import LATER, Operator, Town
+from simulation.clients import LATER, Operator, Services
 from simulation.clockwork import BEGIN_MS
 from simulation.expected import Broken, Expected
 from simulation.invariants import Watch
@@ -74,7 +74,7 @@ class _System:
 @dataclass
 class Losses:
     ground: Ground
-    town: Town
+    services: Services
     programs: list[Program]
     watches: Mapping[str, Watch]
     streams: list[Expected]
@@ -199,7 +199,7 @@ class Losses:
             record = self.watches[stream.name].record()
             if record is None or stream.deleted or not record.dirty:
                 continue
-            for program in self.town.nodes:
+            for program in self.services.nodes:
                 if program.url == record.owner_url and program.wanted:
                     return stream, program
         return None
@@ -252,8 +252,8 @@ class Losses:
                 if operation is None and not self.coordination_is_lost:
                     break
             else:
-                answer = await self.town.ask(
-                    self.town.manifest, "GET", f"/v1/operations/{operation}"
+                answer = await self.services.ask(
+                    self.services.manifest, "GET", f"/v1/operations/{operation}"
                 )
                 if answer is not None and (answer[0] == 404 or _is_asked_anew(answer)):
                     operation = None
@@ -284,10 +284,10 @@ class Losses:
             await self.operator.ask(stream, NOBODY)
             return
         path = f"/v1/streams/{stream.name}/records"
-        said_at = self.town.storage_failed.get(path, -1.0)
+        said_at = self.services.storage_failed.get(path, -1.0)
         if record.home is None or self.ground.loop.now - said_at > 1:
             return
-        for program in self.town.nodes:
+        for program in self.services.nodes:
             if _node_id(program) == record.home:
                 self._tell(f"gives {program.name} up, which lacks what {stream.name} had")
                 self.ground.story.count("homes given up after a rebuild")
@@ -301,7 +301,7 @@ class Losses:
                 program.wanted = True
 
     async def _ask_for_rebuild(self) -> str | None:
-        answer = await self.town.ask(self.town.manifest, "POST", "/v1/admin/rebuild")
+        answer = await self.services.ask(self.services.manifest, "POST", "/v1/admin/rebuild")
         if answer is None or answer[0] in LATER or answer[0] == 409:
             return None
         if answer[0] != 202:

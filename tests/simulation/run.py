@@ -18,7 +18,15 @@ import structlog
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.node.core import ownership
 from simulation import neighbour
-from simulation.clients import Operator, PlainWriter, Reader, StrictProducer, Town, Trimmer, Writer
+from simulation.clients import (
+    Operator,
+    PlainWriter,
+    Reader,
+    Services,
+    StrictProducer,
+    Trimmer,
+    Writer,
+)
 from simulation.clockwork import BEGIN_MS, Clockwork, running
 from simulation.consumers import Consumer
 from simulation.expected import Broken, Expected
@@ -70,7 +78,7 @@ class Simulation:
     quiet_seconds: float
     troubles: str = "all"
     programs: list[Program] = field(init=False)
-    town: Town = field(init=False)
+    services: Services = field(init=False)
     losses: Losses = field(init=False)
     trouble: Trouble = field(init=False)
     watches: dict[str, Watch] = field(default_factory=dict)
@@ -82,12 +90,12 @@ class Simulation:
         self.manifest = manifest_program(ground)
         self.reader = reader_program(ground)
         self.programs = [self.manifest, *self.nodes, uploader_program(ground), self.reader]
-        self.town = Town(ground.network, self.story, self.nodes, self.manifest, self.reader)
+        self.services = Services(ground.network, self.story, self.nodes, self.manifest, self.reader)
         ground.network.is_blind = lambda: ground.is_blind
-        operator = Operator(self.town, self.watches, self.streams, self.chance("operator"))
+        operator = Operator(self.services, self.watches, self.streams, self.chance("operator"))
         chance = self.chance("losses")
         self.losses = Losses(
-            ground, self.town, self.programs, self.watches, self.streams, operator, chance
+            ground, self.services, self.programs, self.watches, self.streams, operator, chance
         )
         self.trouble = Trouble(
             ground,
@@ -121,7 +129,7 @@ class Simulation:
         deleting.add_done_callback(self._note_end)
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
-        self.town.closing = True
+        self.services.closing = True
         await self._see_operator_done()
         condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
@@ -140,22 +148,24 @@ class Simulation:
             watch, name = self.watches[stream.name], stream.name
             for kind in (StrictProducer, StrictProducer, PlainWriter, StagedWriter):
                 who = f"{name}-w{len(works)}"
-                works.append(kind(self.town, stream, who, self.chance(who)).run())
+                works.append(kind(self.services, stream, who, self.chance(who)).run())
             works += [
-                Reader(self.town, stream, watch, self.chance(f"{name}-r{number}")).run()
+                Reader(self.services, stream, watch, self.chance(f"{name}-r{number}")).run()
                 for number in range(2)
             ]
             works += [
-                Follower(self.town, stream, watch, self.chance(f"{name}-f{number}")).run()
+                Follower(self.services, stream, watch, self.chance(f"{name}-f{number}")).run()
                 for number in range(2)
             ]
-            works.append(Consumer(self.town, stream, watch, self.chance(f"{name} consumer")).run())
-            works.append(Trimmer(self.town, stream, watch, self.chance(f"{name} trim")).run())
+            works.append(
+                Consumer(self.services, stream, watch, self.chance(f"{name} consumer")).run()
+            )
+            works.append(Trimmer(self.services, stream, watch, self.chance(f"{name} trim")).run())
         return works
 
     def _last_writers(self) -> list[Writer]:
         return [
-            Writer(self.town, stream, f"{stream.name}-last", self.chance(f"{stream.name} last"))
+            Writer(self.services, stream, f"{stream.name}-last", self.chance(f"{stream.name} last"))
             for stream in self.streams
             if not stream.deleted
         ]
@@ -169,7 +179,7 @@ class Simulation:
         else:
             # Longer than any run: nothing ever goes for its age.
             config["retention"] = {"max_age": "20h"}
-        answer = await self.town.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
+        answer = await self.services.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
         assert answer is not None
         assert answer[0] == 201, answer
         expected = Expected(name, answer[1]["stream_id"])
@@ -189,7 +199,7 @@ class Simulation:
         stream.deleted = True
         self.story.tell("client", f"deletes {stream.name}")
         while True:
-            answer = await self.town.ask(self.manifest, "DELETE", f"/v1/streams/{stream.name}")
+            answer = await self.services.ask(self.manifest, "DELETE", f"/v1/streams/{stream.name}")
             if answer is not None and answer[0] in (202, 404):
                 break
             await asyncio.sleep(0.3)
@@ -249,7 +259,7 @@ class Simulation:
                 continue
             manifest = self.watches[stream.name].look()
             assert manifest is not None
-            reader = Reader(self.town, stream, self.watches[stream.name], self.chance("last"))
+            reader = Reader(self.services, stream, self.watches[stream.name], self.chance("last"))
             reader.position = manifest.floor
             began = self.loop.now
             before = set(stream.seen)
@@ -276,7 +286,7 @@ class Simulation:
         """A stream that nobody can read ends no list of the others."""
         answer = None
         while answer is None or answer[0] != 200:
-            answer = await self.town.ask(self.manifest, "GET", "/v1/streams")
+            answer = await self.services.ask(self.manifest, "GET", "/v1/streams")
             await asyncio.sleep(0.1)
         listed = {item["name"] for item in answer[1]["items"]}
         missing = {one.name for one in self.streams if not one.deleted} - listed

@@ -23,20 +23,20 @@ class StagedWriter(Writer):
             values, begun = self.values(), self.expected.acknowledged_next
             self.expected.stored_anew.update(values)
             while not self.expected.deleted and not await self._commit(values, begun):
-                self.town.story.count("commits repeated")
+                self.services.story.count("commits repeated")
                 await asyncio.sleep(self.chance.uniform(0.01, 0.5))
             self.commit_number += 1
             await asyncio.sleep(self.chance.uniform(0, 0.5))
 
     async def _commit(self, values: list[str], begun: int) -> bool:
         """Whether it is over."""
-        node = self.chance.choice(self.town.nodes)
+        node = self.chance.choice(self.services.nodes)
         staged = []
         for piece in self._pieces(values):
             body = frames_body(Rows([value.encode() for value in piece], [1] * len(piece)))
             path = f"/v1/streams/{self.expected.name}/staged"
             headers = {"content-type": "application/vnd.bottomless.batches"}
-            answer = await self.town.ask(node, "POST", path, body=body, headers=headers)
+            answer = await self.services.ask(node, "POST", path, body=body, headers=headers)
             if answer is None or answer[0] != 201:
                 return False
             staged.append(answer[1]["staged_id"])
@@ -45,7 +45,7 @@ class StagedWriter(Writer):
             "producer-id": self.name,
             "txn-number": str(self.commit_number),
         }
-        answer = await self.town.ask(
+        answer = await self.services.ask(
             node, "POST", self.path, body={"staged": staged}, headers=headers
         )
         if answer is None:
@@ -57,7 +57,7 @@ class StagedWriter(Writer):
             if first_offset is not None and told_of != len(values):
                 raise Broken(f"{self.name} {self.commit_number}: {told} of {len(values)} records")
             self.expected.promise(begun, first_offset, values)
-            self.town.story.count("commits acknowledged")
+            self.services.story.count("commits acknowledged")
             return True
         lost = status == 404 and told["code"] == "staged-not-found" and told["outcome"] == "none"
         if self.expected.takeovers and status in (404, 409) and not lost:

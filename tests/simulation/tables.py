@@ -53,22 +53,22 @@ async def streams_come_and_go(simulation: Simulation, count: int) -> dict[str, l
 
 async def _live(simulation: Simulation, name: str) -> None:
     """The whole life of a stream, with something in every table that one can be in."""
-    town = simulation.town
-    node = town.nodes[0]
+    services = simulation.services
+    node = services.nodes[0]
     path = f"/v1/streams/{name}"
 
     async def ask(
         program: Any, method: str, path: str, *statuses: int, **more: Any
     ) -> tuple[int, Any]:
         for _ in range(200):
-            answer = await town.ask(program, method, path, **more)
+            answer = await services.ask(program, method, path, **more)
             if answer is not None and answer[0] in statuses:
                 return answer
             await asyncio.sleep(0.2)
         raise Broken(f"{method} {path} is answered {answer}")
 
     config = {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}}
-    await ask(town.manifest, "PUT", path, 201, body=config)
+    await ask(services.manifest, "PUT", path, 201, body=config)
     body = {"records": [{"value": name}]}
     for headers in (
         {},
@@ -76,19 +76,19 @@ async def _live(simulation: Simulation, name: str) -> None:
         {"producer-id": "p", "producer-seq": "0"},
     ):
         await ask(node, "POST", f"{path}/records", 200, body=body, headers=headers)
-    _, told = await ask(town.reader, "GET", f"{path}/records", 200, query="offset=0")
+    _, told = await ask(services.reader, "GET", f"{path}/records", 200, query="offset=0")
     assert told["next_offset"] == 3, told
     stored = {"next_offset": 2}
-    await ask(town.manifest, "PUT", f"{path}/consumers/c/offset", 200, body=stored)
+    await ask(services.manifest, "PUT", f"{path}/consumers/c/offset", 200, body=stored)
     for _ in range(500):
-        _, about = await ask(town.manifest, "GET", f"{path}/manifest", 200)
+        _, about = await ask(services.manifest, "GET", f"{path}/manifest", 200)
         if about["next_offset"] == 3:
             break
         await asyncio.sleep(0.2)
     else:
         raise Broken(f"{name} is never uploaded")
-    await ask(town.reader, "GET", f"{path}/records", 200, query="offset=0")
-    await ask(town.manifest, "DELETE", path, 202)
+    await ask(services.reader, "GET", f"{path}/records", 200, query="offset=0")
+    await ask(services.manifest, "DELETE", path, 202)
 
 
 def tables_of(simulation: Simulation) -> Counter[str]:

@@ -110,7 +110,7 @@ class Driver:
             self.kill()
 
 
-class House:
+class SparkDeployment:
     """The services, a stream to read, and those that are written."""
 
     def __init__(self, services: FourProcesses, client: Client, directory: Path) -> None:
@@ -144,18 +144,18 @@ class House:
 
 
 @contextmanager
-def a_house(directory: Path) -> Iterator[House]:
+def a_deployment(directory: Path) -> Iterator[SparkDeployment]:
     with (
         four_processes(directory, SETTINGS) as services,
         Client(services.url) as client,
     ):
         (directory / "driver").mkdir()
-        yield House(services, client, directory / "driver")
+        yield SparkDeployment(services, client, directory / "driver")
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with a_house(tmp_path) as made:
+def deployment(tmp_path: Path) -> Iterator[SparkDeployment]:
+    with a_deployment(tmp_path) as made:
         yield made
 
 
@@ -163,12 +163,14 @@ def numbers(values: list[bytes]) -> list[int]:
     return sorted(map(int, values))
 
 
-def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(house: House) -> None:
-    with house.driver(CLUSTER, "read", "written", "copy_until_commit", "killed") as driver:
+def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(
+    deployment: SparkDeployment,
+) -> None:
+    with deployment.driver(CLUSTER, "read", "written", "copy_until_commit", "killed") as driver:
         driver.reached("read")
         # The job holds what it has planned: a trim goes through, and takes nothing from it.
-        house.client.trim("source", ROW_COUNT)
-        until(lambda: house.client.offsets("source").first_offset > 0, what="the trim")
+        deployment.client.trim("source", ROW_COUNT)
+        until(lambda: deployment.client.offsets("source").first_offset > 0, what="the trim")
         driver.kill_executor("read")
         driver.done("read")
         driver.kill_executor("written")
@@ -179,22 +181,22 @@ def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(hous
         driver.reached("killed")
         driver.kill()
 
-    rows = feather.read_table(house.directory / "read.rows")
-    assert rows.column("offset").to_pylist() == list(range(len(house.values)))
-    assert rows.column("value").to_pylist() == house.values
-    assert numbers(house.found("written")) == list(range(WRITTEN_COUNT))
+    rows = feather.read_table(deployment.directory / "read.rows")
+    assert rows.column("offset").to_pylist() == list(range(len(deployment.values)))
+    assert rows.column("value").to_pylist() == deployment.values
+    assert numbers(deployment.found("written")) == list(range(WRITTEN_COUNT))
     # It died in the middle of a write, and between an append and Spark's note of it.
-    assert house.found("killed") == []
-    kept = house.values[house.client.offsets("source").first_offset :]
-    assert len(house.found("copied")) == 80_000
-    assert len(house.found("doubled")) == 2 * (DOUBLED_COUNT // 3)
-    assert house.committed_batches() == {"0"}
+    assert deployment.found("killed") == []
+    kept = deployment.values[deployment.client.offsets("source").first_offset :]
+    assert len(deployment.found("copied")) == 80_000
+    assert len(deployment.found("doubled")) == 2 * (DOUBLED_COUNT // 3)
+    assert deployment.committed_batches() == {"0"}
 
-    with house.driver("local[2]", "copy", "killed") as driver:
+    with deployment.driver("local[2]", "copy", "killed") as driver:
         driver.finish()
-    assert sorted(house.found("copied")) == sorted(kept)
-    assert numbers(house.found("killed")) == list(range(WRITTEN_COUNT))
+    assert sorted(deployment.found("copied")) == sorted(kept)
+    assert numbers(deployment.found("killed")) == list(range(WRITTEN_COUNT))
     # What would not see a batch that is written twice is no test: this query had no numbers.
-    twice = Counter(house.found("doubled"))
-    assert set(twice) == set(house.values[-DOUBLED_COUNT:])
+    twice = Counter(deployment.found("doubled"))
+    assert set(twice) == set(deployment.values[-DOUBLED_COUNT:])
     assert Counter(twice.values()) == {1: DOUBLED_COUNT * 2 // 3, 2: DOUBLED_COUNT // 3}

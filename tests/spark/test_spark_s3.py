@@ -30,9 +30,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")
-def stored(world: S3Streams) -> Stored:
+def stored(s3_streams: S3Streams) -> Stored:
     """Several fragments, each of several chunks."""
-    return world.store(count=700, requests=8)
+    return s3_streams.store(count=700, requests=8)
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def ways_in(counts: Counts) -> set[str]:
     ],
 )
 def test_every_way_brings_the_same_rows(
-    world: S3Streams, stored: Stored, metrics_dir: Path, mode: str, credentials: str, way: str
+    s3_streams: S3Streams, stored: Stored, metrics_dir: Path, mode: str, credentials: str, way: str
 ) -> None:
-    with worker_environment(world.streams.spark, WORKERS[credentials]):
-        frame = world.streams.load(stored.name, mode=mode, metricsDir=str(metrics_dir))
+    with worker_environment(s3_streams.streams.spark, WORKERS[credentials]):
+        frame = s3_streams.streams.load(stored.name, mode=mode, metricsDir=str(metrics_dir))
         rows = rows_of(frame)
 
     assert [value for _, _, value in rows] == stored.values
-    assert rows == world.streams.rows_over_http(stored.name)
+    assert rows == s3_streams.streams.rows_over_http(stored.name)
     counts = sum_counts(metrics_dir)
     assert counts.record_count == len(stored.values)
     assert ways_in(counts) == {way}
@@ -78,10 +78,10 @@ def test_every_way_brings_the_same_rows(
 
 
 def test_mode_direct_says_what_is_wrong_with_the_credentials_and_what_to_do(
-    world: S3Streams, stored: Stored
+    s3_streams: S3Streams, stored: Stored
 ) -> None:
-    with worker_environment(world.streams.spark, WORKERS["wrong"]):
-        frame = world.streams.load(stored.name, mode="direct")
+    with worker_environment(s3_streams.streams.spark, WORKERS["wrong"]):
+        frame = s3_streams.streams.load(stored.name, mode="direct")
         with pytest.raises(PythonException) as caught:
             frame.count()
 
@@ -92,7 +92,7 @@ def test_mode_direct_says_what_is_wrong_with_the_credentials_and_what_to_do(
 
 
 def test_credentials_may_come_from_a_file_whatever_the_environment_says(
-    world: S3Streams, stored: Stored, tmp_path: Path
+    s3_streams: S3Streams, stored: Stored, tmp_path: Path
 ) -> None:
     path = tmp_path / "reader.ini"
     path.write_text(
@@ -100,20 +100,22 @@ def test_credentials_may_come_from_a_file_whatever_the_environment_says(
         f"aws_access_key_id = {CREDENTIALS['AWS_ACCESS_KEY_ID']}\n"
         f"aws_secret_access_key = {CREDENTIALS['AWS_SECRET_ACCESS_KEY']}\n"
     )
-    with worker_environment(world.streams.spark, WORKERS["wrong"]):
-        frame = world.streams.load(stored.name, mode="direct", credentials=f"file:{path}")
+    with worker_environment(s3_streams.streams.spark, WORKERS["wrong"]):
+        frame = s3_streams.streams.load(stored.name, mode="direct", credentials=f"file:{path}")
         assert frame.count() == len(stored.values)
-        nowhere = world.streams.load(stored.name, mode="direct", credentials="file:/no/such.ini")
+        nowhere = s3_streams.streams.load(
+            stored.name, mode="direct", credentials="file:/no/such.ini"
+        )
         with pytest.raises(PythonException, match="the option credentials names no file"):
             nowhere.count()
 
 
 def test_workers_may_see_the_store_elsewhere_than_the_services(
-    world: S3Streams, stored: Stored, metrics_dir: Path
+    s3_streams: S3Streams, stored: Stored, metrics_dir: Path
 ) -> None:
-    other = world.s3.endpoint.replace("127.0.0.1", "localhost")
-    with worker_environment(world.streams.spark, WORKERS["right"]):
-        frame = world.streams.load(
+    other = s3_streams.s3.endpoint.replace("127.0.0.1", "localhost")
+    with worker_environment(s3_streams.streams.spark, WORKERS["right"]):
+        frame = s3_streams.streams.load(
             stored.name,
             mode="direct",
             metricsDir=str(metrics_dir),
@@ -124,25 +126,27 @@ def test_workers_may_see_the_store_elsewhere_than_the_services(
 
 
 def test_where_an_endpoint_does_not_answer_workers_auto_takes_another_way(
-    world: S3Streams, stored: Stored, metrics_dir: Path
+    s3_streams: S3Streams, stored: Stored, metrics_dir: Path
 ) -> None:
     unserved = {"s3.endpoint": "http://127.0.0.1:9"}
-    with worker_environment(world.streams.spark, WORKERS["right"]):
-        direct = world.streams.load(stored.name, mode="direct", **unserved)
+    with worker_environment(s3_streams.streams.spark, WORKERS["right"]):
+        direct = s3_streams.streams.load(stored.name, mode="direct", **unserved)
         with pytest.raises(PythonException, match="does not answer this worker"):
             direct.count()
-        auto = world.streams.load(stored.name, mode="auto", metricsDir=str(metrics_dir), **unserved)
+        auto = s3_streams.streams.load(
+            stored.name, mode="auto", metricsDir=str(metrics_dir), **unserved
+        )
         assert auto.count() == len(stored.values)
     # The URLs name the endpoint as the services see it, and that does answer here.
     assert ways_in(sum_counts(metrics_dir)) == {"presigned"}
 
 
 @pytest.mark.parametrize("mode", ["direct", "presigned"])
-def test_a_lost_object_is_an_error_with_its_offsets(world: S3Streams, mode: str) -> None:
-    lost = world.store(count=20, requests=1)
-    with worker_environment(world.streams.spark, WORKERS["right"]):
-        frame = world.streams.load(lost.name, mode=mode)
-        world.lose_objects(lost.name)
+def test_a_lost_object_is_an_error_with_its_offsets(s3_streams: S3Streams, mode: str) -> None:
+    lost = s3_streams.store(count=20, requests=1)
+    with worker_environment(s3_streams.streams.spark, WORKERS["right"]):
+        frame = s3_streams.streams.load(lost.name, mode=mode)
+        s3_streams.lose_objects(lost.name)
         with pytest.raises(PythonException) as caught:
             frame.count()
 
@@ -151,13 +155,13 @@ def test_a_lost_object_is_an_error_with_its_offsets(world: S3Streams, mode: str)
 
 
 def test_in_mode_auto_a_lost_object_comes_from_the_reader(
-    world: S3Streams, metrics_dir: Path
+    s3_streams: S3Streams, metrics_dir: Path
 ) -> None:
-    lost = world.store(count=20, requests=1)
-    wanted = world.streams.rows_over_http(lost.name)
-    with worker_environment(world.streams.spark, WORKERS["right"]):
-        frame = world.streams.load(lost.name, mode="auto", metricsDir=str(metrics_dir))
-        world.lose_objects(lost.name)
+    lost = s3_streams.store(count=20, requests=1)
+    wanted = s3_streams.streams.rows_over_http(lost.name)
+    with worker_environment(s3_streams.streams.spark, WORKERS["right"]):
+        frame = s3_streams.streams.load(lost.name, mode="auto", metricsDir=str(metrics_dir))
+        s3_streams.lose_objects(lost.name)
         # The reader keeps recent blocks in memory, so it still has these.
         assert rows_of(frame) == wanted
     assert ways_in(sum_counts(metrics_dir)) == {"reader"}
@@ -196,11 +200,13 @@ def test_a_url_that_ran_out_in_the_middle_is_renewed(
     assert (counts.presigned_reads, counts.url_requests) == (2, 2)
 
 
-def test_no_url_and_no_secret_is_in_what_spark_carries(world: S3Streams, stored: Stored) -> None:
+def test_no_url_and_no_secret_is_in_what_spark_carries(
+    s3_streams: S3Streams, stored: Stored
+) -> None:
     from pyspark.cloudpickle import dumps
 
     for mode in ("auto", "presigned"):
-        options = {"url": world.streams.server.url, "stream": stored.name, "mode": mode}
+        options = {"url": s3_streams.streams.server.url, "stream": stored.name, "mode": mode}
         source = BottomlessSource(options)
         reader = source.reader(source.schema())
         planned = (reader, list(reader.partitions()))

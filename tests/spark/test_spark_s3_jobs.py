@@ -28,28 +28,28 @@ FRAGMENTS = [300, 200, 300]
 
 
 @pytest.fixture
-def s3(world: S3Streams, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Streams]:
+def s3(s3_streams: S3Streams, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Streams]:
     """As docs/spark-jobs.md has it: the environment of driver and executors says how to get there."""
     environment = {
         **CREDENTIALS,
-        "AWS_ENDPOINT_URL": world.s3.endpoint,
+        "AWS_ENDPOINT_URL": s3_streams.s3.endpoint,
         "AWS_REGION": "us-east-1",
         # What Delta wants to be told where there is no TLS.
         "AWS_ALLOW_HTTP": "true",
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with worker_environment(world.streams.spark, environment):
-        yield world
+    with worker_environment(s3_streams.streams.spark, environment):
+        yield s3_streams
 
 
-def options(world: S3Streams, name: str, **more: str) -> dict[str, str]:
-    return {"url": world.streams.server.url, "stream": name, **more}
+def options(s3_streams: S3Streams, name: str, **more: str) -> dict[str, str]:
+    return {"url": s3_streams.streams.server.url, "stream": name, **more}
 
 
-def damage(world: S3Streams, damaged: str, gone: str) -> None:
+def damage(s3_streams: S3Streams, damaged: str, gone: str) -> None:
     """Turn a bit of one object, and remove another."""
-    with s3_client(world.s3) as client:
+    with s3_client(s3_streams.s3) as client:
         reply = client.get_object(Bucket=BUCKET, Key=f"{PREFIX}/{damaged}")
         with reply["Body"] as body:
             data = bytearray(body.read())

@@ -4,7 +4,7 @@ from bottomless.errors import NotFound
 from bottomless.model.api_key import ApiKey, KeyId, hash_secret
 from bottomless_server.manifest.keys.keys import Issued, Keys
 from bottomless_server.stores.generation import check_generation
-from support.manifest import World
+from support.manifest import ManifestHarness
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -14,11 +14,11 @@ def nobody_checks(_: ApiKey) -> None:
     pass
 
 
-async def a_world(**settings: object) -> World:
+async def a_harness(**settings: object) -> ManifestHarness:
     """Empty stores that belong together."""
-    world = World(**settings)
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    return world
+    harness = ManifestHarness(**settings)
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
+    return harness
 
 
 async def create(keys: Keys, *, tenant: str = "acme", ends_at: int | None = None) -> Issued:
@@ -27,12 +27,12 @@ async def create(keys: Keys, *, tenant: str = "acme", ends_at: int | None = None
     )
 
 
-async def is_good(world: World, credential: str) -> bool:
+async def is_good(harness: ManifestHarness, credential: str) -> bool:
     """What a gate finds that asks now."""
     _, key_id, secret = credential.split("_", 2)
     try:
-        record = await Keys(world.context).records.find(KeyId(key_id))
+        record = await Keys(harness.context).records.find(KeyId(key_id))
     except NotFound:
         return False
-    good = record.key.good_secrets(world.clock())
+    good = record.key.good_secrets(harness.clock())
     return hash_secret(secret) in [one.sha256 for one in good]

@@ -5,7 +5,7 @@ neither HTTP nor RESP, and what it does to one is what a network, or a peer that
 connections are reset, answers get lost, bytes stand still and arrive late, or never. It alters
 no byte: that is for paths whose bytes carry checksums (`fault_proxy`).
 
-All links of a house share a thread with a loop of its own.
+All links of a deployment share a thread with a loop of its own.
 """
 
 import asyncio
@@ -130,7 +130,7 @@ async def _open(server: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 
 
 class Links:
-    """All links of a house; every method may be called from any thread."""
+    """All links of a deployment; every method may be called from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seed: int) -> None:
         self.by_name: dict[str, Link] = {}

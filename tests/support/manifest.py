@@ -323,20 +323,20 @@ def a_record(**changes: object) -> StreamRecord:
 NEIGHBOUR = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c77")
 
 
-async def damage_a_neighbour(world: "World", count: int = 300) -> None:
+async def damage_a_neighbour(harness: "ManifestHarness", count: int = 300) -> None:
     """Another stream, whose root is gone, and `count` old roots of it that are due to go."""
     pointer = RootPointer(Uid("d" * 32), 0, 1, 400, 100, 0)
     record = a_record(stream_id=NEIGHBOUR, name=StreamName("damaged"), root=pointer, version=400)
-    await world.streams.create(record)
+    await harness.streams.create(record)
     keys = [root_key(NEIGHBOUR, 0, 1, n, Uid(f"{n:032x}")) for n in range(count)]
-    world.coordination.write(Changes(queued=[delete_later(key, 0) for key in keys]))
+    harness.coordination.write(Changes(queued=[delete_later(key, 0) for key in keys]))
 
 
-async def of_a_later_release(world: "World", stream_id: StreamId = NEIGHBOUR) -> None:
+async def of_a_later_release(harness: "ManifestHarness", stream_id: StreamId = NEIGHBOUR) -> None:
     """Its record has a version that this release does not know."""
     key = stream_key(stream_id)
-    value = orjson.loads(await world.coordination.get(key) or b"")
-    world.coordination.write(Changes({key: orjson.dumps({**value, "format": 99})}))
+    value = orjson.loads(await harness.coordination.get(key) or b"")
+    harness.coordination.write(Changes({key: orjson.dumps({**value, "format": 99})}))
 
 
 def a_fragment(
@@ -369,7 +369,7 @@ def from_the_first_start(context: Context) -> Context:
     return context
 
 
-class World:
+class ManifestHarness:
     """Stores, clock and context of one test."""
 
     def __init__(self, **settings: object) -> None:

@@ -42,7 +42,7 @@ class Node:
 
     name: str
     address: str
-    """By which everybody of the house reaches it."""
+    """By which every other process of the deployment reaches it."""
     client_address: str
     """By which its clients do, also while it is cut off."""
 

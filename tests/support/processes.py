@@ -273,15 +273,15 @@ def two_nodes(directory: Path, settings: Mapping[str, str] | None = None) -> Ite
     """Start a Valkey, two ingest nodes and the three other services, and nginx."""
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
-        house = TwoNodes(directory, valkey.url, settings)
-        house.spawn()
-        for process in house.services.values():
+        deployment = TwoNodes(directory, valkey.url, settings)
+        deployment.spawn()
+        for process in deployment.services.values():
             running.enter_context(process)
-        urls = {name: process.url for name, process in house.services.items()}
-        house.url = running.enter_context(
+        urls = {name: process.url for name, process in deployment.services.items()}
+        deployment.url = running.enter_context(
             running_nginx(directory / "nginx", urls, urls["ingest-2"])
         )
-        yield house
+        yield deployment
 
 
 @contextmanager
@@ -292,9 +292,9 @@ def four_processes(
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
         stored = None if s3 is None else running.enter_context(stored_in_s3(s3))
-        house = FourProcesses(directory, valkey.url, settings, stored)
-        for process in house.services.values():
+        deployment = FourProcesses(directory, valkey.url, settings, stored)
+        for process in deployment.services.values():
             running.enter_context(process)
-        urls = {name: process.url for name, process in house.services.items()}
-        house.url = running.enter_context(running_nginx(directory / "nginx", urls))
-        yield house
+        urls = {name: process.url for name, process in deployment.services.items()}
+        deployment.url = running.enter_context(running_nginx(directory / "nginx", urls))
+        yield deployment

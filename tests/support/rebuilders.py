@@ -31,8 +31,8 @@ from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import Operation, OperationState, OperationStore
 from bottomless_server.stores.streams import delete_later
 from support.api_keys import HOUR_MS, create, nobody_checks
-from support.manifest import NODE, OWNER, STREAM, World
-from support.rebuilding import a_world, firsts, nothing
+from support.manifest import NODE, OWNER, STREAM, ManifestHarness
+from support.rebuilding import a_harness, firsts, nothing
 
 _READS = ("get", "get_many", "members", "due", "due_at", "transact", "settle")
 
@@ -64,20 +64,20 @@ class Pause:
 _MINE: ContextVar[Pause | None] = ContextVar("pause", default=None)
 
 
-def let_pause(world: World) -> None:
+def let_pause(manifest: ManifestHarness) -> None:
     """From now on whatever runs with a `Pause` of its own passes by it with each request."""
     for name in _READS:
-        setattr(world.coordination, name, _passing(getattr(world.coordination, name), name))
+        setattr(manifest.coordination, name, _passing(getattr(manifest.coordination, name), name))
     for name in ("get", "put", "delete"):
-        setattr(world.drive, name, _passing(getattr(world.drive, name), name))
-    real = world.drive.list
+        setattr(manifest.drive, name, _passing(getattr(manifest.drive, name), name))
+    real = manifest.drive.list
 
     async def listing(prefix: str, after: str = "") -> AsyncIterator[ObjectFacts]:
         await _pass_by(f"list {prefix}")
         async for one in real(prefix, after):
             yield one
 
-    world.drive.list = listing  # type: ignore[assignment, method-assign]
+    manifest.drive.list = listing  # type: ignore[assignment, method-assign]
 
 
 def _passing(real: Callable[..., Awaitable[Any]], name: str) -> Callable[..., Awaitable[Any]]:
@@ -94,17 +94,17 @@ async def _pass_by(request: str) -> None:
         await pause.pass_by(request)
 
 
-async def carry_out(world: World, operation: Operation | None = None) -> Operation:
+async def carry_out(manifest: ManifestHarness, operation: Operation | None = None) -> Operation:
     """Ask for a rebuild, unless that was done, and do its steps as long as nobody else does.
 
     Raises:
         StoreError: this process cannot go on with it.
     """
-    rebuilding = Rebuild(world.context, Operations(world.context), nothing, stream_count=1)
+    rebuilding = Rebuild(manifest.context, Operations(manifest.context), nothing, stream_count=1)
     if operation is None:
         operation = await rebuilding.begin(TENANT_DEFAULT)
-    store, now = OperationStore(world.coordination), world.clock.now
-    while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
+    store, now = OperationStore(manifest.coordination), manifest.clock.now
+    while isinstance(outcome := await rebuilding.step(manifest.context, operation), Again):
         operation = await store.move(operation, 0, now, progress=dict(outcome.progress))
     if isinstance(outcome, Done):
         end, told = OperationState.SUCCEEDED, dict(outcome.result)
@@ -115,7 +115,7 @@ async def carry_out(world: World, operation: Operation | None = None) -> Operati
 
 @asynccontextmanager
 async def paused(
-    world: World, at: int, work: Callable[[], Awaitable[Any]], like: str = ""
+    manifest: ManifestHarness, at: int, work: Callable[[], Awaitable[Any]], like: str = ""
 ) -> AsyncIterator[tuple[Pause, "asyncio.Task[Any]"] | None]:
     """A process that is paused at one of its requests; None where it ended before that."""
     pause = Pause(at, like)
@@ -143,34 +143,34 @@ async def goes_on(pause: Pause, task: "asyncio.Task[Any]") -> Any:
     return None
 
 
-class Town:
+class RebuildHarness:
     """A stream with its home, a consumer and an API key, and the list of what they were told."""
 
-    def __init__(self, world: World, key: Issued) -> None:
-        self.world = world
+    def __init__(self, manifest: ManifestHarness, key: Issued) -> None:
+        self.manifest = manifest
         self.published = [0, 10, 20]
         self.good = key
         self.replaced: list[Issued] = []
 
     @classmethod
-    async def begin(cls) -> "Town":
-        world = await a_world(0, 10, 20)
-        town = cls(world, await create(Keys(world.context)))
-        let_pause(world)
-        return town
+    async def begin(cls) -> "RebuildHarness":
+        manifest = await a_harness(0, 10, 20)
+        harness = cls(manifest, await create(Keys(manifest.context)))
+        let_pause(manifest)
+        return harness
 
     def lose(self) -> None:
         """Coordination is empty, and every process knows it."""
-        self.world.coordination.lose()
-        self.world.streams.generation = None
+        self.manifest.coordination.lose()
+        self.manifest.streams.generation = None
 
     async def has_generation(self) -> bool:
         """Whether coordination may be believed again; then every process does."""
         try:
-            generation = await check_generation(self.world.drive, self.world.coordination)
+            generation = await check_generation(self.manifest.drive, self.manifest.coordination)
         except StoreError:
             return False
-        self.world.streams.generation = generation
+        self.manifest.streams.generation = generation
         return True
 
     async def recover(self) -> None:
@@ -181,7 +181,7 @@ class Town:
     async def rebuild(self) -> Operation:
         """A process that nobody pauses goes on with a rebuild, until one succeeds."""
         for _ in range(3):
-            done = await carry_out(self.world)
+            done = await carry_out(self.manifest)
             if done.state is OperationState.SUCCEEDED:
                 break
         assert done.state is OperationState.SUCCEEDED
@@ -190,40 +190,40 @@ class Town:
 
     async def live(self) -> Operation:
         """The home goes on, and is lost and found; a secret leaks; a consumer commits."""
-        world = self.world
+        manifest = self.manifest
 
         def own(record: StreamRecord) -> StreamRecord:
             end = record.published_next
             local = LocalView(end, False, record.epoch, record.version, end)
             return claim(record, NODE, OWNER, local, home_held=False)
 
-        record = await world.record()
+        record = await manifest.record()
         if is_unknown_epoch(record.epoch):
-            record = await world.streams.update(STREAM, own)
+            record = await manifest.streams.update(STREAM, own)
         for _ in range(2):
             end = self.published[-1] + 10
-            await world.streams.update(
+            await manifest.streams.update(
                 STREAM, partial(reserve, epoch=record.epoch, next_offset=end + 10)
             )
             await self._publish(end, record.epoch)
             self.published.append(end)
-        world.clock.now += HOUR_MS
+        manifest.clock.now += HOUR_MS
         self.replaced.append(self.good)
-        self.good = await Keys(world.context).rotate(self.good.key.key_id, 0, nobody_checks)
+        self.good = await Keys(manifest.context).rotate(self.good.key.key_id, 0, nobody_checks)
         billing = Reference("billing")
-        commit = StoredOffset(billing, 17, world.clock.now, world.clock.now)
-        offsets = ConsumerOffsets(world.coordination)
-        await offsets.change(STREAM, billing, lambda _: commit, world.clock.now)
-        world.coordination.write(Changes(queued=[delete_later("default/x/data/old", 5)]))
+        commit = StoredOffset(billing, 17, manifest.clock.now, manifest.clock.now)
+        offsets = ConsumerOffsets(manifest.coordination)
+        await offsets.change(STREAM, billing, lambda _: commit, manifest.clock.now)
+        manifest.coordination.write(Changes(queued=[delete_later("default/x/data/old", 5)]))
         stream_id = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
-        return await Operations(world.context).begin(DELETION, tenant="x", stream_id=stream_id)
+        return await Operations(manifest.context).begin(DELETION, tenant="x", stream_id=stream_id)
 
     async def _publish(self, first_offset: int, epoch: int) -> None:
-        world = self.world
-        committer = await Committer.open(world.context, STREAM)
-        await begin(world.context, committer, "s1")
-        [uid] = await intend(world.context, committer, "s1", [first_offset])
-        info = await world.put_fragment(
+        manifest = self.manifest
+        committer = await Committer.open(manifest.context, STREAM)
+        await begin(manifest.context, committer, "s1")
+        [uid] = await intend(manifest.context, committer, "s1", [first_offset])
+        info = await manifest.put_fragment(
             uid, first_offset, epoch=epoch, timestamp=1_000 + first_offset
         )
         assert await committer.register("s1", [info]) == ()
@@ -231,7 +231,7 @@ class Town:
 
     def seen(self) -> Any:
         """All that coordination holds."""
-        stored = self.world.coordination.copy()
+        stored = self.manifest.coordination.copy()
         return (
             {key: kept.value for key, kept in stored.values.items()},
             {key: queue for key, queue in stored.queues.items() if queue},
@@ -240,8 +240,8 @@ class Town:
 
     async def all_is_there(self) -> None:
         """What was published is, and the last secret alone is good."""
-        assert await firsts(self.world) == self.published
-        keys = Keys(self.world.context).records
+        assert await firsts(self.manifest) == self.published
+        keys = Keys(self.manifest.context).records
         try:
             record = await keys.find(self.good.key.key_id)
         except NotFound as error:

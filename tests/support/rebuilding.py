@@ -15,42 +15,42 @@ from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore, new_operation
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY
-from support.manifest import NODE, STREAM, World, a_record
+from support.manifest import NODE, STREAM, ManifestHarness, a_record
 from support.object_keys import registry_key
 
 
-async def put(world: World, object_key: str, data: bytes) -> None:
-    await world.drive.put(object_key, [data], crc32c(data))
+async def put(harness: ManifestHarness, object_key: str, data: bytes) -> None:
+    await harness.drive.put(object_key, [data], crc32c(data))
 
 
-async def put_registry(world: World, record: StreamRecord) -> None:
+async def put_registry(harness: ManifestHarness, record: StreamRecord) -> None:
     key = registry_key(record.stream_id, record.registry_version, tenant=record.tenant)
-    await put(world, key, encode_registry(record))
+    await put(harness, key, encode_registry(record))
 
 
 async def nothing() -> None:
     pass
 
 
-async def rebuild(world: World) -> dict[str, object]:
+async def rebuild(harness: ManifestHarness) -> dict[str, object]:
     """One process from its start to the end of the rebuild."""
-    operations = Operations(world.context)
-    rebuilding = Rebuild(world.context, operations, nothing, stream_count=1)
+    operations = Operations(harness.context)
+    rebuilding = Rebuild(harness.context, operations, nothing, stream_count=1)
     operation = await rebuilding.begin(TENANT_DEFAULT)
-    store = OperationStore(world.coordination)
-    while isinstance(outcome := await rebuilding.step(world.context, operation), Again):
+    store = OperationStore(harness.coordination)
+    while isinstance(outcome := await rebuilding.step(harness.context, operation), Again):
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
     assert isinstance(outcome, Done)
     await store.forget(
-        (await world.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
+        (await harness.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
         if not outcome.result["deleted_streams"]
         else next(
             due
-            for due in await world.coordination.due(OPERATIONS_KEY, 2**52, 10)
+            for due in await harness.coordination.due(OPERATIONS_KEY, 2**52, 10)
             if due.member.decode() == operation.operation_id
         )
     )
-    world.streams.generation = await check_generation(world.drive, world.coordination)
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     return dict(outcome.result)
 
 
@@ -61,45 +61,45 @@ async def a_step(coordination: Coordination, generation: int) -> RebuildStep:
     return RebuildStep(generation, operation)
 
 
-async def agree(world: World, generation: int) -> None:
+async def agree(harness: ManifestHarness, generation: int) -> None:
     """Let bucket and coordination have a generation, as at the end of a rebuild."""
     key, value = generation_key(generation), b'{"generation":%d}' % generation
-    if not world.drive.has(key):
-        await put(world, key, value)
+    if not harness.drive.has(key):
+        await put(harness, key, value)
     confirmed = b'{"generation":%d,"bucket":true}' % generation
-    world.coordination.write(Changes({GENERATION_KEY: confirmed}))
-    world.streams.generation = await check_generation(world.drive, world.coordination)
+    harness.coordination.write(Changes({GENERATION_KEY: confirmed}))
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
 
 
-async def publish(world: World, *first_offsets: int) -> None:
+async def publish(harness: ManifestHarness, *first_offsets: int) -> None:
     """Publish real fragments of ten records each."""
-    committer = await Committer.open(world.context, STREAM)
-    await begin(world.context, committer, "s1")
-    uids = await intend(world.context, committer, "s1", first_offsets)
+    committer = await Committer.open(harness.context, STREAM)
+    await begin(harness.context, committer, "s1")
+    uids = await intend(harness.context, committer, "s1", first_offsets)
     infos = [
-        await world.put_fragment(uid, first, timestamp=1_000 + first)
+        await harness.put_fragment(uid, first, timestamp=1_000 + first)
         for uid, first in zip(uids, first_offsets, strict=True)
     ]
     assert await committer.register("s1", infos) == ()
     await committer.flush()
 
 
-async def a_world(*first_offsets: int, fanout: int = 2) -> World:
+async def a_harness(*first_offsets: int, fanout: int = 2) -> ManifestHarness:
     """A bucket with one stream at home on NODE, and what it has published."""
-    world = World(manifest_fanout=fanout)
-    world.streams.generation = await check_generation(world.drive, world.coordination)
+    harness = ManifestHarness(manifest_fanout=fanout)
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     record = a_record(home=NODE)
-    await world.streams.create(record)
-    await put_registry(world, record)
+    await harness.streams.create(record)
+    await put_registry(harness, record)
     if first_offsets:
-        await publish(world, *first_offsets)
-    return world
+        await publish(harness, *first_offsets)
+    return harness
 
 
-async def firsts(world: World) -> list[int]:
-    return [leaf.first_offset for leaf in await world.leaves()]
+async def firsts(harness: ManifestHarness) -> list[int]:
+    return [leaf.first_offset for leaf in await harness.leaves()]
 
 
-async def doomed(world: World) -> set[str]:
-    dues = await world.coordination.due(DELETES_KEY, 2**52, 1_000)
+async def doomed(harness: ManifestHarness) -> set[str]:
+    dues = await harness.coordination.due(DELETES_KEY, 2**52, 1_000)
     return {due.member.decode() for due in dues}

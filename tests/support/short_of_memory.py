@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from unit.ingest.house import ROUTE, House, arrow
+from unit.ingest.harness import ROUTE, IngestHarness, arrow
 
 from bottomless.formats.batch import Codec, decode_message, encode_frame, schema_of, split_frames
 from bottomless.model.limits import MIB
@@ -68,11 +68,11 @@ def a_dictionary(count: int = LARGE // MIB) -> bytes:
 
 async def append(directory: Path) -> str:
     """What a client hears of an append whose body cannot be decoded."""
-    house = await (await House(directory).declare()).start()
+    harness = await (await IngestHarness(directory).declare()).start()
     headers = {"content-type": "application/vnd.apache.arrow.stream"}
 
     async def post(body: bytes) -> str:
-        answer = await house.client.post(ROUTE, content=body, headers=headers)
+        answer = await harness.client.post(ROUTE, content=body, headers=headers)
         members = answer.json()
         return f"{answer.status_code} {members.get('code')} {members.get('outcome')}"
 
@@ -81,8 +81,8 @@ async def append(directory: Path) -> str:
     body = a_dictionary()
     with little_memory():
         heard = await post(body)
-    assert (await house.append("small")).status_code == 200, "it does not go on"
-    await house.aclose()
+    assert (await harness.append("small")).status_code == 200, "it does not go on"
+    await harness.aclose()
     return heard
 
 

@@ -62,7 +62,7 @@ class S3Streams(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def world(
+def s3_streams(
     tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server, spark: SparkSession
 ) -> Iterator[S3Streams]:
     """One server on S3 for all tests with Spark; every test has a stream of its own."""

@@ -72,6 +72,6 @@ class StoredInS3:
 @contextmanager
 def stored_in_s3(server: S3Server) -> Iterator[StoredInS3]:
     """A prefix of its own, which holds nothing."""
-    prefix = f"houses/{secrets.token_hex(8)}"
+    prefix = f"deployments/{secrets.token_hex(8)}"
     with s3_client(server) as client:
         yield StoredInS3(server.store_url(prefix), client, prefix)

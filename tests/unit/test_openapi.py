@@ -14,7 +14,7 @@ from openapi_spec_validator import validate
 from openapi_spec_validator.readers import read_from_filename
 from starlette.types import ASGIApp
 from support.asgi import client_of
-from support.manifest import World as ManifestWorld
+from support.manifest import ManifestHarness
 
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.app import ManifestService
@@ -22,8 +22,8 @@ from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.health import PATHS, Health
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings
-from unit.ingest.house import House
-from unit.reader.world import World as ReaderWorld
+from unit.ingest.harness import IngestHarness
+from unit.reader.harness import ReaderHarness
 
 OPENAPI: Final = Path(__file__).parents[2] / "openapi"
 DOCUMENTS: Final = sorted(str(path.relative_to(OPENAPI)) for path in OPENAPI.rglob("*.yaml"))
@@ -152,22 +152,22 @@ async def served_table(client: httpx.AsyncClient) -> dict[str, set[str]]:
 async def running(name: str, side: str, directory: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A client of one side of a service that was built of memory parts."""
     if name == "reader":
-        reader = ReaderWorld()
+        reader = ReaderHarness()
         reader.fill(10)
         async with client_of(served(getattr(reader.service, side))) as client:
             yield client
         await reader.aclose()
     elif name == "manifest":
-        manifest = ManifestService(ManifestWorld().context)
+        manifest = ManifestService(ManifestHarness().context)
         await manifest.start()
         async with client_of(served(getattr(manifest, side))) as client:
             yield client
         await manifest.stop()
     elif name == "ingest":
-        house = await (await House(directory / "ingest").declare()).start()
-        async with client_of(served(getattr(house.service, side))) as client:
+        harness = await (await IngestHarness(directory / "ingest").declare()).start()
+        async with client_of(served(getattr(harness.service, side))) as client:
             yield client
-        await house.aclose()
+        await harness.aclose()
     else:
         settings = UploaderSettings(manifest_url="http://manifest")
         async with client_of(

@@ -32,10 +32,10 @@ from bottomless_server.node.owner import Claim
 from bottomless_server.reader import tail
 from bottomless_server.stores import nodes
 from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
-from unit.ingest.house import House, RecordedFiles
+from unit.ingest.harness import IngestHarness, RecordedFiles
 from unit.manifest import test_edits, test_keeper
 from unit.reader import test_reader_records
-from unit.reader.world import World
+from unit.reader.harness import ReaderHarness
 from unit.stores import test_nodes
 
 Removal = Callable[[pytest.MonkeyPatch], None]
@@ -160,7 +160,7 @@ def _without_cut_after_a_short_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RecordedFiles, "truncate", _nothing)
 
 
-INGEST: Final[dict[str, tuple[Removal, Callable[[House], Awaitable[None]]]]] = {
+INGEST: Final[dict[str, tuple[Removal, Callable[[IngestHarness], Awaitable[None]]]]] = {
     "what a disk has seen of coordination": (
         _without_memory_of_coordination,
         test_ownership.test_coordination_that_forgot_is_refused_and_nothing_changes,
@@ -190,18 +190,18 @@ INGEST: Final[dict[str, tuple[Removal, Callable[[House], Awaitable[None]]]]] = {
 
 @pytest.mark.parametrize("guard", INGEST)
 async def test_without_a_guard_of_ingest_its_test_fails(
-    house: House, monkeypatch: pytest.MonkeyPatch, guard: str
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     removal, test = INGEST[guard]
     removal(monkeypatch)
     with pytest.raises(FAILS):
-        await test(house)
+        await test(harness)
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> Any:
+async def harness(tmp_path: Path) -> Any:
     """A started ingest with one empty stream."""
-    made = await House(tmp_path / "ingest").declare()
+    made = await IngestHarness(tmp_path / "ingest").declare()
     await made.start()
     yield made
     await made.aclose()
@@ -278,14 +278,14 @@ class _AnyNumber(int):
 async def test_without_its_memory_of_epochs_a_reader_believes_an_owner_of_the_past(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
-    await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(world)
-    await world.aclose()
+    harness = ReaderHarness()
+    await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(harness)
+    await harness.aclose()
     monkeypatch.setattr(tail, "LRUCache", lambda _: _Forgetful())
-    world = World()
+    harness = ReaderHarness()
     with pytest.raises(KeyError, match="code"):
-        await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(world)
-    await world.aclose()
+        await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(harness)
+    await harness.aclose()
 
 
 class _Forgetful(dict[Any, Any]):

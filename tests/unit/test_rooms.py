@@ -1,4 +1,4 @@
-"""The rooms of the house are what the READMEs of the two packages say, and nothing is carried along."""
+"""The rooms of the code are what the READMEs of the two packages say, and nothing is carried along."""
 
 import ast
 import re

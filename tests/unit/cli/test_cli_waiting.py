@@ -65,14 +65,14 @@ GRACE = {
 
 
 @pytest.fixture
-def house(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AllInOne]:
+def deployment(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[AllInOne]:
     with AllInOne(tmp_path / "data", request.param) as server:
         yield server
 
 
-@pytest.mark.parametrize("house", [GRACE], indirect=True)
-def test_rm_waits_for_the_grace_and_says_so(house: AllInOne, tmp_path: Path) -> None:
-    cli = CommandLine(house.url, tmp_path)
+@pytest.mark.parametrize("deployment", [GRACE], indirect=True)
+def test_rm_waits_for_the_grace_and_says_so(deployment: AllInOne, tmp_path: Path) -> None:
+    cli = CommandLine(deployment.url, tmp_path)
     cli.stream("going", "one")
     result = cli.run("rm", "going", "--yes", "--wait", "-o", "name")
     assert result.exit_code == 0
@@ -80,9 +80,9 @@ def test_rm_waits_for_the_grace_and_says_so(house: AllInOne, tmp_path: Path) -> 
     assert "the objects stay for those who still read them until 20" in result.stderr
 
 
-@pytest.mark.parametrize("house", [{}], indirect=True)
-def test_ctrl_c_ends_the_waiting_and_not_the_work(house: AllInOne, tmp_path: Path) -> None:
-    cli = CommandLine(house.url, tmp_path)
+@pytest.mark.parametrize("deployment", [{}], indirect=True)
+def test_ctrl_c_ends_the_waiting_and_not_the_work(deployment: AllInOne, tmp_path: Path) -> None:
+    cli = CommandLine(deployment.url, tmp_path)
     cli.stream("staying", "one")
     waiting = cli.start("rm", "staying", "--yes", "--wait")
     assert waiting.stderr is not None

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from unit.ingest.house import House
+from unit.ingest.harness import IngestHarness
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def harness(tmp_path: Path) -> AsyncIterator[IngestHarness]:
     """A started service with one empty stream."""
-    made = await House(tmp_path / "ingest").declare()
+    made = await IngestHarness(tmp_path / "ingest").declare()
     await made.start()
     yield made
     try:

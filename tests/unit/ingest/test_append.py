@@ -11,12 +11,14 @@ from support.asgi import scope_of
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import MIB
-from unit.ingest.house import ROUTE, STREAM, House, arrow, eventually, pointers, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, eventually, pointers, problem
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
 
-async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(house: House) -> None:
+async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(
+    harness: IngestHarness,
+) -> None:
     records = [
         {"value": "hellö", "filter_value": "emea"},
         {"json": {"id": 7, "total": 12.5, "n": None}, "key": "cust-9", "headers": {"type": "o"}},
@@ -28,7 +30,7 @@ async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(ho
         {"value": "", "headers": {"b": {"base64": "/w=="}}},
     ]
 
-    answer = await house.client.post(ROUTE, json={"records": records})
+    answer = await harness.client.post(ROUTE, json={"records": records})
 
     assert answer.json() == {
         "stream_id": STREAM,
@@ -42,7 +44,7 @@ async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(ho
     }
     assert answer.headers["stream-next-offset"] == "4"
     assert answer.headers["stream-id"] == STREAM
-    rows = await house.rows()
+    rows = await harness.rows()
     assert [row["value"] for row in rows] == [
         "hellö".encode(),
         b'{"id":7,"total":12.5,"n":null}',
@@ -82,18 +84,18 @@ async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(ho
     ],
 )
 async def test_a_fault_is_named_by_its_place_and_nothing_is_stored(
-    house: House, records: list[Any], pointer: str
+    harness: IngestHarness, records: list[Any], pointer: str
 ) -> None:
-    answer = await house.client.post(ROUTE, json={"records": records})
+    answer = await harness.client.post(ROUTE, json={"records": records})
 
     assert problem(answer) == (422, "validation-failed")
     assert pointers(answer) == [pointer]
     assert answer.json()["outcome"] == "none"
-    assert (await house.append("next")).json()["first_offset"] == 0
+    assert (await harness.append("next")).json()["first_offset"] == 0
 
 
-async def test_every_fault_of_a_request_is_named(house: House) -> None:
-    answer = await house.client.post(ROUTE, json={"records": [{}, {"value": "a"}, {"value": 1}]})
+async def test_every_fault_of_a_request_is_named(harness: IngestHarness) -> None:
+    answer = await harness.client.post(ROUTE, json={"records": [{}, {"value": "a"}, {"value": 1}]})
 
     assert pointers(answer) == ["/records/0", "/records/2/value"]
 
@@ -119,79 +121,86 @@ async def test_every_fault_of_a_request_is_named(house: House) -> None:
     ],
 )
 async def test_json_with_two_meanings_or_none_is_refused(
-    house: House, body: bytes, status: int, code: str
+    harness: IngestHarness, body: bytes, status: int, code: str
 ) -> None:
-    assert problem(await house.append_raw(body)) == (status, code)
-    assert await house.append("next")
+    assert problem(await harness.append_raw(body)) == (status, code)
+    assert await harness.append("next")
 
 
-async def test_integers_of_64_bits_are_kept_and_larger_ones_refused(house: House) -> None:
+async def test_integers_of_64_bits_are_kept_and_larger_ones_refused(harness: IngestHarness) -> None:
     body = b'{"records":[{"json":[18446744073709551615,-9223372036854775808]}]}'
-    await house.append_raw(body)
+    await harness.append_raw(body)
 
-    assert await house.values() == [b"[18446744073709551615,-9223372036854775808]"]
+    assert await harness.values() == [b"[18446744073709551615,-9223372036854775808]"]
 
 
-async def test_a_record_of_one_mib_passes_and_one_byte_more_does_not(house: House) -> None:
-    assert (await house.append("a" * MIB)).status_code == 200
-    answer = await house.append("b", "a" * (MIB + 1))
+async def test_a_record_of_one_mib_passes_and_one_byte_more_does_not(
+    harness: IngestHarness,
+) -> None:
+    assert (await harness.append("a" * MIB)).status_code == 200
+    answer = await harness.append("b", "a" * (MIB + 1))
 
     assert problem(answer) == (413, "record-too-large")
     assert answer.json()["limit_bytes"] == MIB
     assert pointers(answer) == ["/records/1/value"]
 
 
-async def test_ten_thousand_records_pass_and_one_more_does_not(house: House) -> None:
-    assert (await house.append(*["a"] * 10_000)).json()["count"] == 10_000
+async def test_ten_thousand_records_pass_and_one_more_does_not(harness: IngestHarness) -> None:
+    assert (await harness.append(*["a"] * 10_000)).json()["count"] == 10_000
 
-    assert problem(await house.append(*["a"] * 10_001)) == (413, "batch-too-large")
+    assert problem(await harness.append(*["a"] * 10_001)) == (413, "batch-too-large")
 
 
-async def test_a_large_body_is_refused_alike_with_and_without_its_length(house: House) -> None:
+async def test_a_large_body_is_refused_alike_with_and_without_its_length(
+    harness: IngestHarness,
+) -> None:
     async def in_parts() -> Any:
         for _ in range(9):
             yield b"a" * MIB
 
     json = {"content-type": "application/json"}
-    declared = await house.client.post(ROUTE, content=b"a" * 9 * MIB, headers=json)
-    chunked = await house.client.post(ROUTE, content=in_parts(), headers=json)
+    declared = await harness.client.post(ROUTE, content=b"a" * 9 * MIB, headers=json)
+    chunked = await harness.client.post(ROUTE, content=in_parts(), headers=json)
 
     assert problem(declared) == problem(chunked) == (413, "body-too-large")
     members = declared.json(), chunked.json()
     assert members[0].keys() == members[1].keys()
 
 
-async def test_a_raw_record_is_stored_as_it_is(house: House) -> None:
+async def test_a_raw_record_is_stored_as_it_is(harness: IngestHarness) -> None:
     headers = {"content-type": "application/octet-stream", "stream-key": "k"}
-    answer = await house.append_raw(b"\x00\xff", **headers, **{"stream-filter-value": "f"})
-    await house.append_raw(b"", **headers)
+    answer = await harness.append_raw(b"\x00\xff", **headers, **{"stream-filter-value": "f"})
+    await harness.append_raw(b"", **headers)
 
     assert answer.json()["count"] == 1
-    rows = await house.rows()
+    rows = await harness.rows()
     assert rows[0] == {"offset": 0, "value": b"\x00\xff", "key": b"k", "filter_value": "f"}
     assert rows[1]["value"] == b""
     long_key = {**headers, "stream-key": "k" * 1025}
-    assert problem(await house.append_raw(b"", **long_key)) == (400, "bad-header")
-    assert problem(await house.append_raw(b"a" * (MIB + 1), **headers)) == (413, "record-too-large")
+    assert problem(await harness.append_raw(b"", **long_key)) == (400, "bad-header")
+    assert problem(await harness.append_raw(b"a" * (MIB + 1), **headers)) == (
+        413,
+        "record-too-large",
+    )
 
 
 @pytest.mark.parametrize("name", ["stream-key", "stream-filter-value"])
 async def test_a_header_of_raw_records_is_refused_with_others_and_never_dropped(
-    house: House, name: str
+    harness: IngestHarness, name: str
 ) -> None:
     json = {"content-type": "application/json", name: "k"}
-    answer = await house.append_raw(b'{"records": [{"value": "a"}]}', **json)
+    answer = await harness.append_raw(b'{"records": [{"value": "a"}]}', **json)
 
     assert problem(answer) == (400, "bad-header")
     assert answer.json()["errors"][0]["header"] == name
-    assert await house.rows() == []
+    assert await harness.rows() == []
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "", "application/json; charset=utf-16"])
 async def test_another_media_type_is_refused_with_those_that_are_taken(
-    house: House, media_type: str
+    harness: IngestHarness, media_type: str
 ) -> None:
-    answer = await house.append_raw(b"{}", **{"content-type": media_type})
+    answer = await harness.append_raw(b"{}", **{"content-type": media_type})
 
     assert problem(answer) == (415, "unsupported-media-type")
     assert "application/vnd.apache.arrow.stream" in answer.headers["accept-post"]
@@ -207,17 +216,17 @@ async def test_another_media_type_is_refused_with_those_that_are_taken(
     ],
 )
 async def test_what_is_not_known_is_never_ignored(
-    house: House, headers: dict[str, str], query: str, expected: tuple[int, str]
+    harness: IngestHarness, headers: dict[str, str], query: str, expected: tuple[int, str]
 ) -> None:
-    answer = await house.client.post(
+    answer = await harness.client.post(
         ROUTE + query, json={"records": [{"value": "a"}]}, headers=headers
     )
 
     assert problem(answer) == expected
 
 
-async def test_who_wants_no_body_gets_none(house: House) -> None:
-    answer = await house.client.post(
+async def test_who_wants_no_body_gets_none(harness: IngestHarness) -> None:
+    answer = await harness.client.post(
         ROUTE, json={"records": [{"value": "a"}]}, headers={"prefer": "wait=5, return=minimal"}
     )
 
@@ -227,12 +236,12 @@ async def test_who_wants_no_body_gets_none(house: House) -> None:
     assert answer.headers["preference-applied"] == "return=minimal"
 
 
-async def test_streams_that_do_not_exist_and_names_that_cannot(house: House) -> None:
+async def test_streams_that_do_not_exist_and_names_that_cannot(harness: IngestHarness) -> None:
     body = {"records": [{"value": "a"}]}
 
-    unknown = await house.client.post("/v1/streams/nobody/records", json=body)
-    impossible = await house.client.post("/v1/streams/..%2e/records", json=body)
-    wrong_method = await house.client.put(ROUTE, json=body)
+    unknown = await harness.client.post("/v1/streams/nobody/records", json=body)
+    impossible = await harness.client.post("/v1/streams/..%2e/records", json=body)
+    wrong_method = await harness.client.put(ROUTE, json=body)
 
     assert problem(unknown) == (404, "stream-not-found")
     assert impossible.status_code in (400, 404)
@@ -240,7 +249,7 @@ async def test_streams_that_do_not_exist_and_names_that_cannot(house: House) -> 
     assert wrong_method.headers["allow"] == "POST"
 
 
-async def test_a_client_that_leaves_within_its_body_stores_nothing(house: House) -> None:
+async def test_a_client_that_leaves_within_its_body_stores_nothing(harness: IngestHarness) -> None:
     messages = [
         {"type": "http.request", "body": b'{"records":[', "more_body": True},
         {"type": "http.disconnect"},
@@ -254,29 +263,31 @@ async def test_a_client_that_leaves_within_its_body_stores_nothing(house: House)
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await house.service.public(scope, receive, send)
+    await harness.service.public(scope, receive, send)
 
     assert sent == []
-    assert (await house.append("next")).json()["first_offset"] == 0
+    assert (await harness.append("next")).json()["first_offset"] == 0
 
 
-async def test_arrow_streams_of_pyarrow_and_polars_are_taken(house: House) -> None:
+async def test_arrow_streams_of_pyarrow_and_polars_are_taken(harness: IngestHarness) -> None:
     table = pa.table({"value": [b"a", b"b", b"c"], "key": [None, b"k", None]})
     frame = pl.DataFrame({"value": ["d", "e" * 40, ""], "key": ["x", None, "y" * 20]})
     polars_stream = io.BytesIO()
     frame.write_ipc_stream(polars_stream)
 
-    first = await house.append_raw(arrow(table), **ARROW)
-    second = await house.append_raw(polars_stream.getvalue(), **ARROW)
+    first = await harness.append_raw(arrow(table), **ARROW)
+    second = await harness.append_raw(polars_stream.getvalue(), **ARROW)
 
     assert first.json()["count"] == second.json()["count"] == 3
-    assert await house.values() == [b"a", b"b", b"c", b"d", b"e" * 40, b""]
-    rows = await house.rows()
+    assert await harness.values() == [b"a", b"b", b"c", b"d", b"e" * 40, b""]
+    rows = await harness.rows()
     assert [row["key"] for row in rows] == [None, b"k", None, b"x", None, b"y" * 20]
     assert [row.get("content") for row in rows] == [None, None, None, 1, 1, 1]
 
 
-async def test_appends_at_once_get_dense_offsets_and_keep_their_order(house: House) -> None:
+async def test_appends_at_once_get_dense_offsets_and_keep_their_order(
+    harness: IngestHarness,
+) -> None:
     """Scenario A22, smaller."""
 
     async def client(number: int) -> list[tuple[int, list[bytes]]]:
@@ -284,14 +295,14 @@ async def test_appends_at_once_get_dense_offsets_and_keep_their_order(house: Hou
         for turn in range(20):
             values = [f"{number}.{turn}.{item}" for item in range(5)]
             if number % 2:
-                answer = await house.append(*values)
+                answer = await harness.append(*values)
             else:
-                answer = await house.append_raw(arrow(pa.table({"value": values})), **ARROW)
+                answer = await harness.append_raw(arrow(pa.table({"value": values})), **ARROW)
             acknowledged.append((answer.json()["first_offset"], [v.encode() for v in values]))
         return acknowledged
 
     acknowledged = await asyncio.gather(*(client(number) for number in range(10)))
-    stored = await house.values()
+    stored = await harness.values()
 
     assert len(stored) == 1000
     for appends in acknowledged:
@@ -301,44 +312,44 @@ async def test_appends_at_once_get_dense_offsets_and_keep_their_order(house: Hou
 
 
 async def test_an_append_larger_than_a_chunk_is_a_group_that_is_never_split(tmp_path: Any) -> None:
-    house = await House(tmp_path / "ingest", ingest_chunk_size_max=4096).declare()
-    await house.start()
-    await house.append("before")
-    answer = await house.append(*[f"{n:04}" + "x" * 1000 for n in range(20)])
-    await house.append("after")
+    harness = await IngestHarness(tmp_path / "ingest", ingest_chunk_size_max=4096).declare()
+    await harness.start()
+    await harness.append("before")
+    answer = await harness.append(*[f"{n:04}" + "x" * 1000 for n in range(20)])
+    await harness.append("after")
 
     assert answer.json()["count"] == 20
-    run = await house.chunks(1, max_bytes=1)
+    run = await harness.chunks(1, max_bytes=1)
     assert int(run.headers["chunks-next-offset"]) == 21
-    assert len(await house.values()) == 22
-    after = house.after_crash()
+    assert len(await harness.values()) == 22
+    after = harness.after_crash()
     await after.start()
-    assert await after.values() == await house.values()
+    assert await after.values() == await harness.values()
     await after.aclose()
-    await house.aclose()
+    await harness.aclose()
 
 
-async def test_names_are_asked_once_for_many_appends(house: House) -> None:
-    await asyncio.gather(*(house.append("a") for _ in range(10)))
+async def test_names_are_asked_once_for_many_appends(harness: IngestHarness) -> None:
+    await asyncio.gather(*(harness.append("a") for _ in range(10)))
 
-    assert house.manifest.questions == 1
-    house.time.advance(7_999)
-    await house.append("b")
-    await eventually(lambda: house.manifest.questions == 2)
+    assert harness.manifest.questions == 1
+    harness.time.advance(7_999)
+    await harness.append("b")
+    await eventually(lambda: harness.manifest.questions == 2)
 
 
 async def test_a_close_that_is_broken_off_lets_the_round_end_and_another_close_goes_on(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """A stop of the service breaks off a look at claims, which may just be closing a stream.
 
     It ended the round in the middle of a write then, and the stop with it; no test broke off
     the one and went on with the other, and only a slow machine met it by luck.
     """
-    await house.append("before")
-    appender, why = house.appender, Unavailable("it stops", code=Code.DRAINING)
-    with house.files.standing_still():
-        answer = asyncio.create_task(house.append("under way"))
+    await harness.append("before")
+    appender, why = harness.appender, Unavailable("it stops", code=Code.DRAINING)
+    with harness.files.standing_still():
+        answer = asyncio.create_task(harness.append("under way"))
         await eventually(lambda: appender.tracking.busy)
         closing = asyncio.create_task(appender.close(why, leave=True))
         await eventually(lambda: appender.stopped is not None)

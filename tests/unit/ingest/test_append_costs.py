@@ -20,7 +20,7 @@ from bottomless.model.limits import MIB
 from bottomless_server.ingest.log.core.batcher import seal_round
 from bottomless_server.ingest.records.intake import Append, take_arrow, take_frames, take_json
 from bottomless_server.runtime.http.app import encode_json, parse_json
-from unit.ingest.house import ROUTE, House, arrow
+from unit.ingest.harness import ROUTE, IngestHarness, arrow
 from unit.ingest.test_forms import frame
 
 CHUNK_SIZE: Final = 8 * MIB
@@ -38,20 +38,20 @@ class InPieces(CountedFiles):
 
 
 @asynccontextmanager
-async def counted(directory: Path, files: CountedFiles) -> AsyncIterator[House]:
-    house = House(directory / "data", files=files)  # type: ignore[arg-type]
-    await (await house.declare()).start()
+async def counted(directory: Path, files: CountedFiles) -> AsyncIterator[IngestHarness]:
+    harness = IngestHarness(directory / "data", files=files)  # type: ignore[arg-type]
+    await (await harness.declare()).start()
     try:
-        await house.append("the first makes the segment")
+        await harness.append("the first makes the segment")
         files.taken()
-        yield house
+        yield harness
     finally:
-        await house.aclose()
+        await harness.aclose()
 
 
 async def of_one_append(directory: Path, files: CountedFiles) -> Counter[str]:
-    async with counted(directory, files) as house:
-        assert (await house.append("a", "b")).status_code == 200
+    async with counted(directory, files) as harness:
+        assert (await harness.append("a", "b")).status_code == 200
         return files.taken()
 
 
@@ -64,40 +64,40 @@ async def test_an_append_larger_than_a_chunk_is_one_write_and_one_sync(tmp_path:
     files = CountedFiles()
     body = arrow(pa.table({"value": [bytes(MIB - 64)] * 12}))
     headers = {"content-type": "application/vnd.apache.arrow.stream"}
-    async with counted(tmp_path, files) as house:
-        answer = await house.client.post(ROUTE, content=body, headers=headers)
+    async with counted(tmp_path, files) as harness:
+        answer = await harness.client.post(ROUTE, content=body, headers=headers)
         assert answer.status_code == 200
-        assert len(house.appender.log.segments[-1].index) > 2, "it is several chunks"
+        assert len(harness.appender.log.segments[-1].index) > 2, "it is several chunks"
         assert files.taken() == ROUND
 
 
-async def rounds_of(house: House, files: CountedFiles, *, together: bool) -> int:
+async def rounds_of(harness: IngestHarness, files: CountedFiles, *, together: bool) -> int:
     if together:
-        await asyncio.gather(*(house.append("x") for _ in range(64)))
+        await asyncio.gather(*(harness.append("x") for _ in range(64)))
     else:
         for _ in range(64):
-            await house.append("x")
+            await harness.append("x")
     return files.taken()["fdatasync .segment"]
 
 
 async def test_appends_that_wait_together_share_their_sync(tmp_path: Path) -> None:
     files = CountedFiles()
-    async with counted(tmp_path, files) as house:
-        assert await rounds_of(house, files, together=True) <= 8
-        assert await rounds_of(house, files, together=False) == 64
+    async with counted(tmp_path, files) as harness:
+        assert await rounds_of(harness, files, together=True) <= 8
+        assert await rounds_of(harness, files, together=False) == 64
 
 
 async def test_a_run_of_the_tail_is_one_read_whatever_it_holds(tmp_path: Path) -> None:
     files = CountedFiles()
-    async with counted(tmp_path, files) as house:
+    async with counted(tmp_path, files) as harness:
         for _ in range(20):
-            await house.append("x")
+            await harness.append("x")
         files.taken()
-        whole = await house.chunks(0)
+        whole = await harness.chunks(0)
         assert whole.headers["chunks-next-offset"] == "21"
         assert files.taken() == {"open .segment": 1, "pread .segment": 1, "close .segment": 1}
         for offset in range(20):
-            await house.chunks(offset, max_bytes=1)
+            await harness.chunks(offset, max_bytes=1)
         assert files.taken()["pread .segment"] == 20
 
 
@@ -138,22 +138,22 @@ def test_a_record_of_json_costs_a_bounded_number_of_calls() -> None:
 async def test_a_whole_request_runs_as_much_python_for_one_record_as_for_many(
     tmp_path: Path,
 ) -> None:
-    async def calls(house: House, body: bytes, media_type: str) -> int:
+    async def calls(harness: IngestHarness, body: bytes, media_type: str) -> int:
         with counted_calls() as calls:
-            answer = await house.client.post(
+            answer = await harness.client.post(
                 ROUTE, content=body, headers={"content-type": media_type}
             )
         assert answer.status_code == 200
         return calls.count
 
     binary, json = "application/vnd.bottomless.batches", "application/json"
-    async with counted(tmp_path, CountedFiles()) as house:
-        await calls(house, frame([b"x"]), binary)
-        one = await calls(house, frame([b"x"]), binary)
-        many = await calls(house, frame([b"x"] * 5_000), binary)
+    async with counted(tmp_path, CountedFiles()) as harness:
+        await calls(harness, frame([b"x"]), binary)
+        one = await calls(harness, frame([b"x"]), binary)
+        many = await calls(harness, frame([b"x"] * 5_000), binary)
         assert abs(many - one) < 50, "other tasks of the service may run meanwhile"
         rows = orjson.dumps({"records": [{"value": "x"}] * 1_000})
-        assert await calls(house, rows, json) > one + 1_000
+        assert await calls(harness, rows, json) > one + 1_000
 
 
 def bytes_made(make: Callable[[], object]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from support.asgi import scope_of
 
-from unit.ingest.house import ROUTE, Call, House, RecordedFiles, eventually
+from unit.ingest.harness import ROUTE, Call, IngestHarness, RecordedFiles, eventually
 
 SMALL: dict[str, Any] = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
 
@@ -57,7 +57,7 @@ def next_segment(calls: list[Call], path: str) -> int:
     return min(first for first in firsts if first > int(path[:20]))
 
 
-async def append_and_note(house: House, value: str) -> int:
+async def append_and_note(harness: IngestHarness, value: str) -> int:
     """An append whose answer is noted at the moment when it is sent."""
     body = b'{"records":[{"value":"%s"}]}' % value.encode()
 
@@ -70,49 +70,49 @@ async def append_and_note(house: House, value: str) -> int:
         if message["type"] == "http.response.start":
             statuses.append(message["status"])
             if message["status"] == 200:
-                house.files.note("reply")
+                harness.files.note("reply")
 
     scope = scope_of({"content-type": "application/json"}, method="POST", path=ROUTE)
-    await house.service.public(scope, receive, send)
+    await harness.service.public(scope, receive, send)
     return int(statuses[0])
 
 
-async def a_house(tmp_path: Path, files: RecordedFiles) -> House:
-    house = await House(tmp_path / "ingest", files=files, **SMALL).declare()
-    return await house.start()
+async def a_harness(tmp_path: Path, files: RecordedFiles) -> IngestHarness:
+    harness = await IngestHarness(tmp_path / "ingest", files=files, **SMALL).declare()
+    return await harness.start()
 
 
 async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, RecordedFiles())
+    harness = await a_harness(tmp_path, RecordedFiles())
     for number in range(30):
-        assert await append_and_note(house, f"{number}" + "x" * 10_000) == 200
-    await house.aclose()
+        assert await append_and_note(harness, f"{number}" + "x" * 10_000) == 200
+    await harness.aclose()
 
-    replies = [call for call in house.files.calls if call.name == "reply"]
+    replies = [call for call in harness.files.calls if call.name == "reply"]
     assert len(replies) == 30
-    assert len(house.segments()) > 3
-    assert unsynced_replies(house.files.calls) == []
+    assert len(harness.segments()) > 3
+    assert unsynced_replies(harness.files.calls) == []
 
 
 async def test_the_check_of_syncs_sees_that_there_are_none(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, WithoutSync())
+    harness = await a_harness(tmp_path, WithoutSync())
     for number in range(3):
-        assert await append_and_note(house, str(number)) == 200
-    await house.aclose()
+        assert await append_and_note(harness, str(number)) == 200
+    await harness.aclose()
 
-    assert len(unsynced_replies(house.files.calls)) == 3
+    assert len(unsynced_replies(harness.files.calls)) == 3
 
 
 async def test_a_new_segment_and_its_name_are_synced_before_its_first_reply(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, RecordedFiles())
-    await append_and_note(house, "a")
-    house.files.calls.clear()
-    await append_and_note(house, "b" * 70_000)
-    await house.aclose()
+    harness = await a_harness(tmp_path, RecordedFiles())
+    await append_and_note(harness, "a")
+    harness.files.calls.clear()
+    await append_and_note(harness, "b" * 70_000)
+    await harness.aclose()
 
     on_segment = [
         call.name
-        for call in house.files.calls
+        for call in harness.files.calls
         if call.path.endswith(".segment") or call.name in ("fsync_dir", "reply")
     ]
     assert on_segment[:6] == [
@@ -126,65 +126,65 @@ async def test_a_new_segment_and_its_name_are_synced_before_its_first_reply(tmp_
 
 
 async def test_segments_go_only_after_they_were_said_to_be_published(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, RecordedFiles())
+    harness = await a_harness(tmp_path, RecordedFiles())
     for number in range(30):
-        await append_and_note(house, f"{number}" + "x" * 10_000)
-    segments = house.segments()
-    await house.advance(10_000)
-    house.appender.tick()
-    await append_and_note(house, "still all there")
-    assert house.segments()[: len(segments)] == segments
+        await append_and_note(harness, f"{number}" + "x" * 10_000)
+    segments = harness.segments()
+    await harness.advance(10_000)
+    harness.appender.tick()
+    await append_and_note(harness, "still all there")
+    assert harness.segments()[: len(segments)] == segments
 
     for published in (7, 30):
-        house.files.note("published", end=published)
-        await house.published(published)
-        await append_and_note(house, "too early")
-        before = len(house.segments())
-        await house.advance(1_000)
-        house.appender.tick()
-        await eventually(partial(fewer, house, before))
-        await eventually(lambda: not house.appender._freeing._removing)
+        harness.files.note("published", end=published)
+        await harness.published(published)
+        await append_and_note(harness, "too early")
+        before = len(harness.segments())
+        await harness.advance(1_000)
+        harness.appender.tick()
+        await eventually(partial(fewer, harness, before))
+        await eventually(lambda: not harness.appender._freeing._removing)
 
-    assert early_frees(house.files.calls) == []
-    assert len([c for c in house.files.calls if c.name == "unlink"]) >= 4
-    assert house.appender.log.first_offset <= 29
-    rows = await house.rows(house.appender.log.first_offset)
+    assert early_frees(harness.files.calls) == []
+    assert len([c for c in harness.files.calls if c.name == "unlink"]) >= 4
+    assert harness.appender.log.first_offset <= 29
+    rows = await harness.rows(harness.appender.log.first_offset)
     assert rows[-1]["value"] == b"too early"
-    await house.aclose()
+    await harness.aclose()
 
 
-def fewer(house: House, count: int) -> bool:
-    return len(house.segments()) < count
+def fewer(harness: IngestHarness, count: int) -> bool:
+    return len(harness.segments()) < count
 
 
 async def test_the_check_of_frees_sees_one_that_is_too_early(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, RecordedFiles())
+    harness = await a_harness(tmp_path, RecordedFiles())
     for number in range(20):
-        await append_and_note(house, f"{number}" + "x" * 10_000)
+        await append_and_note(harness, f"{number}" + "x" * 10_000)
     # The service hears it, but the list does not say so: as if it had not waited.
-    await house.published(19)
-    await append_and_note(house, "more")
-    await house.advance(1_000)
-    house.appender.tick()
-    await eventually(lambda: house.appender.log.first_offset > 0)
-    await house.aclose()
+    await harness.published(19)
+    await append_and_note(harness, "more")
+    await harness.advance(1_000)
+    harness.appender.tick()
+    await eventually(lambda: harness.appender.log.first_offset > 0)
+    await harness.aclose()
 
-    assert early_frees(house.files.calls) != []
+    assert early_frees(harness.files.calls) != []
 
 
 async def test_a_crash_between_any_two_frees_leaves_a_log_that_opens(tmp_path: Path) -> None:
-    house = await a_house(tmp_path, RecordedFiles())
+    harness = await a_harness(tmp_path, RecordedFiles())
     for number in range(30):
-        await append_and_note(house, f"{number}" + "x" * 10_000)
-    await house.published(30)
-    house.files.calls.clear()
-    await eventually(lambda: any(c.path == "checkpoint.new" for c in house.files.calls))
-    await house.append("noted")
-    after = house.after_crash()
+        await append_and_note(harness, f"{number}" + "x" * 10_000)
+    await harness.published(30)
+    harness.files.calls.clear()
+    await eventually(lambda: any(c.path == "checkpoint.new" for c in harness.files.calls))
+    await harness.append("noted")
+    after = harness.after_crash()
     for segment in after.segments()[:2]:
         segment.unlink()
     await after.start()
 
     assert (await after.append("next")).json()["first_offset"] == 31
     await after.aclose()
-    await house.aclose()
+    await harness.aclose()

@@ -13,7 +13,7 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.rows import Frame
 from bottomless.model.limits import MIB
 from bottomless_server.ingest.records.arrow_records import BATCH_COUNT_KEPT, read_arrow
-from unit.ingest.house import arrow
+from unit.ingest.harness import arrow
 
 FRAME_SIZE_MAX = 100_000
 

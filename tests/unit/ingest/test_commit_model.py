@@ -37,7 +37,7 @@ from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import commits as staged_commits
 from bottomless_server.ingest.staged.commits import StagedCommits
-from unit.ingest.house import NAME, ROUTE, STREAM, House, eventually
+from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, eventually
 from unit.ingest.test_staged import commit, stage, staged_of
 
 SETTINGS: dict[str, Any] = {"ingest_group_bytes_max": 4 * KIB}
@@ -61,11 +61,11 @@ class Writer:
     """Its epoch was raised, perhaps, and nobody knows the last number yet."""
 
 
-class World:
-    def __init__(self, directory: Path, house: House) -> None:
-        self.house = house
+class CommitModel:
+    def __init__(self, directory: Path, harness: IngestHarness) -> None:
+        self.harness = harness
         self.here = "a"
-        self.houses = [house]
+        self.harnesses = [harness]
         self.directories = {name: directory / name for name in "ab"}
         self.writers = [Writer("one"), Writer("two")]
         self.gone: dict[str, Writer] = {}
@@ -76,18 +76,18 @@ class World:
 
     async def look(self) -> None:
         """Keep what can be read of this node: what is published is in no bucket here."""
-        appender = self.house.service.streams.find(STREAM)
+        appender = self.harness.service.streams.find(STREAM)
         log = None if appender is None else appender.log
         if log is None or log.next_offset == log.first_offset:
             return
-        for row in await self.house.rows(log.first_offset):
+        for row in await self.harness.rows(log.first_offset):
             value = row["value"].decode().rstrip("x")
             assert self.seen.setdefault(row["offset"], value) == value
 
     async def commit(self, which: int, parts: int, cut: int | None) -> None:
         writer = await self.unfenced(which)
         self.begin(writer, parts)
-        with broken_after(self.house, cut):
+        with broken_after(self.harness, cut):
             await self.attempt(writer, backwards=False)
 
     def begin(self, writer: Writer, parts: int) -> None:
@@ -107,8 +107,8 @@ class World:
         """A new instance of a writer raises the epoch and takes over where the answer says."""
         writer = self.writers[which]
         writer.is_fencing = True
-        with broken_after(self.house, cut):
-            answer = await self.house.client.post(f"{PRODUCERS}/{writer.name}/epoch")
+        with broken_after(self.harness, cut):
+            answer = await self.harness.client.post(f"{PRODUCERS}/{writer.name}/epoch")
         if answer.status_code != 200:
             assert answer.json()["code"] in {"storage-failed", "staged-not-found"}, answer.text
             assert answer.json()["outcome"] == "unknown"
@@ -130,11 +130,11 @@ class World:
         writer = await self.unfenced(which)
         before = writer.epoch
         self.begin(writer, parts)
-        async with waiting_before(self.house, waits) as waited:
+        async with waiting_before(self.harness, waits) as waited:
             old = asyncio.create_task(self.send(writer.name, writer.number, writer.pending, before))
             if await waited(old):
                 url = f"{PRODUCERS}/{writer.name}"
-                fence = asyncio.create_task(self.house.client.post(f"{url}/epoch"))
+                fence = asyncio.create_task(self.harness.client.post(f"{url}/epoch"))
                 await eventually(lambda: fence.done() or self.epoch_of(writer) > before)
         answered = await old
         if waited.count <= waits:
@@ -147,7 +147,7 @@ class World:
         assert answered.status_code == 200 or answered.json()["code"] == "producer-fenced"
 
     def epoch_of(self, writer: Writer) -> int:
-        known = self.house.appender.tracking.producers.get(writer.name)
+        known = self.harness.appender.tracking.producers.get(writer.name)
         return 0 if known is None else known.epoch
 
     async def beside(self, which: int, parts: int, waits: int, header: str) -> None:
@@ -156,7 +156,7 @@ class World:
         self.begin(writer, parts)
         value = f"{writer.name}:{writer.epoch}.{writer.number}:beside:"
         number = 0 if header == "producer-seq" else writer.number
-        async with waiting_before(self.house, waits) as waited:
+        async with waiting_before(self.harness, waits) as waited:
             sent = self.send(writer.name, writer.number, writer.pending, writer.epoch)
             staged = asyncio.create_task(sent)
             plain = await self.one(writer, value, header, number) if await waited(staged) else None
@@ -194,14 +194,14 @@ class World:
         assert answer.json()["code"] in {"storage-failed", "staged-not-found"}, answer.text
 
     async def send(self, name: str, number: int, records: list[str], epoch: int) -> httpx.Response:
-        ids = [await stage(self.house, record + PADDING) for record in records]
+        ids = [await stage(self.harness, record + PADDING) for record in records]
         told = {"producer_epoch": str(epoch)}
-        return await commit(self.house, *ids, number=number, producer=name, **told)
+        return await commit(self.harness, *ids, number=number, producer=name, **told)
 
     async def one(self, writer: Writer, value: str, header: str, number: int) -> httpx.Response:
         """A record that is no staged commit."""
         named = {"producer-id": writer.name, "producer-epoch": str(writer.epoch)}
-        return await self.house.client.post(
+        return await self.harness.client.post(
             ROUTE, json={"records": [{"value": value}]}, headers={**named, header: str(number)}
         )
 
@@ -241,29 +241,31 @@ class World:
 
     async def crash(self) -> None:
         await self.look()
-        self.house = await self.house.after_crash().start()
-        self.houses.append(self.house)
-        self.directories[self.here] = self.house.data_dir
+        self.harness = await self.harness.after_crash().start()
+        self.harnesses.append(self.harness)
+        self.directories[self.here] = self.harness.data_dir
 
     async def handover(self, broken: bool) -> None:
         """A drain after which everything is in the object store; then another node takes over,
         unless the stream waits for this one's return."""
-        with broken_after(self.house, 0 if broken else None):
-            await self.house.service.drain()
+        with broken_after(self.harness, 0 if broken else None):
+            await self.harness.service.drain()
             await self.look()
-            appender = self.house.service.streams.find(STREAM)
+            appender = self.harness.service.streams.find(STREAM)
             if appender is not None:
-                await self.house.published(appender.log.next_offset)
-            await self.house.aclose()
-        before = self.houses.pop()
+                await self.harness.published(appender.log.next_offset)
+            await self.harness.aclose()
+        before = self.harnesses.pop()
         if not (await before.record()).dirty:
             self.here = "b" if self.here == "a" else "a"
         else:
             assert broken, "it could have been finished"
             assert any(writer.pending for writer in self.writers)
         url = f"unix:///{self.here}.sock"
-        self.house = await House(self.directories[self.here], before=before, ingest_url=url).start()
-        self.houses.append(self.house)
+        self.harness = await IngestHarness(
+            self.directories[self.here], before=before, ingest_url=url
+        ).start()
+        self.harnesses.append(self.harness)
 
     async def check(self) -> None:
         for which in range(len(self.writers)):
@@ -278,9 +280,9 @@ class World:
 
 
 @contextmanager
-def broken_after(house: House, parts: int | None) -> Iterator[None]:
+def broken_after(harness: IngestHarness, parts: int | None) -> Iterator[None]:
     """The disk gives so many parts of commits, and then nothing."""
-    batches, left = staged_of(house), parts
+    batches, left = staged_of(harness), parts
     read = batches.read
 
     async def broken(*arguments: Any) -> Any:
@@ -309,9 +311,9 @@ class Waited:
 
 
 @asynccontextmanager
-async def waiting_before(house: House, parts: int) -> AsyncIterator[Waited]:
+async def waiting_before(harness: IngestHarness, parts: int) -> AsyncIterator[Waited]:
     """The part after so many others is not read before the end of this; what comes later is."""
-    batches, waited, go = staged_of(house), Waited(parts), asyncio.Event()
+    batches, waited, go = staged_of(harness), Waited(parts), asyncio.Event()
     read = batches.read
 
     async def waiting(*arguments: Any) -> Any:
@@ -370,14 +372,14 @@ CONSECUTIVE: Played = [("commit", 0, 3, None), ("commit", 0, 1, None)]
 
 
 async def play(directory: Path, played: Played) -> None:
-    house = House(directory / "a", ingest_url="unix:///a.sock", **SETTINGS)
-    world = World(directory, await (await house.declare()).start())
+    harness = IngestHarness(directory / "a", ingest_url="unix:///a.sock", **SETTINGS)
+    model = CommitModel(directory, await (await harness.declare()).start())
     try:
         for name, *arguments in played:
-            await getattr(world, name)(*arguments)
-        await world.check()
+            await getattr(model, name)(*arguments)
+        await model.check()
     finally:
-        for one in world.houses:
+        for one in model.harnesses:
             await one.aclose()
 
 

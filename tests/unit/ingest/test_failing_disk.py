@@ -5,150 +5,156 @@ from pathlib import Path
 
 import pytest
 
-from unit.ingest.house import House, broken_disk, no_space, problem
+from unit.ingest.harness import IngestHarness, broken_disk, no_space, problem
 
 
-async def test_a_full_disk_refuses_and_takes_again_when_there_is_room(house: House) -> None:
-    await house.append("before")
-    house.files.faults["pwritev"] = [no_space()]
+async def test_a_full_disk_refuses_and_takes_again_when_there_is_room(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("before")
+    harness.files.faults["pwritev"] = [no_space()]
 
-    refused = await house.append("refused")
+    refused = await harness.append("refused")
 
     assert problem(refused) == (503, "storage-full")
     assert refused.json()["outcome"] == "none"
-    assert (await house.append("after")).json()["first_offset"] == 1
-    assert await house.values() == [b"before", b"after"]
+    assert (await harness.append("after")).json()["first_offset"] == 1
+    assert await harness.values() == [b"before", b"after"]
 
 
-async def test_a_short_write_is_cut_and_synced_before_the_next_one(house: House) -> None:
-    await house.append("before")
-    size = house.segments()[0].stat().st_size
-    house.files.calls.clear()
-    house.files.faults["pwritev"] = [16, no_space()]
+async def test_a_short_write_is_cut_and_synced_before_the_next_one(harness: IngestHarness) -> None:
+    await harness.append("before")
+    size = harness.segments()[0].stat().st_size
+    harness.files.calls.clear()
+    harness.files.faults["pwritev"] = [16, no_space()]
 
-    assert problem(await house.append("refused")) == (503, "storage-full")
+    assert problem(await harness.append("refused")) == (503, "storage-full")
 
-    assert house.segments()[0].stat().st_size == size
-    assert [call.name for call in house.files.calls] == ["truncate", "fdatasync"]
-    await house.append("after")
-    after = house.after_crash()
+    assert harness.segments()[0].stat().st_size == size
+    assert [call.name for call in harness.files.calls] == ["truncate", "fdatasync"]
+    await harness.append("after")
+    after = harness.after_crash()
     await after.start()
     assert await after.values() == [b"before", b"after"]
     await after.aclose()
 
 
-async def test_another_write_error_is_said_to_be_one(house: House) -> None:
-    house.files.faults["pwritev"] = [broken_disk()]
+async def test_another_write_error_is_said_to_be_one(harness: IngestHarness) -> None:
+    harness.files.faults["pwritev"] = [broken_disk()]
 
-    refused = await house.append("refused")
+    refused = await harness.append("refused")
 
     assert problem(refused) == (503, "storage-failed")
     assert refused.json()["outcome"] == "none"
-    assert (await house.append("after")).json()["first_offset"] == 0
+    assert (await harness.append("after")).json()["first_offset"] == 0
 
 
 @pytest.mark.parametrize("call", ["create", "fdatasync"])
 async def test_a_segment_that_cannot_be_begun_is_begun_by_the_next_append(
-    house: House, call: str
+    harness: IngestHarness, call: str
 ) -> None:
-    house.files.faults[call] = [no_space()]
+    harness.files.faults[call] = [no_space()]
 
-    assert problem(await house.append("refused")) == (503, "storage-full")
+    assert problem(await harness.append("refused")) == (503, "storage-full")
 
-    assert (await house.append("after")).json()["first_offset"] == 0
-    assert await house.values() == [b"after"]
+    assert (await harness.append("after")).json()["first_offset"] == 0
+    assert await harness.values() == [b"after"]
 
 
 async def test_after_a_failed_sync_nothing_is_acknowledged_and_the_stream_recovers(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("before")
-    house.files.faults["fdatasync"] = [broken_disk()]
-    epoch = house.appender.claim.epoch
+    await harness.append("before")
+    harness.files.faults["fdatasync"] = [broken_disk()]
+    epoch = harness.appender.claim.epoch
 
-    unknown = await house.append("unknown")
+    unknown = await harness.append("unknown")
 
     assert problem(unknown) == (503, "storage-failed")
     assert unknown.json()["outcome"] == "unknown"
-    assert (await house.append("after")).json()["first_offset"] == 1
-    assert await house.values() == [b"before", b"after"]
-    assert house.appender.claim.epoch == epoch + 1
+    assert (await harness.append("after")).json()["first_offset"] == 1
+    assert await harness.values() == [b"before", b"after"]
+    assert harness.appender.claim.epoch == epoch + 1
 
 
-async def test_a_sync_is_not_tried_again_on_what_it_failed_for(house: House) -> None:
+async def test_a_sync_is_not_tried_again_on_what_it_failed_for(harness: IngestHarness) -> None:
     """The kernel says yes the second time, and the data is nowhere."""
-    await house.append("before")
-    house.files.faults["fdatasync"] = [broken_disk()]
-    house.files.faults["truncate"] = [broken_disk()]
-    house.files.calls.clear()
+    await harness.append("before")
+    harness.files.faults["fdatasync"] = [broken_disk()]
+    harness.files.faults["truncate"] = [broken_disk()]
+    harness.files.calls.clear()
 
-    await house.append("unknown")
-    await house.append("after")
+    await harness.append("unknown")
+    await harness.append("after")
 
-    names = [call.name for call in house.files.calls if ".segment" in call.path]
+    names = [call.name for call in harness.files.calls if ".segment" in call.path]
     assert names[0] == "pwritev"
     assert names[1:3] == ["truncate", "fdatasync"]
-    assert await house.values() == [b"before", b"after"]
+    assert await harness.values() == [b"before", b"after"]
 
 
-async def test_what_waits_behind_a_failed_sync_is_refused_and_not_stored(house: House) -> None:
-    await house.append("before")
-    house.files.faults["fdatasync"] = [broken_disk()]
+async def test_what_waits_behind_a_failed_sync_is_refused_and_not_stored(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("before")
+    harness.files.faults["fdatasync"] = [broken_disk()]
 
-    answers = await asyncio.gather(*(house.append(f"{n}") for n in range(5)))
+    answers = await asyncio.gather(*(harness.append(f"{n}") for n in range(5)))
 
     refused = {answer.json()["outcome"] for answer in answers if answer.status_code == 503}
     assert refused <= {"unknown", "none"}
     assert any(answer.status_code == 503 for answer in answers)
     acknowledged = [answer for answer in answers if answer.status_code == 200]
-    assert len(await house.values()) == 1 + len(acknowledged)
+    assert len(await harness.values()) == 1 + len(acknowledged)
 
 
 async def test_a_write_that_cannot_be_undone_stops_the_stream_until_it_is_recovered(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("before")
-    house.files.faults["pwritev"] = [16, no_space()]
-    house.files.faults["truncate"] = [broken_disk()]
+    await harness.append("before")
+    harness.files.faults["pwritev"] = [16, no_space()]
+    harness.files.faults["truncate"] = [broken_disk()]
 
-    unknown = await house.append("unknown")
+    unknown = await harness.append("unknown")
 
     assert problem(unknown) == (503, "storage-failed")
     assert unknown.json()["outcome"] == "unknown"
-    assert (await house.append("after")).json()["first_offset"] == 1
-    assert await house.values() == [b"before", b"after"]
+    assert (await harness.append("after")).json()["first_offset"] == 1
+    assert await harness.values() == [b"before", b"after"]
 
 
-async def test_an_index_that_cannot_be_written_costs_nothing_but_its_making(house: House) -> None:
-    house.files.only_on = ".index"
-    house.files.faults["pwritev"] = [no_space()]
+async def test_an_index_that_cannot_be_written_costs_nothing_but_its_making(
+    harness: IngestHarness,
+) -> None:
+    harness.files.only_on = ".index"
+    harness.files.faults["pwritev"] = [no_space()]
     for number in range(5):
-        assert (await house.append(str(number))).status_code == 200
+        assert (await harness.append(str(number))).status_code == 200
 
-    after = house.after_crash()
+    after = harness.after_crash()
     await after.start()
 
-    assert await after.values() == await house.values() == [b"0", b"1", b"2", b"3", b"4"]
+    assert await after.values() == await harness.values() == [b"0", b"1", b"2", b"3", b"4"]
     await after.aclose()
 
 
-async def test_a_checkpoint_that_cannot_be_written_stops_nothing(house: House) -> None:
-    await house.append("a")
-    house.files.only_on = "checkpoint"
-    house.files.faults["fdatasync"] = [no_space()]
-    await house.published(1)
+async def test_a_checkpoint_that_cannot_be_written_stops_nothing(harness: IngestHarness) -> None:
+    await harness.append("a")
+    harness.files.only_on = "checkpoint"
+    harness.files.faults["fdatasync"] = [no_space()]
+    await harness.published(1)
 
-    assert (await house.append("b")).status_code == 200
-    assert (await house.published(2)).status_code == 200
-    assert (await house.append("c")).status_code == 200
+    assert (await harness.append("b")).status_code == 200
+    assert (await harness.published(2)).status_code == 200
+    assert (await harness.append("c")).status_code == 200
 
 
 async def test_local_logs_are_bounded(tmp_path: Path) -> None:
-    house = await House(tmp_path / "ingest", ingest_disk_bytes_max=10_000).declare()
-    await house.start()
-    while (answer := await house.append("x" * 1_000)).status_code == 200:
-        assert len(await house.rows()) < 20
+    harness = await IngestHarness(tmp_path / "ingest", ingest_disk_bytes_max=10_000).declare()
+    await harness.start()
+    while (answer := await harness.append("x" * 1_000)).status_code == 200:
+        assert len(await harness.rows()) < 20
 
     assert problem(answer) == (429, "disk-bound")
     assert answer.headers["retry-after"]
-    await house.aclose()
+    await harness.aclose()

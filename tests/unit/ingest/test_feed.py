@@ -9,22 +9,22 @@ import pytest
 
 from bottomless.formats.chunk import split_chunks
 from bottomless_server.ingest.local.feed import CommitFeed
-from unit.ingest.house import INTERNAL, STREAM, House, eventually, problem
+from unit.ingest.harness import INTERNAL, STREAM, IngestHarness, eventually, problem
 
 COMMITS = "/internal/v1/commits"
 
 
-async def test_news_are_told_once_to_each_follower(house: House) -> None:
-    await house.append("a", "b")
-    first = (await house.internal.get(COMMITS)).json()
+async def test_news_are_told_once_to_each_follower(harness: IngestHarness) -> None:
+    await harness.append("a", "b")
+    first = (await harness.internal.get(COMMITS)).json()
     after = {"after": first["token"]}
-    nothing = (await house.internal.get(COMMITS, params=after)).json()
-    await house.append("c")
-    news = (await house.internal.get(COMMITS, params=after)).json()
+    nothing = (await harness.internal.get(COMMITS, params=after)).json()
+    await harness.append("c")
+    news = (await harness.internal.get(COMMITS, params=after)).json()
 
     assert nothing["streams"] == []
     assert [stream["committed_next"] for stream in first["streams"]] == [2]
-    size = house.segments()[0].stat().st_size - 64
+    size = harness.segments()[0].stat().st_size - 64
     assert news["streams"] == [
         {
             "stream_id": STREAM,
@@ -38,11 +38,11 @@ async def test_news_are_told_once_to_each_follower(house: House) -> None:
     ]
 
 
-async def test_a_follower_waits_for_news(house: House) -> None:
-    token = (await house.internal.get(COMMITS)).json()["token"]
+async def test_a_follower_waits_for_news(harness: IngestHarness) -> None:
+    token = (await harness.internal.get(COMMITS)).json()["token"]
     params = {"after": token, "wait_ms": "30000"}
-    waiting = asyncio.create_task(house.internal.get(COMMITS, params=params))
-    await house.append("a")
+    waiting = asyncio.create_task(harness.internal.get(COMMITS, params=params))
+    await harness.append("a")
 
     assert [s["committed_next"] for s in (await waiting).json()["streams"]] == [1]
 
@@ -58,53 +58,55 @@ async def test_who_asks_at_a_stop_waits_for_nothing() -> None:
     assert (await feed.wait(token, 3600)).streams == ()
 
 
-async def test_a_new_follower_hears_of_what_is_not_published(house: House) -> None:
-    await house.append("a")
-    unpublished = (await house.internal.get(COMMITS, params={"after": "nonsense"})).json()
-    await house.published(1)
-    published = (await house.internal.get(COMMITS)).json()
+async def test_a_new_follower_hears_of_what_is_not_published(harness: IngestHarness) -> None:
+    await harness.append("a")
+    unpublished = (await harness.internal.get(COMMITS, params={"after": "nonsense"})).json()
+    await harness.published(1)
+    published = (await harness.internal.get(COMMITS)).json()
 
     assert len(unpublished["streams"]) == 1
     assert published["streams"] == []
 
 
-async def test_a_stream_leaves_the_feed_when_all_of_it_is_published(house: House) -> None:
-    token = (await house.internal.get(COMMITS)).json()["token"]
-    await house.append("a", "b")
-    await house.published(1)
-    behind = (await house.internal.get(COMMITS, params={"after": token})).json()
+async def test_a_stream_leaves_the_feed_when_all_of_it_is_published(harness: IngestHarness) -> None:
+    token = (await harness.internal.get(COMMITS)).json()["token"]
+    await harness.append("a", "b")
+    await harness.published(1)
+    behind = (await harness.internal.get(COMMITS, params={"after": token})).json()
     assert [s["published_next"] for s in behind["streams"]] == [1]
-    await house.published(2)
-    assert (await house.internal.get(COMMITS, params={"after": token})).json()["streams"] == []
-    assert not house.service.feed._changes
+    await harness.published(2)
+    assert (await harness.internal.get(COMMITS, params={"after": token})).json()["streams"] == []
+    assert not harness.service.feed._changes
 
-    await house.append("c")
-    news = (await house.internal.get(COMMITS, params={"after": behind["token"]})).json()
+    await harness.append("c")
+    news = (await harness.internal.get(COMMITS, params={"after": behind["token"]})).json()
     assert [(s["published_next"], s["committed_next"]) for s in news["streams"]] == [(2, 3)]
 
 
 @pytest.mark.parametrize("uploaded", [False, True])
-async def test_of_a_stream_that_was_closed_nothing_is_kept(house: House, uploaded: bool) -> None:
+async def test_of_a_stream_that_was_closed_nothing_is_kept(
+    harness: IngestHarness, uploaded: bool
+) -> None:
     """The feed kept the appender of every stream, with its index and all that was known of its
     producers, after its end; no check looked at what is left of a stream that has gone."""
-    await house.append("a")
+    await harness.append("a")
     if uploaded:
-        await house.published(1)
-    appender = weakref.ref(house.appender)
-    assert (await house.internal.post(f"/internal/v1/streams/{STREAM}/close")).status_code == 200
+        await harness.published(1)
+    appender = weakref.ref(harness.appender)
+    assert (await harness.internal.post(f"/internal/v1/streams/{STREAM}/close")).status_code == 200
     gc.collect()
 
     assert appender() is None
     # Not its end: whoever touches it claims it again, and it is told of again.
-    await house.append("b")
-    told = (await house.internal.get(COMMITS)).json()["streams"]
+    await harness.append("b")
+    told = (await harness.internal.get(COMMITS)).json()["streams"]
     assert [s["committed_next"] for s in told] == [2]
 
 
-async def test_after_a_restart_a_follower_hears_everything_again(house: House) -> None:
-    await house.append("a")
-    token = (await house.internal.get(COMMITS)).json()["token"]
-    after = house.after_crash()
+async def test_after_a_restart_a_follower_hears_everything_again(harness: IngestHarness) -> None:
+    await harness.append("a")
+    token = (await harness.internal.get(COMMITS)).json()["token"]
+    after = harness.after_crash()
     await after.start()
 
     told = (await after.internal.get(COMMITS, params={"after": token})).json()
@@ -113,16 +115,16 @@ async def test_after_a_restart_a_follower_hears_everything_again(house: House) -
     await after.aclose()
 
 
-async def test_chunks_come_as_they_lie_on_disk_with_their_bounds(house: House) -> None:
+async def test_chunks_come_as_they_lie_on_disk_with_their_bounds(harness: IngestHarness) -> None:
     for value in ("a", "b", "c"):
-        await house.append(value)
-    await house.published(1, version=9)
+        await harness.append(value)
+    await harness.published(1, version=9)
 
-    run = await house.chunks(1)
+    run = await harness.chunks(1)
 
     headers = [header for header, _ in split_chunks(run.content)]
     assert [header.first_offset for header in headers] == [1, 2]
-    assert house.segments()[0].read_bytes().endswith(run.content)
+    assert harness.segments()[0].read_bytes().endswith(run.content)
     told = {name: run.headers[name] for name in run.headers if name.count("-") >= 1}
     assert (
         told
@@ -130,13 +132,13 @@ async def test_chunks_come_as_they_lie_on_disk_with_their_bounds(house: House) -
             "chunks-epoch": "1",
             "chunks-first-offset": "1",
             "chunks-next-offset": "3",
-            "chunks-log-end": str(house.segments()[0].stat().st_size - 64),
+            "chunks-log-end": str(harness.segments()[0].stat().st_size - 64),
             "local-first-offset": "0",
             "committed-next-offset": "3",
             "published-next-offset": "1",
             "manifest-version": "9",
             "last-chunk-offset": "2",
-            "last-timestamp": str(house.time.wall),
+            "last-timestamp": str(harness.time.wall),
         }
         == told
     )
@@ -144,46 +146,46 @@ async def test_chunks_come_as_they_lie_on_disk_with_their_bounds(house: House) -
 
 @pytest.mark.parametrize(("max_bytes", "count"), [(1, 1), (10**6, 4)])
 async def test_a_run_has_at_most_so_many_bytes_but_one_chunk_at_least(
-    house: House, max_bytes: int, count: int
+    harness: IngestHarness, max_bytes: int, count: int
 ) -> None:
     for number in range(4):
-        await house.append(str(number))
+        await harness.append(str(number))
 
-    run = await house.chunks(0, max_bytes=max_bytes)
+    run = await harness.chunks(0, max_bytes=max_bytes)
 
     assert len(list(split_chunks(run.content))) == count
-    sizes = [len(chunk) for _, chunk in split_chunks((await house.chunks(0)).content)]
-    exactly = await house.chunks(0, max_bytes=sizes[0] + sizes[1])
+    sizes = [len(chunk) for _, chunk in split_chunks((await harness.chunks(0)).content)]
+    exactly = await harness.chunks(0, max_bytes=sizes[0] + sizes[1])
     assert len(exactly.content) == sizes[0] + sizes[1]
 
 
-async def test_an_offset_within_a_chunk_gives_the_whole_chunk(house: House) -> None:
-    await house.append("a", "b", "c")
+async def test_an_offset_within_a_chunk_gives_the_whole_chunk(harness: IngestHarness) -> None:
+    await harness.append("a", "b", "c")
 
-    run = await house.chunks(1)
+    run = await harness.chunks(1)
 
     assert run.headers["chunks-first-offset"] == "0"
     assert run.headers["chunks-next-offset"] == "3"
 
 
-async def test_at_the_end_the_answer_is_empty_and_beyond_too(house: House) -> None:
-    empty = await house.chunks(0)
-    await house.append("a")
+async def test_at_the_end_the_answer_is_empty_and_beyond_too(harness: IngestHarness) -> None:
+    empty = await harness.chunks(0)
+    await harness.append("a")
 
     assert empty.content == b""
     assert "last-chunk-offset" not in empty.headers
     assert empty.headers["chunks-next-offset"] == "0"
     for offset in (1, 7):
-        run = await house.chunks(offset, wait_ms=0 if offset == 1 else 30_000)
+        run = await harness.chunks(offset, wait_ms=0 if offset == 1 else 30_000)
         assert run.content == b""
         assert run.headers["chunks-first-offset"] == run.headers["chunks-next-offset"]
 
 
-async def test_a_reader_at_the_tail_waits_for_the_next_record(house: House) -> None:
-    await house.append("a")
-    waiting = [asyncio.create_task(house.chunks(1, wait_ms=30_000)) for _ in range(20)]
+async def test_a_reader_at_the_tail_waits_for_the_next_record(harness: IngestHarness) -> None:
+    await harness.append("a")
+    waiting = [asyncio.create_task(harness.chunks(1, wait_ms=30_000)) for _ in range(20)]
     await asyncio.sleep(0)
-    await house.append("b")
+    await harness.append("b")
 
     runs = await asyncio.gather(*waiting)
 
@@ -191,29 +193,29 @@ async def test_a_reader_at_the_tail_waits_for_the_next_record(house: House) -> N
 
 
 async def test_runs_end_with_their_segment_and_together_give_all(tmp_path: Path) -> None:
-    house = await House(tmp_path / "ingest", ingest_segment_chunk_count_max=3).declare()
-    await house.start()
+    harness = await IngestHarness(tmp_path / "ingest", ingest_segment_chunk_count_max=3).declare()
+    await harness.start()
     for number in range(10):
-        await house.append(str(number))
+        await harness.append(str(number))
 
-    assert len(house.segments()) == 4
-    assert (await house.chunks(2)).headers["chunks-next-offset"] == "3"
-    assert await house.values() == [str(number).encode() for number in range(10)]
-    ends = [int((await house.chunks(n)).headers["chunks-log-end"]) for n in (0, 3, 6, 9)]
+    assert len(harness.segments()) == 4
+    assert (await harness.chunks(2)).headers["chunks-next-offset"] == "3"
+    assert await harness.values() == [str(number).encode() for number in range(10)]
+    ends = [int((await harness.chunks(n)).headers["chunks-log-end"]) for n in (0, 3, 6, 9)]
     assert ends == sorted(ends)
-    assert ends[-1] == sum(path.stat().st_size - 64 for path in house.segments())
-    await house.aclose()
+    assert ends[-1] == sum(path.stat().st_size - 64 for path in harness.segments())
+    await harness.aclose()
 
 
-async def test_time_finds_the_first_chunk_that_is_not_older(house: House) -> None:
-    start = house.time.wall
+async def test_time_finds_the_first_chunk_that_is_not_older(harness: IngestHarness) -> None:
+    start = harness.time.wall
     for value in ("a", "b", "c"):
-        await house.append(value)
-        house.time.advance(1_000)
+        await harness.append(value)
+        harness.time.advance(1_000)
 
     async def located(timestamp: int) -> int | None:
         params = {"timestamp": timestamp}
-        answer = (await house.internal.get(f"{INTERNAL}/locate", params=params)).json()
+        answer = (await harness.internal.get(f"{INTERNAL}/locate", params=params)).json()
         assert answer["committed_next"] == 3
         found: int | None = answer["offset"]
         return found
@@ -222,63 +224,67 @@ async def test_time_finds_the_first_chunk_that_is_not_older(house: House) -> Non
     assert await located(start + 2_001) is None
 
 
-async def test_what_is_published_never_goes_back_or_beyond_what_is_committed(house: House) -> None:
-    await house.append("a", "b")
-    await house.published(2, version=5)
+async def test_what_is_published_never_goes_back_or_beyond_what_is_committed(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a", "b")
+    await harness.published(2, version=5)
     url = f"{INTERNAL}/published"
 
-    late = await house.internal.put(url, json={"next_offset": 1, "version": 4})
-    beyond = await house.internal.put(url, json={"next_offset": 3, "version": 6})
-    strange = await house.internal.put(url, json={"next_offset": "1", "version": 6})
+    late = await harness.internal.put(url, json={"next_offset": 1, "version": 4})
+    beyond = await harness.internal.put(url, json={"next_offset": 3, "version": 6})
+    strange = await harness.internal.put(url, json={"next_offset": "1", "version": 6})
 
     assert late.status_code == 200
-    assert (house.appender.published_next, house.appender.version) == (2, 5)
+    assert (harness.appender.published_next, harness.appender.version) == (2, 5)
     assert problem(beyond) == (412, "offset-mismatch")
     assert problem(strange) == (422, "validation-failed")
 
 
-async def test_parameters_are_checked(house: House) -> None:
+async def test_parameters_are_checked(harness: IngestHarness) -> None:
     for params in ({}, {"first_offset": "01"}, {"first_offset": "0", "wait_ms": "30001"}):
-        answer = await house.internal.get(f"{INTERNAL}/chunks", params=params)
+        answer = await harness.internal.get(f"{INTERNAL}/chunks", params=params)
         assert problem(answer) == (400, "bad-parameter")
-    unknown = await house.internal.get(f"{INTERNAL}/chunks?first_offset=0&x=1")
+    unknown = await harness.internal.get(f"{INTERNAL}/chunks?first_offset=0&x=1")
     assert problem(unknown) == (400, "unknown-parameter")
-    nobody = await house.internal.get(
+    nobody = await harness.internal.get(
         "/internal/v1/streams/0198d2a4-5b1e-7c3a-9a51-000000000000/chunks?first_offset=0"
     )
     assert problem(nobody) == (404, "stream-not-found")
 
 
-async def test_a_closed_stream_is_opened_again_by_the_next_touch(house: House) -> None:
-    await house.append("a")
-    closed = await house.internal.post(f"{INTERNAL}/close")
+async def test_a_closed_stream_is_opened_again_by_the_next_touch(harness: IngestHarness) -> None:
+    await harness.append("a")
+    closed = await harness.internal.post(f"{INTERNAL}/close")
 
     assert closed.status_code == 200
-    assert (await house.append("b")).json()["first_offset"] == 1
-    assert (await house.record()).epoch == 2
-    assert await house.values() == [b"a", b"b"]
+    assert (await harness.append("b")).json()["first_offset"] == 1
+    assert (await harness.record()).epoch == 2
+    assert await harness.values() == [b"a", b"b"]
 
 
-async def test_a_drain_answers_what_is_in_flight_and_refuses_what_comes(house: House) -> None:
-    in_flight = asyncio.create_task(house.append("a"))
-    await eventually(lambda: house.service.under_way.count)
-    await house.service.drain()
-    late = await house.append("b")
+async def test_a_drain_answers_what_is_in_flight_and_refuses_what_comes(
+    harness: IngestHarness,
+) -> None:
+    in_flight = asyncio.create_task(harness.append("a"))
+    await eventually(lambda: harness.service.under_way.count)
+    await harness.service.drain()
+    late = await harness.append("b")
 
     assert (await in_flight).status_code == 200
     assert problem(late) == (503, "draining")
     assert late.json()["outcome"] == "none"
-    assert await house.values() == [b"a"]
+    assert await harness.values() == [b"a"]
 
 
 async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path) -> None:
-    house = await House(
+    harness = await IngestHarness(
         tmp_path / "ingest", ingest_in_flight_bytes_max=100_000, ingest_in_flight_wait_ms=0
     ).declare()
-    await house.start()
-    await house.append("warm")
+    await harness.start()
+    await harness.append("warm")
 
-    answers = await asyncio.gather(*(house.append("x" * 60_000) for _ in range(4)))
+    answers = await asyncio.gather(*(harness.append("x" * 60_000) for _ in range(4)))
 
     statuses = sorted(answer.status_code for answer in answers)
     assert statuses[0] == 200
@@ -286,6 +292,6 @@ async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path
     refused = next(answer for answer in answers if answer.status_code == 503)
     assert problem(refused) == (503, "overloaded")
     assert refused.headers["retry-after"] == "1"
-    assert (await house.append("after")).status_code == 200
-    assert house.service.room.admission.total == 0
-    await house.aclose()
+    assert (await harness.append("after")).status_code == 200
+    assert harness.service.room.admission.total == 0
+    await harness.aclose()

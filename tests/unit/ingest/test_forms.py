@@ -18,7 +18,7 @@ from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.limits import DECOMPRESSED_SIZE_MAX, JSON_BODY_SIZE_MAX, MIB
 from bottomless.model.record import Columns
 from bottomless_server.ingest.records.frames import read_frames
-from unit.ingest.house import ROUTE, STREAM, House, arrow, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, problem
 
 FRAMES = {"content-type": "application/vnd.bottomless.batches"}
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
@@ -42,25 +42,27 @@ def refused(body: bytes) -> InvalidRequest:
 
 
 @pytest.mark.parametrize("codec", Codec)
-async def test_frames_are_stored_as_they_were_sent(house: House, codec: Codec) -> None:
+async def test_frames_are_stored_as_they_were_sent(harness: IngestHarness, codec: Codec) -> None:
     sent = frame([b"a" * 500, b"b"], codec, key=[b"k", None]) + frame([b"c"], codec)
-    answer = await house.client.post(ROUTE, content=sent, headers=FRAMES)
+    answer = await harness.client.post(ROUTE, content=sent, headers=FRAMES)
 
     assert (answer.status_code, answer.json()["count"]) == (200, 3)
-    stored = (await house.chunks(0)).content
+    stored = (await harness.chunks(0)).content
     [(header, chunk)] = split_chunks(stored)
     assert bytes(batches_of(header, chunk)) == sent
-    assert [row["value"] for row in await house.rows()] == [b"a" * 500, b"b", b"c"]
+    assert [row["value"] for row in await harness.rows()] == [b"a" * 500, b"b", b"c"]
 
 
-async def test_a_producer_may_send_frames_with_numbers_but_not_with_ids(house: House) -> None:
+async def test_a_producer_may_send_frames_with_numbers_but_not_with_ids(
+    harness: IngestHarness,
+) -> None:
     sent = frame([b"a", b"b"])
     strict = {**FRAMES, "producer-id": "p", "producer-seq": "0"}
     for duplicates in (0, 2):
-        answer = await house.client.post(ROUTE, content=sent, headers=strict)
+        answer = await harness.client.post(ROUTE, content=sent, headers=strict)
         assert answer.json()["duplicates"] == duplicates
     highwater = {**FRAMES, "producer-id": "q"}
-    answer = await house.client.post(ROUTE, content=sent, headers=highwater)
+    answer = await harness.client.post(ROUTE, content=sent, headers=highwater)
     assert problem(answer) == (400, "bad-header")
 
 
@@ -138,7 +140,7 @@ def packed(data: bytes, encoding: Any) -> bytes:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "lz4", "GZip"])
-async def test_every_form_may_come_compressed(house: House, encoding: str) -> None:
+async def test_every_form_may_come_compressed(harness: IngestHarness, encoding: str) -> None:
     forms = [
         ({"content-type": "application/json"}, b'{"records":[{"value":"a"}]}'),
         ({"content-type": "application/octet-stream"}, b"a"),
@@ -147,21 +149,21 @@ async def test_every_form_may_come_compressed(house: House, encoding: str) -> No
     ]
     for headers, body in forms:
         sent = {**headers, "content-encoding": encoding}
-        answer = await house.client.post(
+        answer = await harness.client.post(
             ROUTE, content=packed(body, encoding.lower()), headers=sent
         )
         assert answer.status_code == 200, answer.text
-    assert await house.values() == [b"a"] * 4
+    assert await harness.values() == [b"a"] * 4
 
 
-async def test_a_repeat_is_one_however_it_is_compressed(house: House) -> None:
+async def test_a_repeat_is_one_however_it_is_compressed(harness: IngestHarness) -> None:
     body = b'{"records":[{"value":"a"}]}'
     headers = {"content-type": "application/json", "producer-id": "p", "producer-seq": "0"}
     for encoding in ("gzip", "zstd", "identity"):
         sent = body if encoding == "identity" else packed(body, encoding)
-        answer = await house.append_raw(sent, **headers, **{"content-encoding": encoding})
+        answer = await harness.append_raw(sent, **headers, **{"content-encoding": encoding})
         assert answer.status_code == 200
-    assert await house.values() == [b"a"]
+    assert await harness.values() == [b"a"]
 
 
 @pytest.mark.parametrize(
@@ -175,14 +177,14 @@ async def test_a_repeat_is_one_however_it_is_compressed(house: House) -> None:
 )
 @pytest.mark.parametrize("encoding", ["gzip", "zstd", "lz4"])
 async def test_a_bomb_is_refused_by_its_first_byte_too_many(
-    house: House, media_type: str, size: int, encoding: str
+    harness: IngestHarness, media_type: str, size: int, encoding: str
 ) -> None:
     bomb = packed(bytes(size + 1), encoding)
     headers = {"content-type": media_type, "content-encoding": encoding}
-    answer = await house.append_raw(bomb, **headers)
+    answer = await harness.append_raw(bomb, **headers)
     assert problem(answer) == (413, "decompressed-too-large")
     assert answer.json()["limit_bytes"] == size
-    assert house.service.room.admission.total == 0
+    assert harness.service.room.admission.total == 0
 
 
 async def test_room_is_held_for_what_a_body_unpacks_to(tmp_path: Path) -> None:
@@ -190,27 +192,31 @@ async def test_room_is_held_for_what_a_body_unpacks_to(tmp_path: Path) -> None:
         "ingest_stream_in_flight_bytes_max": 700_000,
         "ingest_in_flight_wait_ms": 0,
     }
-    house = await (await House(tmp_path / "ingest", **bounds).declare()).start()
+    harness = await (await IngestHarness(tmp_path / "ingest", **bounds).declare()).start()
     body = orjson.dumps({"records": [{"value": "v" * 60_000}] * 10})
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
-    admission = house.service.room.admission
+    admission = harness.service.room.admission
     assert admission.take(STREAM, 650_000)
-    assert (await house.append("small")).status_code == 200
+    assert (await harness.append("small")).status_code == 200
 
-    assert problem(await house.append_raw(gzip.compress(body), **headers)) == (503, "overloaded")
+    assert problem(await harness.append_raw(gzip.compress(body), **headers)) == (503, "overloaded")
     admission.give_back(STREAM, 650_000)
-    assert (await house.append_raw(gzip.compress(body), **headers)).status_code == 200
+    assert (await harness.append_raw(gzip.compress(body), **headers)).status_code == 200
     assert admission.total == 0
-    await house.aclose()
+    await harness.aclose()
 
 
-async def test_what_is_not_compressed_as_it_says_is_unreadable(house: House) -> None:
-    answer = await house.append_raw(b'{"records":[{"value":"a"}]}', **{"content-encoding": "gzip"})
+async def test_what_is_not_compressed_as_it_says_is_unreadable(harness: IngestHarness) -> None:
+    answer = await harness.append_raw(
+        b'{"records":[{"value":"a"}]}', **{"content-encoding": "gzip"}
+    )
     assert problem(answer) == (400, "bad-header")
     assert answer.json()["errors"][0]["header"] == "content-encoding"
 
 
-async def test_another_encoding_is_refused_with_those_that_are_taken(house: House) -> None:
-    answer = await house.append_raw(b"", **{"content-encoding": "br"})
+async def test_another_encoding_is_refused_with_those_that_are_taken(
+    harness: IngestHarness,
+) -> None:
+    answer = await harness.append_raw(b"", **{"content-encoding": "br"})
     assert problem(answer) == (415, "unsupported-media-type")
     assert answer.headers["accept-encoding"] == "gzip, zstd, lz4, identity"

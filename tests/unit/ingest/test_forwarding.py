@@ -18,7 +18,7 @@ from bottomless_server.protocol.forwarding import ACTOR, TENANT
 from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.tracing import Requests
-from unit.ingest.house import ROUTE, STREAM, House, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, problem
 
 PRODUCERS = "/v1/streams/orders/producers"
 
@@ -32,7 +32,9 @@ def noting(app: ASGIApp, scopes: list[Scope]) -> ASGIApp:
 
 
 @asynccontextmanager
-async def two_nodes(tmp_path: Path, scopes: list[Scope]) -> AsyncIterator[tuple[House, House]]:
+async def two_nodes(
+    tmp_path: Path, scopes: list[Scope]
+) -> AsyncIterator[tuple[IngestHarness, IngestHarness]]:
     """The owner of the stream, by its internal listener, and another node."""
     async with AsyncExitStack() as stack:
         served: list[ASGIApp] = []
@@ -41,12 +43,12 @@ async def two_nodes(tmp_path: Path, scopes: list[Scope]) -> AsyncIterator[tuple[
             await served[0](scope, receive, send)
 
         url = f"http://127.0.0.1:{await stack.enter_async_context(on_tcp(internal))}"
-        owner = await House(tmp_path / "owner", ingest_url=url).declare()
+        owner = await IngestHarness(tmp_path / "owner", ingest_url=url).declare()
         app = wrap(noting(owner.service.internal, scopes))
         served.append(Requests(access_log=False).around(app, trusted=True))
         await owner.start()
         assert (await owner.append("a")).status_code == 200
-        other = House(tmp_path / "other", before=owner, ingest_url="unix:///nobody.sock")
+        other = IngestHarness(tmp_path / "other", before=owner, ingest_url="unix:///nobody.sock")
         await other.start()
         yield owner, other
         await other.aclose()
@@ -60,13 +62,15 @@ def scopes() -> list[Scope]:
 
 
 @pytest.fixture
-async def nodes(tmp_path: Path, scopes: list[Scope]) -> AsyncIterator[tuple[House, House]]:
+async def nodes(
+    tmp_path: Path, scopes: list[Scope]
+) -> AsyncIterator[tuple[IngestHarness, IngestHarness]]:
     async with two_nodes(tmp_path, scopes) as made:
         yield made
 
 
 async def test_an_append_at_another_node_is_stored_by_the_owner(
-    nodes: tuple[House, House], scopes: list[Scope]
+    nodes: tuple[IngestHarness, IngestHarness], scopes: list[Scope]
 ) -> None:
     owner, other = nodes
     answer = await other.append("b")
@@ -82,7 +86,7 @@ async def test_an_append_at_another_node_is_stored_by_the_owner(
 
 
 async def test_a_large_body_of_unknown_size_is_passed_on_as_it_comes(
-    nodes: tuple[House, House],
+    nodes: tuple[IngestHarness, IngestHarness],
 ) -> None:
     owner, other = nodes
 
@@ -97,7 +101,9 @@ async def test_a_large_body_of_unknown_size_is_passed_on_as_it_comes(
     assert (await owner.values())[1] == b"x" * 15 * 65_536
 
 
-async def test_a_refusal_of_the_owner_comes_back_as_it_is(nodes: tuple[House, House]) -> None:
+async def test_a_refusal_of_the_owner_comes_back_as_it_is(
+    nodes: tuple[IngestHarness, IngestHarness],
+) -> None:
     _, other = nodes
     answer = await other.append_raw(b"{", **{"producer-id": "p"})
 
@@ -109,7 +115,7 @@ async def test_a_refusal_of_the_owner_comes_back_as_it_is(nodes: tuple[House, Ho
 
 
 async def test_producers_are_shown_and_changed_where_the_stream_is(
-    nodes: tuple[House, House],
+    nodes: tuple[IngestHarness, IngestHarness],
 ) -> None:
     owner, other = nodes
     body = b'{"records":[{"value":"x"}]}'
@@ -127,7 +133,7 @@ async def test_producers_are_shown_and_changed_where_the_stream_is(
 
 
 async def test_who_asks_and_which_request_it_is_go_along(
-    nodes: tuple[House, House], scopes: list[Scope]
+    nodes: tuple[IngestHarness, IngestHarness], scopes: list[Scope]
 ) -> None:
     _, other = nodes
 
@@ -155,7 +161,9 @@ async def test_who_asks_and_which_request_it_is_go_along(
     assert not {"authorization", "origin", "referer"} & headers.keys()
 
 
-async def test_what_was_passed_on_is_not_passed_on_again(nodes: tuple[House, House]) -> None:
+async def test_what_was_passed_on_is_not_passed_on_again(
+    nodes: tuple[IngestHarness, IngestHarness],
+) -> None:
     _, other = nodes
     headers = {TENANT.decode(): TENANT_DEFAULT}
     refused = await other.internal.post(ROUTE, json={"records": [{"value": "b"}]}, headers=headers)
@@ -167,7 +175,7 @@ async def test_what_was_passed_on_is_not_passed_on_again(nodes: tuple[House, Hou
 
 
 async def test_nobody_outside_can_say_who_they_are(
-    nodes: tuple[House, House], scopes: list[Scope]
+    nodes: tuple[IngestHarness, IngestHarness], scopes: list[Scope]
 ) -> None:
     _, other = nodes
     claimed = {TENANT.decode(): "another", ACTOR.decode(): "root"}
@@ -182,19 +190,19 @@ async def test_nobody_outside_can_say_who_they_are(
 
 
 async def test_the_internal_listener_serves_no_public_path_of_its_own(
-    nodes: tuple[House, House],
+    nodes: tuple[IngestHarness, IngestHarness],
 ) -> None:
     owner, _ = nodes
     assert (await owner.internal.get(PRODUCERS)).status_code == 404
 
 
-async def answered_by(tmp_path: Path, script: Script) -> tuple[httpx.Response, House]:
+async def answered_by(tmp_path: Path, script: Script) -> tuple[httpx.Response, IngestHarness]:
     """What an append gets whose owner, alive by its lease, is this script."""
     async with raw_server(script) as server:
-        owner = await House(tmp_path / "owner", ingest_url=server.url).declare()
+        owner = await IngestHarness(tmp_path / "owner", ingest_url=server.url).declare()
         await owner.start()
         assert (await owner.append("a")).status_code == 200
-        other = House(
+        other = IngestHarness(
             tmp_path / "other",
             before=owner,
             ingest_url="unix:///other.sock",
@@ -227,10 +235,10 @@ async def test_an_owner_that_is_silent_is_not_waited_for_for_ever(tmp_path: Path
 
 
 async def test_an_owner_that_cannot_be_reached_got_nothing(tmp_path: Path) -> None:
-    owner = await House(tmp_path / "owner", ingest_url="unix:///owner.sock").declare()
+    owner = await IngestHarness(tmp_path / "owner", ingest_url="unix:///owner.sock").declare()
     await owner.start()
     assert (await owner.append("a")).status_code == 200
-    other = House(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
+    other = IngestHarness(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
     await other.start()
     answer = await other.append("b")
 
@@ -242,11 +250,11 @@ async def test_an_owner_that_cannot_be_reached_got_nothing(tmp_path: Path) -> No
 
 async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Path) -> None:
     async with raw_server(lambda _: raw_problem(503, "draining")) as server:
-        owner = await House(tmp_path / "owner", ingest_url=server.url).declare()
+        owner = await IngestHarness(tmp_path / "owner", ingest_url=server.url).declare()
         await owner.start()
         assert (await owner.append("a")).status_code == 200
         await owner.published(1)
-        other = House(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
+        other = IngestHarness(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
         await other.start()
 
         assert problem(await other.append("b")) == (503, "draining")
@@ -261,7 +269,7 @@ async def test_a_node_does_not_pass_on_to_its_own_address(
 ) -> None:
     """A new disk where the old one was: its lease may live on for a moment, its process does not."""
     async with two_nodes(tmp_path, scopes) as (owner, _):
-        renewed = House(tmp_path / "renewed", before=owner)
+        renewed = IngestHarness(tmp_path / "renewed", before=owner)
         await renewed.start()
 
         assert problem(await renewed.append("b")) == (503, "not-owner")

@@ -17,7 +17,7 @@ from bottomless.model.limits import MIB
 from bottomless_server.ingest.records.arrow_records import read_arrow
 from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.runtime.http.bodies import encode_json
-from unit.ingest.house import arrow
+from unit.ingest.harness import arrow
 
 COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "100"))
 

@@ -16,35 +16,45 @@ from bottomless_server.node.core import ownership
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import node_key
-from unit.ingest.house import INTERNAL, ROUTE, STREAM, House, eventually, no_space, problem
+from unit.ingest.harness import (
+    INTERNAL,
+    ROUTE,
+    STREAM,
+    IngestHarness,
+    eventually,
+    no_space,
+    problem,
+)
 
 COMMITS = "/internal/v1/commits"
 
 
-async def numbered(house: House, sequence: int, *values: str) -> httpx.Response:
+async def numbered(harness: IngestHarness, sequence: int, *values: str) -> httpx.Response:
     headers = {"producer-id": "p", "producer-seq": str(sequence)}
     body = {"records": [{"value": value} for value in values]}
-    return await house.client.post(ROUTE, json=body, headers=headers)
+    return await harness.client.post(ROUTE, json=body, headers=headers)
 
 
-async def another(house: House, tmp_path: Path) -> House:
+async def another(harness: IngestHarness, tmp_path: Path) -> IngestHarness:
     """A node with a disk of its own, in the same installation."""
-    other = House(tmp_path / "other", before=house, ingest_url="unix:///other.sock")
+    other = IngestHarness(tmp_path / "other", before=harness, ingest_url="unix:///other.sock")
     return await other.start()
 
 
-async def moved(house: House, tmp_path: Path) -> House:
+async def moved(harness: IngestHarness, tmp_path: Path) -> IngestHarness:
     """The next owner, after all was published and the first one stopped."""
-    await house.published((await house.record()).published_next or house.appender.log.next_offset)
-    await house.aclose()
-    assert not (await house.record()).dirty
-    return await another(house, tmp_path)
+    await harness.published(
+        (await harness.record()).published_next or harness.appender.log.next_offset
+    )
+    await harness.aclose()
+    assert not (await harness.record()).dirty
+    return await another(harness, tmp_path)
 
 
 async def test_the_next_owner_knows_every_producer(tmp_path: Path) -> None:
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    assert (await numbered(house, 0, "a", "b")).status_code == 200
-    other = await moved(house, tmp_path)
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    assert (await numbered(harness, 0, "a", "b")).status_code == 200
+    other = await moved(harness, tmp_path)
 
     repeated = await numbered(other, 0, "a", "b")
     gap = await numbered(other, 3, "d")
@@ -63,9 +73,9 @@ async def test_the_next_owner_knows_every_producer(tmp_path: Path) -> None:
 async def test_the_next_owner_knows_them_also_after_a_crash_before_its_first_append(
     tmp_path: Path,
 ) -> None:
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    await numbered(house, 0, "a")
-    other = await moved(house, tmp_path)
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    other = await moved(harness, tmp_path)
     assert (await other.chunks(1)).status_code == 200
     after = other.after_crash()
     await after.start()
@@ -79,9 +89,9 @@ async def test_the_next_owner_knows_them_after_a_crash_between_its_dirty_mark_an
     tmp_path: Path,
 ) -> None:
     """Found by the simulation: `PYTHONHASHSEED=1` and seed 6."""
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    await numbered(house, 0, "a")
-    other = await moved(house, tmp_path)
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    other = await moved(harness, tmp_path)
     other.files.faults["create"].append(no_space())
     assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
     assert (await other.record()).dirty
@@ -98,9 +108,9 @@ async def test_the_next_owner_knows_them_after_a_crash_behind_the_header_of_its_
     tmp_path: Path,
 ) -> None:
     """Found by the simulation: seeds 2008 and 2010."""
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    await numbered(house, 0, "a")
-    other = await moved(house, tmp_path)
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    other = await moved(harness, tmp_path)
     other.files.faults["pwritev"] = [0, no_space()]
     assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
     assert [path.stat().st_size for path in other.segments()] == [HEADER_SIZE]
@@ -117,12 +127,12 @@ async def test_the_next_owner_knows_them_after_a_crash_behind_the_header_of_its_
 
 
 async def test_what_was_known_before_a_loss_is_not_known_behind_its_gap(tmp_path: Path) -> None:
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    await numbered(house, 0, "a")
-    other = await moved(house, tmp_path)
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    other = await moved(harness, tmp_path)
     await numbered(other, 1, "lost")
     await take_over(other)
-    third = House(tmp_path / "third", before=house, ingest_url="unix:///third.sock")
+    third = IngestHarness(tmp_path / "third", before=harness, ingest_url="unix:///third.sock")
     await third.start()
 
     assert problem(await numbered(third, 1, "lost")) == (409, "producer-unknown")
@@ -134,43 +144,45 @@ async def test_a_stream_that_knows_too_much_waits_for_its_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner_module, "PRODUCERS_SIZE_MAX", 10)
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    await numbered(house, 0, "a")
-    await house.published(1)
-    await house.aclose()
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    await harness.published(1)
+    await harness.aclose()
 
-    assert (await house.record()).dirty
+    assert (await harness.record()).dirty
 
 
-async def test_a_drain_asks_for_an_upload_of_everything_and_waits_for_it(house: House) -> None:
-    await house.append("a", "b")
-    first = (await house.internal.get(COMMITS)).json()
+async def test_a_drain_asks_for_an_upload_of_everything_and_waits_for_it(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a", "b")
+    first = (await harness.internal.get(COMMITS)).json()
     assert first["streams"][0]["max_age_ms"] > 0
-    draining = asyncio.create_task(house.service.drain())
+    draining = asyncio.create_task(harness.service.drain())
     params = {"after": first["token"], "wait_ms": 20_000}
-    told = (await house.internal.get(COMMITS, params=params)).json()
+    told = (await harness.internal.get(COMMITS, params=params)).json()
 
     assert [(s["committed_next"], s["max_age_ms"]) for s in told["streams"]] == [(2, 0)]
-    assert problem(await house.append("c")) == (503, "draining")
-    assert (await house.chunks(0)).status_code == 200, "tails are served on"
+    assert problem(await harness.append("c")) == (503, "draining")
+    assert (await harness.chunks(0)).status_code == 200, "tails are served on"
     assert not draining.done()
-    await house.published(2)
+    await harness.published(2)
     await draining
 
 
-async def test_a_drain_that_nobody_follows_waits_for_nobody(house: House) -> None:
-    await house.append("a")
+async def test_a_drain_that_nobody_follows_waits_for_nobody(harness: IngestHarness) -> None:
+    await harness.append("a")
     async with asyncio.timeout(10):
-        await house.service.drain()
-    assert (await house.record()).dirty
+        await harness.service.drain()
+    assert (await harness.record()).dirty
 
 
-async def take_over(house: House) -> None:
+async def take_over(harness: IngestHarness) -> None:
     """What an operator's forced takeover makes of the record, once the lease is gone."""
-    home = (await house.record()).home
+    home = (await harness.record()).home
     assert home is not None
-    while await house.coordination.get(node_key(home)) is not None:
-        house.time.advance(500)
+    while await harness.coordination.get(node_key(home)) is not None:
+        harness.time.advance(500)
 
     def taken(record: StreamRecord) -> StreamRecord:
         return replace(
@@ -182,98 +194,98 @@ async def take_over(house: House) -> None:
             published_next=record.reserved_next,
         )
 
-    await house.streams.update(STREAM, taken)
+    await harness.streams.update(STREAM, taken)
 
 
-async def deposed(house: House, tmp_path: Path) -> House:
+async def deposed(harness: IngestHarness, tmp_path: Path) -> IngestHarness:
     """The new owner of a stream whose old one slept through it, with a tail of its own."""
-    await house.append("only here")
-    await take_over(house)
-    other = await another(house, tmp_path)
+    await harness.append("only here")
+    await take_over(harness)
+    other = await another(harness, tmp_path)
     assert (await other.append("new")).status_code == 200
     return other
 
 
-async def check_zombie(house: House) -> None:
+async def check_zombie(harness: IngestHarness) -> None:
     """What a deposed owner does, be it before or after it renewed its lease."""
-    assert problem(await house.append("from the past"))[0] == 503
-    assert problem(await house.chunks(0)) == (503, "not-owner")
-    assert problem(await house.chunks(1, wait_ms=1)) == (503, "not-owner")
-    where = await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0})
+    assert problem(await harness.append("from the past"))[0] == 503
+    assert problem(await harness.chunks(0)) == (503, "not-owner")
+    assert problem(await harness.chunks(1, wait_ms=1)) == (503, "not-owner")
+    where = await harness.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0})
     assert problem(where) == (503, "not-owner")
 
 
 async def test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_lease(
-    house: House, tmp_path: Path
+    harness: IngestHarness, tmp_path: Path
 ) -> None:
-    other = await deposed(house, tmp_path)
-    await check_zombie(house)
-    assert problem(await house.internal.get(COMMITS)) == (503, "not-owner")
+    other = await deposed(harness, tmp_path)
+    await check_zombie(harness)
+    assert problem(await harness.internal.get(COMMITS)) == (503, "not-owner")
 
-    await house.lease.renew()
-    assert (await house.internal.get(COMMITS)).json()["streams"] == []
-    await check_zombie(house)
+    await harness.lease.renew()
+    assert (await harness.internal.get(COMMITS)).json()["streams"] == []
+    await check_zombie(harness)
 
-    aside = [path.name for path in (house.data_dir / "streams-aside").iterdir()]
+    aside = [path.name for path in (harness.data_dir / "streams-aside").iterdir()]
     assert aside == [f"{STREAM}.3"], "what only it had is kept for an operator"
     await other.aclose()
 
 
 async def test_without_the_check_of_its_claim_a_zombie_feeds_the_uploader(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Claim, "held", True)
     with pytest.raises(AssertionError):
         await test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_lease(
-            house, tmp_path
+            harness, tmp_path
         )
 
 
 @pytest.mark.parametrize("guard", ["is_live", "require"])
 async def test_without_its_lease_an_owner_of_the_past_acknowledges(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
+    harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     """Must fail: the lease, and the margin by which the owner stops before others begin."""
     always: Any = True if guard == "is_live" else None
     monkeypatch.setattr(NodeLease, guard, lambda *_: always)
-    other = await deposed(house, tmp_path)
+    other = await deposed(harness, tmp_path)
     with pytest.raises(AssertionError):
-        await check_zombie(house)
+        await check_zombie(harness)
     await other.aclose()
 
 
-async def silence(house: House) -> int:
+async def silence(harness: IngestHarness) -> int:
     """For how many ms nobody may act, once an owner that is cut off has stopped by its clock."""
-    await house.append("a")
-    home = (await house.record()).home
+    await harness.append("a")
+    home = (await harness.record()).home
     assert home is not None
-    while house.lease.is_live():
-        house.time.advance(100)
-    stopped_at = house.time.elapsed
-    while await house.coordination.get(node_key(home)) is not None:
-        house.time.advance(100)
-    return house.time.elapsed - stopped_at
+    while harness.lease.is_live():
+        harness.time.advance(100)
+    stopped_at = harness.time.elapsed
+    while await harness.coordination.get(node_key(home)) is not None:
+        harness.time.advance(100)
+    return harness.time.elapsed - stopped_at
 
 
-async def test_an_owner_stops_two_margins_before_others_may_begin(house: House) -> None:
-    assert await silence(house) >= 2 * house.lease._bounds.margin_ms - 200 > 0
+async def test_an_owner_stops_two_margins_before_others_may_begin(harness: IngestHarness) -> None:
+    assert await silence(harness) >= 2 * harness.lease._bounds.margin_ms - 200 > 0
 
 
-async def test_without_the_margin_a_clock_that_is_late_is_too_late(house: House) -> None:
-    house.lease._bounds = house.lease._bounds._replace(margin_ms=0)
-    await house.lease.renew()
-    assert await silence(house) <= 100
+async def test_without_the_margin_a_clock_that_is_late_is_too_late(harness: IngestHarness) -> None:
+    harness.lease._bounds = harness.lease._bounds._replace(margin_ms=0)
+    await harness.lease.renew()
+    assert await silence(harness) <= 100
 
 
-async def test_a_lapse_without_a_successor_costs_nothing(house: House) -> None:
+async def test_a_lapse_without_a_successor_costs_nothing(harness: IngestHarness) -> None:
     """The home goes on with its own tail, and the uploader is told of it again, untouched."""
-    await house.append("a")
-    token = (await house.internal.get(COMMITS)).json()["token"]
-    house.time.advance(60_000)
-    await house.lease.renew()
+    await harness.append("a")
+    token = (await harness.internal.get(COMMITS)).json()["token"]
+    harness.time.advance(60_000)
+    await harness.lease.renew()
 
     async def told() -> list[Any]:
-        answer = await house.internal.get(COMMITS, params={"after": token})
+        answer = await harness.internal.get(COMMITS, params={"after": token})
         streams: list[Any] = answer.json()["streams"]
         return streams
 
@@ -283,21 +295,21 @@ async def test_a_lapse_without_a_successor_costs_nothing(house: House) -> None:
             found = await told()
             await asyncio.sleep(0.01)
     assert found[0]["committed_next"] == 1
-    assert (await house.append("b")).json()["first_offset"] == 1
-    await eventually(lambda: house.appender.claim.held)
+    assert (await harness.append("b")).json()["first_offset"] == 1
+    await eventually(lambda: harness.appender.claim.held)
 
 
 async def test_without_the_dirty_mark_records_would_be_lost(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = ownership.claim
 
     def unmarked(record: StreamRecord, *arguments: Any, **named: Any) -> StreamRecord:
         return real(replace(record, dirty=False), *arguments, **named)
 
-    await house.append("only here")
-    house.time.advance(60_000)
-    other = await another(house, tmp_path)
+    await harness.append("only here")
+    harness.time.advance(60_000)
+    other = await another(harness, tmp_path)
     assert problem(await other.append("b")) == (503, "not-owner")
 
     monkeypatch.setattr(ownership, "claim", unmarked)
@@ -308,20 +320,20 @@ async def test_without_the_dirty_mark_records_would_be_lost(
 
 async def test_a_reservation_whose_answer_was_lost_leaves_no_stream_dirty(tmp_path: Path) -> None:
     """The checks before were blind: somebody always appended again before the drain."""
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    opened = await house.append_raw(
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    opened = await harness.append_raw(
         b'{"records":[{"value":"x"}]}', **{"stream-expected-offset": "5"}
     )
     assert opened.status_code in (409, 412)
-    transact = house.coordination.transact
+    transact = harness.coordination.transact
 
     async def lost(*arguments: Any, **named: Any) -> Any:
-        vars(house.coordination).pop("transact")
+        vars(harness.coordination).pop("transact")
         await transact(*arguments, **named)
         raise CoordinationUnknown("the answer was lost")
 
-    vars(house.coordination)["transact"] = lost
-    assert (await house.append("x")).status_code == 503
-    assert (await house.record()).dirty
-    await house.aclose()
-    assert not (await house.record()).dirty
+    vars(harness.coordination)["transact"] = lost
+    assert (await harness.append("x")).status_code == 503
+    assert (await harness.record()).dirty
+    await harness.aclose()
+    assert not (await harness.record()).dirty

@@ -7,7 +7,7 @@ import yaml
 from openapi_spec_validator import validate
 
 from bottomless_server.runtime.http.health import PATHS
-from unit.ingest.house import ROUTE, House
+from unit.ingest.harness import ROUTE, IngestHarness
 
 PRODUCERS = ROUTE.replace("/records", "/producers")
 CONTRACT = Path(__file__).parents[3] / "openapi" / "ingest.yaml"
@@ -22,8 +22,8 @@ def test_the_document_is_valid() -> None:
     validate(contract(), base_uri=CONTRACT.as_uri())
 
 
-async def test_the_paths_are_those_that_are_served(house: House) -> None:
-    served = (await house.client.get("/openapi.json")).json()["paths"]
+async def test_the_paths_are_those_that_are_served(harness: IngestHarness) -> None:
+    served = (await harness.client.get("/openapi.json")).json()["paths"]
 
     # Health stands in front of every service; runtime/http/health.py serves it.
     own = {path: item for path, item in contract()["paths"].items() if path not in PATHS}
@@ -33,27 +33,29 @@ async def test_the_paths_are_those_that_are_served(house: House) -> None:
     assert set(PATHS) <= contract()["paths"].keys()
 
 
-async def test_the_answer_has_the_members_that_are_named(house: House) -> None:
-    answer = await house.client.post(ROUTE, json={"records": [{"value": "a"}]})
+async def test_the_answer_has_the_members_that_are_named(harness: IngestHarness) -> None:
+    answer = await harness.client.post(ROUTE, json={"records": [{"value": "a"}]})
 
     named = contract()["components"]["schemas"]["Appended"]
     assert answer.json().keys() == set(named["required"]) == named["properties"].keys()
 
 
-async def test_an_answer_in_another_form_is_refused_before_anything_is_stored(house: House) -> None:
+async def test_an_answer_in_another_form_is_refused_before_anything_is_stored(
+    harness: IngestHarness,
+) -> None:
     accept = {"accept": "text/html"}
     records = {"records": [{"value": "a"}]}
     refused = [
-        await house.client.post(ROUTE, json=records, headers=accept),
-        await house.client.get(PRODUCERS, headers=accept),
-        await house.client.get(f"{PRODUCERS}/loader-7", headers=accept),
-        await house.client.post(f"{PRODUCERS}/loader-7/epoch", headers=accept),
+        await harness.client.post(ROUTE, json=records, headers=accept),
+        await harness.client.get(PRODUCERS, headers=accept),
+        await harness.client.get(f"{PRODUCERS}/loader-7", headers=accept),
+        await harness.client.post(f"{PRODUCERS}/loader-7/epoch", headers=accept),
     ]
 
     for answer in refused:
         assert (answer.status_code, answer.json()["code"]) == (406, "not-acceptable")
-    assert await house.rows() == []
-    assert (await house.client.get(PRODUCERS)).json()["items"] == []
+    assert await harness.rows() == []
+    assert (await harness.client.get(PRODUCERS)).json()["items"] == []
 
 
 def test_the_members_of_a_record_are_those_that_are_read() -> None:

@@ -12,28 +12,35 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.log.leftovers import Leftovers
 from bottomless_server.stores.streams import GENERATION_KEY, name_key, stream_key
-from unit.ingest.house import FULL_NAME, INTERNAL, STREAM, House, RecordedFiles, eventually
+from unit.ingest.harness import (
+    FULL_NAME,
+    INTERNAL,
+    STREAM,
+    IngestHarness,
+    RecordedFiles,
+    eventually,
+)
 
 CONFIRMED = b'{"generation":0,"bucket":true}'
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def harness(tmp_path: Path) -> AsyncIterator[IngestHarness]:
     """A stream with a record, on a node whose manifest knows the generation."""
-    house = House(tmp_path / "node")
-    house.coordination.write(Changes({GENERATION_KEY: CONFIRMED}))
-    house.streams.generation = 0
-    await (await house.declare()).start()
-    await house.append("a", "b")
-    yield house
-    await house.aclose()
+    harness = IngestHarness(tmp_path / "node")
+    harness.coordination.write(Changes({GENERATION_KEY: CONFIRMED}))
+    harness.streams.generation = 0
+    await (await harness.declare()).start()
+    await harness.append("a", "b")
+    yield harness
+    await harness.aclose()
 
 
-def leftovers(house: House) -> Leftovers:
-    service = house.service
+def leftovers(harness: IngestHarness) -> Leftovers:
+    service = harness.service
     return Leftovers(
-        house.files,
-        house.data_dir,
+        harness.files,
+        harness.data_dir,
         service.context.executor,
         service.streams,
         service.names.state_of,
@@ -41,89 +48,93 @@ def leftovers(house: House) -> Leftovers:
     )
 
 
-async def bury(house: House) -> None:
+async def bury(harness: IngestHarness) -> None:
     """What manifest does at a deletion: tombstone, then the owner is asked to stop."""
 
     def decide(record: StreamRecord) -> StreamRecord:
         return replace(record, state=StreamState.DELETING, epoch=record.epoch + 1)
 
-    await house.streams.update(STREAM, decide)
-    house.coordination.write(Changes({name_key(FULL_NAME): None}))
+    await harness.streams.update(STREAM, decide)
+    harness.coordination.write(Changes({name_key(FULL_NAME): None}))
 
 
-async def close(house: House) -> None:
-    assert (await house.internal.post(f"{INTERNAL}/close")).status_code == 200
+async def close(harness: IngestHarness) -> None:
+    assert (await harness.internal.post(f"{INTERNAL}/close")).status_code == 200
 
 
-def forget(house: House) -> None:
-    house.coordination.write(Changes({stream_key(STREAM): None, name_key(FULL_NAME): None}))
+def forget(harness: IngestHarness) -> None:
+    harness.coordination.write(Changes({stream_key(STREAM): None, name_key(FULL_NAME): None}))
 
 
-def aside(house: House) -> list[str]:
-    return sorted(path.name for path in (house.data_dir / "streams-aside").iterdir())
+def aside(harness: IngestHarness) -> list[str]:
+    return sorted(path.name for path in (harness.data_dir / "streams-aside").iterdir())
 
 
-async def test_a_tombstone_removes_the_files_when_nothing_has_them_open(house: House) -> None:
-    await bury(house)
-    await leftovers(house).sweep()
-    assert house.segments(), "the appender has not stopped"
+async def test_a_tombstone_removes_the_files_when_nothing_has_them_open(
+    harness: IngestHarness,
+) -> None:
+    await bury(harness)
+    await leftovers(harness).sweep()
+    assert harness.segments(), "the appender has not stopped"
 
-    await close(house)
-    await leftovers(house).sweep()
+    await close(harness)
+    await leftovers(harness).sweep()
 
-    assert not house.directory.exists()
-    assert aside(house) == []
+    assert not harness.directory.exists()
+    assert aside(harness) == []
 
 
-async def test_a_start_removes_them_too_and_does_not_wonder_at_them(house: House) -> None:
-    await bury(house)
+async def test_a_start_removes_them_too_and_does_not_wonder_at_them(harness: IngestHarness) -> None:
+    await bury(harness)
     with capture_logs() as logs:
-        back = await house.after_crash().start()
+        back = await harness.after_crash().start()
         await eventually(lambda: not back.directory.exists())
 
     assert "a stream is not open" not in [line["event"] for line in logs]
     await back.aclose()
 
 
-async def test_a_stream_that_lives_keeps_its_files(house: House) -> None:
-    await close(house)
+async def test_a_stream_that_lives_keeps_its_files(harness: IngestHarness) -> None:
+    await close(harness)
 
-    await leftovers(house).sweep()
+    await leftovers(harness).sweep()
 
-    assert house.segments()
-    assert (await house.append("c")).status_code == 200
-    assert await house.values() == [b"a", b"b", b"c"]
+    assert harness.segments()
+    assert (await harness.append("c")).status_code == 200
+    assert await harness.values() == [b"a", b"b", b"c"]
 
 
-async def test_what_nothing_proves_is_set_aside_whole(house: House) -> None:
-    await close(house)
-    files = {path.name: path.read_bytes() for path in house.directory.iterdir()}
-    forget(house)
+async def test_what_nothing_proves_is_set_aside_whole(harness: IngestHarness) -> None:
+    await close(harness)
+    files = {path.name: path.read_bytes() for path in harness.directory.iterdir()}
+    forget(harness)
 
-    await leftovers(house).sweep()
+    await leftovers(harness).sweep()
 
-    assert aside(house) == [f"{STREAM}.gone"]
-    kept = house.data_dir / "streams-aside" / f"{STREAM}.gone"
+    assert aside(harness) == [f"{STREAM}.gone"]
+    kept = harness.data_dir / "streams-aside" / f"{STREAM}.gone"
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == files
-    await leftovers(house).sweep()
-    assert aside(house) == [f"{STREAM}.gone"], "and nobody here ever removes it"
+    await leftovers(harness).sweep()
+    assert aside(harness) == [f"{STREAM}.gone"], "and nobody here ever removes it"
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_an_emptied_coordination_touches_nothing(house: House, guarded: bool) -> None:
+async def test_an_emptied_coordination_touches_nothing(
+    harness: IngestHarness, guarded: bool
+) -> None:
     """FLUSHALL: without the look at the generation the log would be put away."""
-    await close(house)
-    forget(house)
-    house.coordination.write(Changes({GENERATION_KEY: None}))
+    await close(harness)
+    forget(harness)
+    harness.coordination.write(Changes({GENERATION_KEY: None}))
     if guarded:
         with pytest.raises(Unavailable) as refused:
-            await leftovers(house).sweep()
+            await leftovers(harness).sweep()
         assert refused.value.code is Code.COORDINATION_REGRESSED
     else:
-        house.streams.generation = None
-        await leftovers(house).sweep()
+        harness.streams.generation = None
+        await leftovers(harness).sweep()
 
-    assert bool(house.segments()) is guarded
+    assert bool(harness.segments()) is guarded
 
 
 class StoppingFiles(RecordedFiles):
@@ -144,19 +155,19 @@ async def test_a_removal_that_died_half_way_is_finished_by_the_next_sweep(
     tmp_path: Path, left: int
 ) -> None:
     files = StoppingFiles()
-    house = House(tmp_path / "node", files=files)
-    house.coordination.write(Changes({GENERATION_KEY: CONFIRMED}))
-    await (await house.declare()).start()
-    await house.append("a")
-    await bury(house)
-    await close(house)
+    harness = IngestHarness(tmp_path / "node", files=files)
+    harness.coordination.write(Changes({GENERATION_KEY: CONFIRMED}))
+    await (await harness.declare()).start()
+    await harness.append("a")
+    await bury(harness)
+    await close(harness)
     files.left = left
     with pytest.raises(OSError, match="gone"):
-        await leftovers(house).sweep()
-    assert aside(house) == [f"{STREAM}.deleted"]
-    assert not house.directory.exists(), "it is no log any more"
+        await leftovers(harness).sweep()
+    assert aside(harness) == [f"{STREAM}.deleted"]
+    assert not harness.directory.exists(), "it is no log any more"
 
-    back = await house.after_crash().start()
+    back = await harness.after_crash().start()
     await eventually(lambda: aside(back) == [])
     await back.aclose()
-    await house.aclose()
+    await harness.aclose()

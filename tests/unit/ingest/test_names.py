@@ -18,7 +18,7 @@ from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
-from unit.ingest.house import SmallManifest, StandingClocks, eventually
+from unit.ingest.harness import SmallManifest, StandingClocks, eventually
 
 KEEP_MS = 8_000
 COUNT = 1_500

@@ -19,7 +19,7 @@ from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
-from unit.ingest.house import House, problem
+from unit.ingest.harness import IngestHarness, problem
 from unit.ingest.test_staged import LARGE, SETTINGS, commit, cut_off, stage
 
 HOUR_MS = 3_600_000
@@ -99,19 +99,19 @@ def test_what_is_known_of_an_open_commit_is_never_forgotten(seed: int) -> None:
     assert refused > 50
 
 
-async def by(house: House, producer: str) -> httpx.Response:
+async def by(harness: IngestHarness, producer: str) -> httpx.Response:
     headers = {"producer-id": producer, "producer-seq": "0"}
-    return await house.append_raw(b'{"records":[{"value":"p"}]}', **headers)
+    return await harness.append_raw(b'{"records":[{"value":"p"}]}', **headers)
 
 
 @pytest.fixture
-async def narrow(tmp_path: Path) -> House:
-    house = House(tmp_path / "ingest", **SETTINGS, ingest_producer_count_max=4)
-    return await (await house.declare()).start()
+async def narrow(tmp_path: Path) -> IngestHarness:
+    harness = IngestHarness(tmp_path / "ingest", **SETTINGS, ingest_producer_count_max=4)
+    return await (await harness.declare()).start()
 
 
 async def test_who_is_new_is_refused_where_only_an_open_commit_could_make_room(
-    narrow: House,
+    narrow: IngestHarness,
 ) -> None:
     await cut_off(narrow, 1)
     await narrow.advance(HOUR_MS + 1_000)
@@ -130,7 +130,7 @@ async def test_who_is_new_is_refused_where_only_an_open_commit_could_make_room(
 
 
 async def test_without_the_look_at_open_commits_a_part_is_stored_twice_or_never(
-    narrow: House, monkeypatch: pytest.MonkeyPatch
+    narrow: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(OpenCommits, "needs", lambda *_: False)
     with pytest.raises(AssertionError):
@@ -139,7 +139,7 @@ async def test_without_the_look_at_open_commits_a_part_is_stored_twice_or_never(
 
 
 async def test_the_first_part_of_a_commit_does_not_take_the_place_of_its_last(
-    narrow: House,
+    narrow: IngestHarness,
 ) -> None:
     assert (await commit(narrow, await stage(narrow, "a"), number=6)).status_code == 200
     await narrow.advance(HOUR_MS + 1_000)

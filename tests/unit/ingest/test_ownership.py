@@ -31,7 +31,7 @@ from bottomless_server.node.core.ownership import (
 )
 from bottomless_server.node.data_directory import load_node_id
 from bottomless_server.node.file_calls import RealFileCalls
-from unit.ingest.house import INTERNAL, NAME, STREAM, House, eventually, problem
+from unit.ingest.harness import INTERNAL, NAME, STREAM, IngestHarness, eventually, problem
 
 MINE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
 FRESH = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
@@ -185,9 +185,9 @@ def test_only_a_stream_that_is_published_whole_is_left_clean() -> None:
 # The service.
 
 
-async def test_the_first_append_makes_the_stream_dirty_and_reserves(house: House) -> None:
-    await house.append("a")
-    record = await house.record()
+async def test_the_first_append_makes_the_stream_dirty_and_reserves(harness: IngestHarness) -> None:
+    await harness.append("a")
+    record = await harness.record()
 
     assert record.dirty
     assert record.reserved_next == 1 + RESERVE_COUNT
@@ -195,9 +195,11 @@ async def test_the_first_append_makes_the_stream_dirty_and_reserves(house: House
     assert record.owner_url == "unix:///here.sock"
 
 
-async def test_every_start_is_a_new_epoch_and_goes_on_where_the_log_ended(house: House) -> None:
-    await house.append("a", "b")
-    after = house.after_crash()
+async def test_every_start_is_a_new_epoch_and_goes_on_where_the_log_ended(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a", "b")
+    after = harness.after_crash()
     await after.start()
 
     assert (await after.append("c")).json()["first_offset"] == 2
@@ -212,29 +214,29 @@ def _pair(start: EpochStart) -> tuple[int, int]:
 
 
 async def test_the_bucket_says_where_a_stream_is_before_anything_is_acknowledged(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    house.manifest.knows_homes = False
-    refused = await house.append("a")
+    harness.manifest.knows_homes = False
+    refused = await harness.append("a")
     assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
-    again = await house.append("a")
-    assert (again.status_code, house.manifest.homes) == (503, [])
+    again = await harness.append("a")
+    assert (again.status_code, harness.manifest.homes) == (503, [])
 
-    house.manifest.knows_homes = True
-    assert (await house.append("a")).json()["first_offset"] == 0
-    await house.append("b")
-    assert house.manifest.homes == [STREAM]
+    harness.manifest.knows_homes = True
+    assert (await harness.append("a")).json()["first_offset"] == 0
+    await harness.append("b")
+    assert harness.manifest.homes == [STREAM]
 
 
 async def test_a_start_between_the_claim_and_the_bucket_acknowledges_nothing_either(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """That the bucket had not been told was known in memory alone. No test started a node anew
     between the two, so an acknowledged tail could be set aside after the loss of coordination."""
-    house.manifest.knows_homes = False
-    assert (await house.append("a")).status_code == 503
-    assert (await house.record()).home is not None
-    again = await house.after_crash().start()
+    harness.manifest.knows_homes = False
+    assert (await harness.append("a")).status_code == 503
+    assert (await harness.record()).home is not None
+    again = await harness.after_crash().start()
     again.manifest.knows_homes = False
 
     try:
@@ -257,72 +259,74 @@ def test_a_disk_that_saw_the_last_epoch_of_its_own_stream_proves_what_the_bucket
     assert not is_noted(claimed, None, FULL)
 
 
-async def test_who_comes_back_to_its_own_streams_asks_nobody(house: House) -> None:
-    await house.append("a")
-    after = house.after_crash()
+async def test_who_comes_back_to_its_own_streams_asks_nobody(harness: IngestHarness) -> None:
+    await harness.append("a")
+    after = harness.after_crash()
     await after.start()
     assert (await after.append("b")).status_code == 200
     assert after.manifest.homes == []
     await after.aclose()
 
 
-async def test_a_claim_by_a_newer_process_fences_this_one(house: House) -> None:
-    await house.append("a")
-    after = house.after_crash()
+async def test_a_claim_by_a_newer_process_fences_this_one(harness: IngestHarness) -> None:
+    await harness.append("a")
+    after = harness.after_crash()
     await after.start()
     # The old process comes back after a pause in which its lease ran out.
-    house.time.advance(20_000)
-    await house.lease.renew()
+    harness.time.advance(20_000)
+    await harness.lease.renew()
 
-    refused = await house.append("from the past")
-    tail = await house.chunks(0)
+    refused = await harness.append("from the past")
+    tail = await harness.chunks(0)
 
     # Both share a directory's id here, so the old one may claim again, with its own log:
     # what it must not do is go on under its old epoch.
-    assert (await house.record()).epoch > 2 or problem(refused)[0] == 503
+    assert (await harness.record()).epoch > 2 or problem(refused)[0] == 503
     assert tail.status_code in (200, 503)
     await after.aclose()
 
 
-async def test_nothing_is_served_once_the_lease_may_have_run_out(house: House) -> None:
-    await house.append("a")
-    house.time.advance(8_001)
+async def test_nothing_is_served_once_the_lease_may_have_run_out(harness: IngestHarness) -> None:
+    await harness.append("a")
+    harness.time.advance(8_001)
 
     for answer in (
-        await house.append("b"),
-        await house.chunks(0),
-        await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0}),
-        await house.internal.get("/internal/v1/commits"),
+        await harness.append("b"),
+        await harness.chunks(0),
+        await harness.internal.get(f"{INTERNAL}/locate", params={"timestamp": 0}),
+        await harness.internal.get("/internal/v1/commits"),
     ):
         assert problem(answer) == (503, "not-owner")
-    await house.lease.renew()
-    assert (await house.append("b")).json()["first_offset"] == 1
+    await harness.lease.renew()
+    assert (await harness.append("b")).json()["first_offset"] == 1
 
 
 async def test_a_lease_that_runs_out_during_the_sync_leaves_the_outcome_unknown(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("a")
-    real = house.files.fdatasync
+    await harness.append("a")
+    real = harness.files.fdatasync
 
     def slow(fd: int) -> None:
         real(fd)
-        house.time.advance(9_000)
+        harness.time.advance(9_000)
 
-    house.files.fdatasync = slow  # type: ignore[method-assign]
-    answer = await house.append("b")
-    house.files.fdatasync = real  # type: ignore[method-assign]
+    harness.files.fdatasync = slow  # type: ignore[method-assign]
+    answer = await harness.append("b")
+    harness.files.fdatasync = real  # type: ignore[method-assign]
 
     assert problem(answer) == (503, "not-owner")
     assert answer.json()["outcome"] == "unknown"
-    await house.lease.renew()
-    assert await house.values() == [b"a", b"b"]
+    await harness.lease.renew()
+    assert await harness.values() == [b"a", b"b"]
 
 
-async def test_a_dirty_stream_of_another_home_is_refused(tmp_path: Path, house: House) -> None:
-    await house.append("a")
-    house.time.advance(60_000)
-    other = House(tmp_path / "other", before=house)
+async def test_a_dirty_stream_of_another_home_is_refused(
+    tmp_path: Path, harness: IngestHarness
+) -> None:
+    await harness.append("a")
+    harness.time.advance(60_000)
+    other = IngestHarness(tmp_path / "other", before=harness)
     await other.start()
 
     assert problem(await other.append("b")) == (503, "not-owner")
@@ -330,17 +334,17 @@ async def test_a_dirty_stream_of_another_home_is_refused(tmp_path: Path, house: 
 
 
 async def test_a_clean_stream_moves_after_the_lease_and_starts_where_it_is_published(
-    tmp_path: Path, house: House
+    tmp_path: Path, harness: IngestHarness
 ) -> None:
-    await house.append("a", "b")
-    await house.published(2)
-    await house.internal.post(f"{INTERNAL}/close")
-    assert not (await house.record()).dirty
-    other = House(tmp_path / "other", before=house)
+    await harness.append("a", "b")
+    await harness.published(2)
+    await harness.internal.post(f"{INTERNAL}/close")
+    assert not (await harness.record()).dirty
+    other = IngestHarness(tmp_path / "other", before=harness)
     await other.start()
 
     early = await other.append("too early")
-    house.time.advance(13_000)
+    harness.time.advance(13_000)
     await other.lease.renew()
     late = await other.append("c")
 
@@ -350,54 +354,58 @@ async def test_a_clean_stream_moves_after_the_lease_and_starts_where_it_is_publi
     assert problem(moved) == (409, "moved")
     assert moved.json()["local_first_offset"] == 2
     assert moved.json()["published_next"] == 2
-    await house.lease.renew()
-    assert problem(await house.append("from the past")) == (503, "not-owner")
+    await harness.lease.renew()
+    assert problem(await harness.append("from the past")) == (503, "not-owner")
     await other.aclose()
 
 
 async def test_a_stream_that_comes_back_starts_anew_and_its_published_log_goes(
-    tmp_path: Path, house: House
+    tmp_path: Path, harness: IngestHarness
 ) -> None:
-    await house.append("a", "b")
-    await house.published(2)
-    await house.internal.post(f"{INTERNAL}/close")
-    other = House(tmp_path / "other", before=house)
+    await harness.append("a", "b")
+    await harness.published(2)
+    await harness.internal.post(f"{INTERNAL}/close")
+    other = IngestHarness(tmp_path / "other", before=harness)
     await other.start()
-    house.time.advance(13_000)
+    harness.time.advance(13_000)
     await other.lease.renew()
     await other.append("c", "d")
     await other.published(4, version=2)
     await other.aclose()
-    await house.lease.renew()
+    await harness.lease.renew()
 
-    back = await house.append("e")
+    back = await harness.append("e")
 
     assert back.json()["first_offset"] == 4
-    assert [row["value"] for row in await house.rows(4)] == [b"e"]
-    assert list((house.data_dir / "streams-aside").iterdir()) == []
+    assert [row["value"] for row in await harness.rows(4)] == [b"e"]
+    assert list((harness.data_dir / "streams-aside").iterdir()) == []
 
 
-async def test_a_clean_stop_leaves_a_stream_clean_only_if_all_is_published(house: House) -> None:
-    await house.append("a", "b")
-    await house.published(1)
-    await house.internal.post(f"{INTERNAL}/close")
-    assert (await house.record()).dirty
+async def test_a_clean_stop_leaves_a_stream_clean_only_if_all_is_published(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a", "b")
+    await harness.published(1)
+    await harness.internal.post(f"{INTERNAL}/close")
+    assert (await harness.record()).dirty
 
-    await house.append("c")
-    await house.published(3)
-    await house.internal.post(f"{INTERNAL}/close")
-    assert not (await house.record()).dirty
+    await harness.append("c")
+    await harness.published(3)
+    await harness.internal.post(f"{INTERNAL}/close")
+    assert not (await harness.record()).dirty
 
 
-async def test_coordination_that_forgot_is_refused_and_nothing_changes(house: House) -> None:
-    await house.append("a")
-    old = await house.record()
-    await house.published(1, version=5)
-    await house.append("b")
-    checkpoint = house.directory / "checkpoint"
+async def test_coordination_that_forgot_is_refused_and_nothing_changes(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a")
+    old = await harness.record()
+    await harness.published(1, version=5)
+    await harness.append("b")
+    checkpoint = harness.directory / "checkpoint"
     await eventually(lambda: decode_checkpoint(checkpoint.read_bytes()).version == 5)
-    after = house.after_crash()
-    await house.streams.update(STREAM, lambda _: old)
+    after = harness.after_crash()
+    await harness.streams.update(STREAM, lambda _: old)
     await after.start()
 
     assert problem(await after.append("c")) == (503, "coordination-regressed")
@@ -406,23 +414,23 @@ async def test_coordination_that_forgot_is_refused_and_nothing_changes(house: Ho
 
 
 async def test_nothing_is_accepted_while_coordination_has_lost_its_generation(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("a")
-    house.show_generation(None)
-    await house.lease.renew()
+    await harness.append("a")
+    harness.show_generation(None)
+    await harness.lease.renew()
 
-    assert problem(await house.append("b")) == (503, "coordination-regressed")
+    assert problem(await harness.append("b")) == (503, "coordination-regressed")
 
-    house.show_generation(0)
-    await house.lease.renew()
-    assert (await house.append("b")).json()["first_offset"] == 1
+    harness.show_generation(0)
+    await harness.lease.renew()
+    assert (await harness.append("b")).json()["first_offset"] == 1
 
 
 async def test_after_a_rebuild_the_tail_is_claimed_again_and_goes_on_at_its_own_end(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("a", "b")
+    await harness.append("a", "b")
     epoch = unknown_epoch(1)
 
     def rebuilt(record: StreamRecord) -> StreamRecord:
@@ -430,72 +438,78 @@ async def test_after_a_rebuild_the_tail_is_claimed_again_and_goes_on_at_its_own_
             record, generation=1, epoch=epoch, version=10**6, epochs=(EpochStart(epoch, 0),)
         )
 
-    await house.streams.update(STREAM, rebuilt)
-    house.show_generation(1)
-    await house.lease.renew()
+    await harness.streams.update(STREAM, rebuilt)
+    harness.show_generation(1)
+    await harness.lease.renew()
 
-    assert (await house.append("c")).json()["first_offset"] == 2
-    assert (await house.record()).epochs == (EpochStart(epoch, 0), EpochStart(epoch + 1, 2))
+    assert (await harness.append("c")).json()["first_offset"] == 2
+    assert (await harness.record()).epochs == (EpochStart(epoch, 0), EpochStart(epoch + 1, 2))
 
 
-async def test_a_record_of_a_rebuild_that_has_not_ended_is_not_claimed(house: House) -> None:
-    await house.append("a")
-    after = house.after_crash()
-    await house.streams.update(STREAM, lambda record: replace(record, generation=1))
+async def test_a_record_of_a_rebuild_that_has_not_ended_is_not_claimed(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a")
+    after = harness.after_crash()
+    await harness.streams.update(STREAM, lambda record: replace(record, generation=1))
     await after.start()
 
     assert problem(await after.append("b")) == (503, "coordination-regressed")
-    assert (await after.record()).epoch == (await house.record()).epoch
+    assert (await after.record()).epoch == (await harness.record()).epoch
     await after.aclose()
 
 
 async def test_a_stream_that_is_missing_where_all_are_missing_was_not_deleted(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    house.show_generation(None)
+    harness.show_generation(None)
     nobody = "/internal/v1/streams/0198d2a4-5b1e-7c3a-9a51-000000000000/chunks?first_offset=0"
 
-    assert problem(await house.internal.get(nobody)) == (503, "coordination-regressed")
+    assert problem(await harness.internal.get(nobody)) == (503, "coordination-regressed")
 
 
-async def test_appends_go_on_without_coordination_until_the_lease_runs_out(house: House) -> None:
-    await house.append("a")
+async def test_appends_go_on_without_coordination_until_the_lease_runs_out(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a")
 
     async def down(*_: Any, **__: Any) -> Any:
         raise CoordinationUnavailable("down")
 
     for call in ("get", "transact", "hold"):
-        setattr(house.coordination, call, down)
+        setattr(harness.coordination, call, down)
 
-    assert (await house.append("b")).status_code == 200
-    house.time.advance(8_001)
-    await house.lease.renew()
-    assert (await house.append("c")).status_code == 503
-    assert problem(await house.chunks(0)) == (503, "not-owner")
+    assert (await harness.append("b")).status_code == 200
+    harness.time.advance(8_001)
+    await harness.lease.renew()
+    assert (await harness.append("c")).status_code == 503
+    assert problem(await harness.chunks(0)) == (503, "not-owner")
 
 
-async def test_a_first_append_without_coordination_is_refused_and_not_written(house: House) -> None:
-    await house.chunks(0)
+async def test_a_first_append_without_coordination_is_refused_and_not_written(
+    harness: IngestHarness,
+) -> None:
+    await harness.chunks(0)
 
     async def down(*_: Any, **__: Any) -> Any:
         raise CoordinationUnavailable("down")
 
-    real = house.coordination.transact
-    setattr(house.coordination, "transact", down)  # noqa: B010
-    refused = await house.append("a")
-    setattr(house.coordination, "transact", real)  # noqa: B010
+    real = harness.coordination.transact
+    setattr(harness.coordination, "transact", down)  # noqa: B010
+    refused = await harness.append("a")
+    setattr(harness.coordination, "transact", real)  # noqa: B010
 
     assert problem(refused) == (503, "coordination-unavailable")
     assert refused.json()["outcome"] == "none"
-    assert house.segments() == []
-    assert (await house.append("b")).json()["first_offset"] == 0
+    assert harness.segments() == []
+    assert (await harness.append("b")).json()["first_offset"] == 0
 
 
-async def test_a_damaged_stream_is_set_apart_and_others_work(house: House) -> None:
-    await house.append("a")
-    await house.published(1)
-    await house.append("b")
-    after = house.after_crash()
+async def test_a_damaged_stream_is_set_apart_and_others_work(harness: IngestHarness) -> None:
+    await harness.append("a")
+    await harness.published(1)
+    await harness.append("b")
+    after = harness.after_crash()
     after.segments()[0].write_bytes(b"x" * 100)
     await after.start()
 
@@ -509,16 +523,16 @@ async def test_a_damaged_stream_is_set_apart_and_others_work(house: House) -> No
     await after.aclose()
 
 
-async def test_a_second_process_on_a_directory_cannot_start(house: House) -> None:
-    second = House(house.data_dir, before=house)
+async def test_a_second_process_on_a_directory_cannot_start(harness: IngestHarness) -> None:
+    second = IngestHarness(harness.data_dir, before=harness)
 
     with pytest.raises(Exception, match="another ingest process"):
         await second.start()
 
 
-async def test_a_node_keeps_its_id(house: House) -> None:
-    node = (house.data_dir / "node.json").read_bytes()
-    after = house.after_crash()
+async def test_a_node_keeps_its_id(harness: IngestHarness) -> None:
+    node = (harness.data_dir / "node.json").read_bytes()
+    after = harness.after_crash()
     await after.start()
 
     assert (after.data_dir / "node.json").read_bytes() == node
@@ -533,14 +547,16 @@ def test_a_node_that_cannot_read_its_id_does_not_make_up_another(tmp_path: Path,
     assert (tmp_path / "node.json").read_text() == held
 
 
-async def test_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(house: House) -> None:
-    await house.append("a")
-    house.time.wall += 3_600_000
-    refused = await house.append("b")
-    house.time.wall -= 3_600_000
-    back = await house.append("c")
-    house.time.wall -= 1_000
-    earlier = await house.append("d")
+async def test_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a")
+    harness.time.wall += 3_600_000
+    refused = await harness.append("b")
+    harness.time.wall -= 3_600_000
+    back = await harness.append("c")
+    harness.time.wall -= 1_000
+    earlier = await harness.append("d")
 
     assert problem(refused) == (503, "clock-skew")
     assert refused.json()["outcome"] == "none"

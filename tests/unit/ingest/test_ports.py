@@ -19,7 +19,7 @@ from bottomless_server.ingest.producers.known_producers import Producer
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
-from unit.ingest.house import NAME, ROUTE, STREAM, House, problem
+from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, problem
 from unit.ingest.test_forms import frame
 
 STAGED_ID = "st_" + "a" * 32
@@ -87,8 +87,8 @@ def appenders() -> OneAppender:
 
 @pytest.fixture
 async def client(tmp_path: Path, appenders: OneAppender) -> AsyncIterator[httpx.AsyncClient]:
-    house = await House(tmp_path / "ingest").declare()
-    service = house.service
+    harness = await IngestHarness(tmp_path / "ingest").declare()
+    service = harness.service
     service.under_way.accept()
     given: Appenders = appenders
     app = create_public_app(
@@ -102,7 +102,7 @@ async def client(tmp_path: Path, appenders: OneAppender) -> AsyncIterator[httpx.
     )
     async with client_of(app) as client:
         yield client
-    await house.aclose()
+    await harness.aclose()
 
 
 async def test_another_profile_answers_appends_with_its_own_durability(

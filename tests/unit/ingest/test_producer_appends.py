@@ -16,10 +16,10 @@ from bottomless.formats.chunk import HEADER_SIZE, split_chunks
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkKind
 from bottomless_server.node.lease import NodeLease
-from unit.ingest.house import (
+from unit.ingest.harness import (
     INTERNAL,
     ROUTE,
-    House,
+    IngestHarness,
     RecordedFiles,
     arrow,
     broken_disk,
@@ -33,111 +33,115 @@ PRODUCERS = ROUTE.replace("records", "producers")
 SMALL: dict[str, Any] = {"ingest_segment_chunk_count_max": 3, "ingest_local_keep_ms": 1_000}
 
 
-async def send(house: House, *values: str, **headers: object) -> httpx.Response:
+async def send(harness: IngestHarness, *values: str, **headers: object) -> httpx.Response:
     sent = {name.replace("_", "-"): str(value) for name, value in headers.items()}
     records = [{"value": value} for value in values]
-    return await house.client.post(ROUTE, json={"records": records}, headers=sent)
+    return await harness.client.post(ROUTE, json={"records": records}, headers=sent)
 
 
 async def strict(
-    house: House, number: int, count: int = 1, who: str = "p", **headers: object
+    harness: IngestHarness, number: int, count: int = 1, who: str = "p", **headers: object
 ) -> httpx.Response:
     values = [f"{who}-{n}" for n in range(number, number + count)]
-    return await send(house, *values, producer_id=who, producer_seq=number, **headers)
+    return await send(harness, *values, producer_id=who, producer_seq=number, **headers)
 
 
 def chunks_of(path: Path) -> list[ChunkHeader]:
     return [header for header, _ in split_chunks(path.read_bytes()[SEGMENT_HEADER_SIZE:])]
 
 
-async def a_small_house(tmp_path: Path, **settings: Any) -> House:
-    return await (await House(tmp_path / "ingest", **{**SMALL, **settings}).declare()).start()
+async def a_small_harness(tmp_path: Path, **settings: Any) -> IngestHarness:
+    return await (
+        await IngestHarness(tmp_path / "ingest", **{**SMALL, **settings}).declare()
+    ).start()
 
 
-async def test_an_answer_says_what_was_stored_and_what_was_there(house: House) -> None:
-    first, again = await strict(house, 0, 10), await strict(house, 0, 10)
+async def test_an_answer_says_what_was_stored_and_what_was_there(harness: IngestHarness) -> None:
+    first, again = await strict(harness, 0, 10), await strict(harness, 0, 10)
 
     assert (first.json()["first_offset"], first.json()["duplicates"]) == (0, 0)
     assert "idempotent-replayed" not in first.headers
     assert again.json() == {**first.json(), "count": 0, "duplicates": 10}
     assert again.headers["idempotent-replayed"] == "true"
-    minimal = await strict(house, 0, 10, prefer="return=minimal")
+    minimal = await strict(harness, 0, 10, prefer="return=minimal")
     assert (minimal.status_code, minimal.headers["stream-first-offset-appended"]) == (204, "0")
     assert minimal.headers["idempotent-replayed"] == "true"
     for number in range(10, 16):
-        await strict(house, number)
-    old = await strict(house, 0, 10)
+        await strict(harness, number)
+    old = await strict(harness, 0, 10)
     assert (old.json()["first_offset"], old.json()["last_offset"]) == (None, None)
     assert (old.json()["timestamp"], old.json()["next_offset"]) == (None, 16)
-    assert await house.values() == [f"p-{n}".encode() for n in range(16)]
+    assert await harness.values() == [f"p-{n}".encode() for n in range(16)]
 
 
 @pytest.mark.parametrize(
     "conditions", [{"producer-id": "p", "producer-seq": "0"}, {"idempotency-key": "i"}]
 )
 async def test_a_raw_record_with_another_key_is_no_repeat(
-    house: House, conditions: dict[str, str]
+    harness: IngestHarness, conditions: dict[str, str]
 ) -> None:
     raw = {"content-type": "application/octet-stream", **conditions}
     tombstone = {**raw, "stream-key": "a"}
-    first, again = [await house.append_raw(b"", **tombstone) for _ in range(2)]
+    first, again = [await harness.append_raw(b"", **tombstone) for _ in range(2)]
     assert (first.status_code, again.headers["idempotent-replayed"]) == (200, "true")
 
     for other in ({"stream-key": "b"}, {"stream-key": "a", "stream-filter-value": ""}, {}):
-        answer = await house.append_raw(b"", **raw, **other)
+        answer = await harness.append_raw(b"", **raw, **other)
         assert answer.status_code in (409, 422), answer.text
-    swapped = await house.append_raw(b"", **raw, **{"stream-filter-value": "a"})
+    swapped = await harness.append_raw(b"", **raw, **{"stream-filter-value": "a"})
     assert swapped.status_code in (409, 422)
-    assert len(await house.values()) == 1
+    assert len(await harness.values()) == 1
 
 
-async def test_repeats_of_a_pending_append_wait_for_it_and_get_its_offsets(house: House) -> None:
-    answers = await asyncio.gather(*(strict(house, 0, 3) for _ in range(8)))
+async def test_repeats_of_a_pending_append_wait_for_it_and_get_its_offsets(
+    harness: IngestHarness,
+) -> None:
+    answers = await asyncio.gather(*(strict(harness, 0, 3) for _ in range(8)))
 
     assert {answer.json()["first_offset"] for answer in answers} == {0}
     assert sorted(answer.json()["duplicates"] for answer in answers) == [0] + [3] * 7
-    assert len(await house.values()) == 3
+    assert len(await harness.values()) == 3
 
 
-async def test_a_failed_write_is_not_a_repeats_original(house: House) -> None:
-    await house.append("before")
-    house.files.faults["pwritev"] = [no_space()]
-    first, second = await asyncio.gather(strict(house, 0), strict(house, 0))
+async def test_a_failed_write_is_not_a_repeats_original(harness: IngestHarness) -> None:
+    await harness.append("before")
+    harness.files.faults["pwritev"] = [no_space()]
+    first, second = await asyncio.gather(strict(harness, 0), strict(harness, 0))
 
     assert problem(first) == (503, "storage-full")
     assert (second.status_code, second.json()["duplicates"]) == (200, 0)
-    assert await house.values() == [b"before", b"p-0"]
+    assert await harness.values() == [b"before", b"p-0"]
 
 
-async def test_what_followed_a_failed_write_is_a_gap_and_not_stored(house: House) -> None:
-    house.files.faults["pwritev"] = [no_space()]
-    first, second = await asyncio.gather(strict(house, 0), strict(house, 1))
+async def test_what_followed_a_failed_write_is_a_gap_and_not_stored(harness: IngestHarness) -> None:
+    harness.files.faults["pwritev"] = [no_space()]
+    first, second = await asyncio.gather(strict(harness, 0), strict(harness, 1))
 
     assert first.status_code == 503
     assert problem(second) == (409, "producer-unknown")
-    assert await house.values() == []
+    assert await harness.values() == []
 
 
-async def test_after_a_failed_sync_the_retry_finds_out(house: House) -> None:
-    await strict(house, 0)
-    house.files.faults["fdatasync"] = [broken_disk()]
-    lost = await strict(house, 1)
+async def test_after_a_failed_sync_the_retry_finds_out(harness: IngestHarness) -> None:
+    await strict(harness, 0)
+    harness.files.faults["fdatasync"] = [broken_disk()]
+    lost = await strict(harness, 1)
     assert (lost.status_code, lost.json()["outcome"]) == (503, "unknown")
 
-    retried = await strict(house, 1)
+    retried = await strict(harness, 1)
     assert (retried.status_code, retried.json()["duplicates"]) == (200, 0)
-    assert (await strict(house, 0)).headers["idempotent-replayed"] == "true"
-    assert await house.values() == [b"p-0", b"p-1"]
+    assert (await strict(harness, 0)).headers["idempotent-replayed"] == "true"
+    assert await harness.values() == [b"p-0", b"p-1"]
 
 
-async def test_a_repeat_is_not_confirmed_without_the_lease(house: House) -> None:
-    await strict(house, 0)
-    lease: NodeLease = house.lease
-    appender = house.appender
-    house.time.advance(60_000)
+async def test_a_repeat_is_not_confirmed_without_the_lease(harness: IngestHarness) -> None:
+    await strict(harness, 0)
+    lease: NodeLease = harness.lease
+    appender = harness.appender
+    harness.time.advance(60_000)
     assert not lease.is_live()
 
-    refused = await strict(house, 0)
+    refused = await strict(harness, 0)
     assert problem(refused) == (503, "not-owner")
     assert appender.tracking.producers["p"].last_sequence == 0
 
@@ -159,54 +163,54 @@ async def test_a_repeat_that_waited_is_not_confirmed_after_the_lease_ran_out(
     tmp_path: Path,
 ) -> None:
     files = HeldFiles()
-    house = await (await House(tmp_path / "ingest", files=files).declare()).start()
-    await strict(house, 0)
+    harness = await (await IngestHarness(tmp_path / "ingest", files=files).declare()).start()
+    await strict(harness, 0)
     files.go_on.clear()
     before = len(files.calls)
-    written = asyncio.create_task(house.append("being written"))
+    written = asyncio.create_task(harness.append("being written"))
     await eventually(lambda: len(files.calls) > before)
-    repeated = asyncio.create_task(strict(house, 0))
-    await eventually(lambda: bool(house.appender._waiting))
-    house.time.advance(60_000)
+    repeated = asyncio.create_task(strict(harness, 0))
+    await eventually(lambda: bool(harness.appender._waiting))
+    harness.time.advance(60_000)
     files.go_on.set()
 
     first = await written
     assert (problem(first), first.json()["outcome"]) == ((503, "not-owner"), "unknown")
     assert problem(await repeated) == (503, "not-owner")
-    await house.aclose()
+    await harness.aclose()
 
 
 async def test_forms_may_change_between_appends_of_one_producer_and_order_stays(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     table = arrow(pa.table({"value": [b"p-0", b"p-1"]}))
-    first = house.client.post(
+    first = harness.client.post(
         ROUTE, content=table, headers={**ARROW, "producer-id": "p", "producer-seq": "0"}
     )
-    answers = await asyncio.gather(house.append("x"), first, strict(house, 2, 2))
+    answers = await asyncio.gather(harness.append("x"), first, strict(harness, 2, 2))
 
     assert [answer.status_code for answer in answers] == [200, 200, 200]
-    values = await house.values()
+    values = await harness.values()
     assert [value for value in values if value != b"x"] == [b"p-0", b"p-1", b"p-2", b"p-3"]
 
 
-async def test_highwater_ids_of_json_and_arrow_are_one_sequence(house: House) -> None:
+async def test_highwater_ids_of_json_and_arrow_are_one_sequence(harness: IngestHarness) -> None:
     async def by_json(*ids: int) -> httpx.Response:
         records = [{"value": f"{n}", "publishing_id": n} for n in ids]
         headers = {"producer-id": "p"}
-        return await house.client.post(ROUTE, json={"records": records}, headers=headers)
+        return await harness.client.post(ROUTE, json={"records": records}, headers=headers)
 
     async def by_arrow(*ids: int) -> httpx.Response:
         table = pa.table({"value": [b"%d" % n for n in ids], "publishing_id": pa.array(ids)})
         headers = {**ARROW, "producer-id": "p"}
-        return await house.client.post(ROUTE, content=arrow(table), headers=headers)
+        return await harness.client.post(ROUTE, content=arrow(table), headers=headers)
 
     assert (await by_json(1, 2, 5)).json()["count"] == 3
     mixed = (await by_arrow(3, 6, 7)).json()
     assert (mixed["first_offset"], mixed["count"], mixed["duplicates"]) == (3, 2, 1)
     assert (await by_arrow(6, 7)).json()["first_offset"] is None
     assert (await by_json(7, 8)).json()["duplicates"] == 1
-    assert await house.values() == [b"1", b"2", b"5", b"6", b"7", b"8"]
+    assert await harness.values() == [b"1", b"2", b"5", b"6", b"7", b"8"]
 
 
 @pytest.mark.parametrize(
@@ -222,9 +226,13 @@ async def test_highwater_ids_of_json_and_arrow_are_one_sequence(house: House) ->
         ([2**53], "/records/0/publishing_id"),
     ],
 )
-async def test_ids_increase_within_a_request(house: House, ids: list[Any], pointer: str) -> None:
+async def test_ids_increase_within_a_request(
+    harness: IngestHarness, ids: list[Any], pointer: str
+) -> None:
     records = [{"value": "v"} if n is None else {"value": "v", "publishing_id": n} for n in ids]
-    answer = await house.client.post(ROUTE, json={"records": records}, headers={"producer-id": "p"})
+    answer = await harness.client.post(
+        ROUTE, json={"records": records}, headers={"producer-id": "p"}
+    )
     assert problem(answer) == (422, "validation-failed")
     assert [fault["pointer"] for fault in answer.json()["errors"]] == [pointer]
     if all(type(n) is int and n >= 0 for n in ids):
@@ -232,26 +240,26 @@ async def test_ids_increase_within_a_request(house: House, ids: list[Any], point
     else:
         column = pa.array([None] * len(ids), pa.int64())
     body = arrow(pa.table({"value": [b"v"] * len(ids), "publishing_id": column}))
-    answer = await house.client.post(ROUTE, content=body, headers={**ARROW, "producer-id": "p"})
+    answer = await harness.client.post(ROUTE, content=body, headers={**ARROW, "producer-id": "p"})
     assert problem(answer) == (422, "validation-failed")
     assert answer.json()["errors"][0]["pointer"] == "/publishing_id"
 
 
-async def test_an_id_without_a_producer_is_refused(house: House) -> None:
+async def test_an_id_without_a_producer_is_refused(harness: IngestHarness) -> None:
     records = [{"value": "v", "publishing_id": 1}]
-    answer = await house.client.post(ROUTE, json={"records": records})
+    answer = await harness.client.post(ROUTE, json={"records": records})
     assert answer.json()["errors"][0]["pointer"] == "/records/0/publishing_id"
     body = arrow(pa.table({"value": [b"v"], "publishing_id": [1]}))
-    assert (await house.client.post(ROUTE, content=body, headers=ARROW)).status_code == 422
+    assert (await harness.client.post(ROUTE, content=body, headers=ARROW)).status_code == 422
     raw = {"content-type": "application/octet-stream", "producer-id": "p"}
-    assert problem(await house.append_raw(b"v", **raw)) == (400, "bad-header")
+    assert problem(await harness.append_raw(b"v", **raw)) == (400, "bad-header")
 
 
-async def test_of_ten_who_expect_the_same_offset_one_gets_it(house: House) -> None:
-    await house.append("a", "b")
+async def test_of_ten_who_expect_the_same_offset_one_gets_it(harness: IngestHarness) -> None:
+    await harness.append("a", "b")
     answers = await asyncio.gather(
-        *(send(house, str(n), stream_expected_offset=2) for n in range(10)),
-        house.append("anybody"),
+        *(send(harness, str(n), stream_expected_offset=2) for n in range(10)),
+        harness.append("anybody"),
     )
     kept = [answer for answer in answers[:-1] if answer.status_code == 200]
     refused = [answer for answer in answers[:-1] if answer.status_code == 412]
@@ -262,8 +270,8 @@ async def test_of_ten_who_expect_the_same_offset_one_gets_it(house: House) -> No
     assert all(answer.json()["next_offset"] >= 3 for answer in refused)
 
 
-async def test_one_key_is_written_once_however_many_ask(house: House) -> None:
-    answers = await asyncio.gather(*(send(house, "v", idempotency_key="k") for _ in range(10)))
+async def test_one_key_is_written_once_however_many_ask(harness: IngestHarness) -> None:
+    answers = await asyncio.gather(*(send(harness, "v", idempotency_key="k") for _ in range(10)))
 
     statuses = sorted(answer.status_code for answer in answers)
     assert statuses[0] == 200
@@ -272,27 +280,27 @@ async def test_one_key_is_written_once_however_many_ask(house: House) -> None:
         if answer.status_code == 409:
             assert problem(answer) == (409, "idempotency-in-flight")
             assert answer.headers["retry-after"] == "1"
-    again = await send(house, "v", idempotency_key="k")
+    again = await send(harness, "v", idempotency_key="k")
     first = next(a for a in answers if a.status_code == 200)
     assert again.json() == first.json()
     assert again.headers["idempotent-replayed"] == "true"
-    assert problem(await send(house, "w", idempotency_key="k")) == (422, "idempotency-mismatch")
-    assert await house.values() == [b"v"]
+    assert problem(await send(harness, "w", idempotency_key="k")) == (422, "idempotency-mismatch")
+    assert await harness.values() == [b"v"]
 
 
 @pytest.mark.parametrize("ahead_ms", [2 * 3_600_000, 30 * 365 * 86_400_000])
 async def test_a_start_with_a_clock_that_is_ahead_forgets_nothing_of_the_last_hour(
-    house: House, ahead_ms: int
+    harness: IngestHarness, ahead_ms: int
 ) -> None:
     """A process believes the clock that it starts with. What one stream remembers was judged by
     it, and only what all streams share by the time of the node; no test started a node ahead."""
     producer: dict[str, object] = {"producer_id": "p", "producer_seq": 0}
-    await send(house, "keyed", idempotency_key="order-17")
-    await send(house, "numbered", **producer)
-    await house.advance(30_000)
+    await send(harness, "keyed", idempotency_key="order-17")
+    await send(harness, "numbered", **producer)
+    await harness.advance(30_000)
 
-    house.time.wall += ahead_ms
-    after = await house.after_crash(ingest_producer_count_max=1, ingest_key_count_max=1).start()
+    harness.time.wall += ahead_ms
+    after = await harness.after_crash(ingest_producer_count_max=1, ingest_key_count_max=1).start()
     await after.lease.renew()
     assert (await send(after, "keyed", idempotency_key="order-17")).json()["first_offset"] == 0
     assert (await send(after, "numbered", **producer)).json()["first_offset"] == 1
@@ -311,23 +319,23 @@ async def test_a_start_with_a_clock_that_is_ahead_forgets_nothing_of_the_last_ho
     await after.aclose()
 
 
-async def test_a_key_whose_append_failed_is_free(house: House) -> None:
-    house.files.faults["pwritev"] = [no_space()]
-    assert (await send(house, "v", idempotency_key="k")).status_code == 503
-    assert (await send(house, "other", idempotency_key="k")).status_code == 200
+async def test_a_key_whose_append_failed_is_free(harness: IngestHarness) -> None:
+    harness.files.faults["pwritev"] = [no_space()]
+    assert (await send(harness, "v", idempotency_key="k")).status_code == 503
+    assert (await send(harness, "other", idempotency_key="k")).status_code == 200
 
 
 # After a restart
 
 
-async def test_everything_that_was_known_is_known_after_a_crash(house: House) -> None:
-    first = await strict(house, 0, 3)
-    await send(house, "k", idempotency_key="k")
-    await send(house, "t", producer_id="t", txn_number=5)
-    await strict(house, 0, who="gone")
-    await house.client.delete(f"{PRODUCERS}/gone")
-    raised = await house.client.post(f"{PRODUCERS}/q/epoch")
-    after = await house.after_crash().start()
+async def test_everything_that_was_known_is_known_after_a_crash(harness: IngestHarness) -> None:
+    first = await strict(harness, 0, 3)
+    await send(harness, "k", idempotency_key="k")
+    await send(harness, "t", producer_id="t", txn_number=5)
+    await strict(harness, 0, who="gone")
+    await harness.client.delete(f"{PRODUCERS}/gone")
+    raised = await harness.client.post(f"{PRODUCERS}/q/epoch")
+    after = await harness.after_crash().start()
 
     again = await strict(after, 0, 3)
     assert again.json() == {**first.json(), "count": 0, "duplicates": 3}
@@ -341,42 +349,42 @@ async def test_everything_that_was_known_is_known_after_a_crash(house: House) ->
 
 
 async def test_state_outlives_the_segments_that_held_it(tmp_path: Path) -> None:
-    house = await a_small_house(tmp_path)
-    await house.append("nobody is known yet")
-    first = await strict(house, 0, 4)
-    keyed = await send(house, "k", idempotency_key="k")
+    harness = await a_small_harness(tmp_path)
+    await harness.append("nobody is known yet")
+    first = await strict(harness, 0, 4)
+    keyed = await send(harness, "k", idempotency_key="k")
     for number in range(8):
-        await house.append(f"{number}")
-    assert len(house.segments()) > 3
-    snapshot, *_ = chunks_of(house.segments()[-1])
+        await harness.append(f"{number}")
+    assert len(harness.segments()) > 3
+    snapshot, *_ = chunks_of(harness.segments()[-1])
     assert (snapshot.kind, snapshot.flags) == (ChunkKind.TRACKING, ChunkFlags.MORE_FOLLOWS)
-    assert chunks_of(house.segments()[0])[0].kind is ChunkKind.DATA
-    await house.published(14)
-    await house.advance(10_000)
-    house.appender.tick()
-    await eventually(lambda: len(house.segments()) == 1)
-    after = await house.after_crash().start()
+    assert chunks_of(harness.segments()[0])[0].kind is ChunkKind.DATA
+    await harness.published(14)
+    await harness.advance(10_000)
+    harness.appender.tick()
+    await eventually(lambda: len(harness.segments()) == 1)
+    after = await harness.after_crash().start()
 
     assert after.appender.log.first_offset > 8
     again = await strict(after, 0, 4)
     assert again.json()["first_offset"] == first.json()["first_offset"] == 1
     assert (await send(after, "k", idempotency_key="k")).json() == keyed.json()
     await after.aclose()
-    await house.aclose()
+    await harness.aclose()
 
 
 async def test_readers_and_the_uploader_get_no_chunk_without_records_at_either_end(
     tmp_path: Path,
 ) -> None:
-    house = await a_small_house(tmp_path)
+    harness = await a_small_harness(tmp_path)
     for number in range(7):
-        await strict(house, number)
-        await house.client.post(f"{PRODUCERS}/q/epoch")
-    kinds = [header.kind for path in house.segments() for header in chunks_of(path)]
+        await strict(harness, number)
+        await harness.client.post(f"{PRODUCERS}/q/epoch")
+    kinds = [header.kind for path in harness.segments() for header in chunks_of(path)]
     assert kinds.count(ChunkKind.TRACKING) >= 8
     offset, between = 0, 0
     while offset < 7:
-        answer = await house.chunks(offset)
+        answer = await harness.chunks(offset)
         headers = [header for header, _ in split_chunks(answer.content)]
         assert headers[0].first_offset == offset
         assert headers[0].kind is headers[-1].kind is ChunkKind.DATA
@@ -384,53 +392,53 @@ async def test_readers_and_the_uploader_get_no_chunk_without_records_at_either_e
         offset = int(answer.headers["chunks-next-offset"])
         assert answer.headers["last-chunk-offset"] == "6"
     assert between > 0
-    assert len(await house.values()) == 7
-    await house.aclose()
+    assert len(await harness.values()) == 7
+    await harness.aclose()
 
 
 async def test_a_change_behind_the_last_record_is_not_found_by_offset_or_time(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("last")
-    await house.advance(1_000)
-    changed_at = house.time.wall
-    await house.client.post(f"{PRODUCERS}/q/epoch")
+    await harness.append("last")
+    await harness.advance(1_000)
+    changed_at = harness.time.wall
+    await harness.client.post(f"{PRODUCERS}/q/epoch")
 
-    answer = await house.chunks(0)
+    answer = await harness.chunks(0)
     [(header, _)] = split_chunks(answer.content)
     assert header.kind is ChunkKind.DATA
-    located = await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": changed_at})
+    located = await harness.internal.get(f"{INTERNAL}/locate", params={"timestamp": changed_at})
     assert located.json()["offset"] is None
-    await house.append("next")
-    located = await house.internal.get(f"{INTERNAL}/locate", params={"timestamp": changed_at})
+    await harness.append("next")
+    located = await harness.internal.get(f"{INTERNAL}/locate", params={"timestamp": changed_at})
     assert located.json()["offset"] == 1
 
 
 async def test_a_change_of_state_alone_makes_a_segment_that_opens_again(tmp_path: Path) -> None:
-    house = await a_small_house(tmp_path)
-    assert not (await house.record()).dirty
+    harness = await a_small_harness(tmp_path)
+    assert not (await harness.record()).dirty
     for _ in range(5):
-        await house.client.post(f"{PRODUCERS}/q/epoch")
-    assert (await house.record()).dirty, "nobody else may own the stream without this"
-    assert [path.name[:20] for path in house.segments()] == ["0" * 20]
-    after = await house.after_crash().start()
+        await harness.client.post(f"{PRODUCERS}/q/epoch")
+    assert (await harness.record()).dirty, "nobody else may own the stream without this"
+    assert [path.name[:20] for path in harness.segments()] == ["0" * 20]
+    after = await harness.after_crash().start()
 
     assert (await after.client.get(f"{PRODUCERS}/q")).json()["epoch"] == 5
     assert (await after.append("first")).json()["first_offset"] == 0
     last = await after.after_crash().start()
     assert await last.values() == [b"first"]
     assert (await last.client.get(f"{PRODUCERS}/q")).json()["epoch"] == 5
-    for each in (last, after, house):
+    for each in (last, after, harness):
         await each.aclose()
 
 
 async def test_a_segment_is_kept_while_the_next_one_has_not_taken_over_its_state(
     tmp_path: Path,
 ) -> None:
-    house = await a_small_house(tmp_path)
+    harness = await a_small_harness(tmp_path)
     for number in range(4):
-        await strict(house, number)
-    torn = house.after_crash()
+        await strict(harness, number)
+    torn = harness.after_crash()
     newest = torn.segments()[-1]
     os.truncate(newest, SEGMENT_HEADER_SIZE)
     next_offset = int(newest.name[:20])
@@ -451,31 +459,31 @@ async def test_a_segment_is_kept_while_the_next_one_has_not_taken_over_its_state
     await eventually(partial(_one_left, torn))
     last = await torn.after_crash().start()
     assert (await strict(last, next_offset)).json()["duplicates"] == 1
-    for each in (last, torn, house):
+    for each in (last, torn, harness):
         await each.aclose()
 
 
-def _one_left(house: House) -> bool:
-    return len(house.segments()) == 1
+def _one_left(harness: IngestHarness) -> bool:
+    return len(harness.segments()) == 1
 
 
 async def test_a_torn_round_takes_its_state_with_it_wherever_it_is_cut(tmp_path: Path) -> None:
-    house = await a_small_house(tmp_path)
+    harness = await a_small_harness(tmp_path)
     for number in range(3):
-        await strict(house, number)
-    whole = house.segments()[-1].read_bytes()
-    first = len(house.segments())
-    await strict(house, 3)
-    assert len(house.segments()) == first + 1, "the round begins with what is known"
-    data = house.segments()[-1].read_bytes()
-    headers = chunks_of(house.segments()[-1])
+        await strict(harness, number)
+    whole = harness.segments()[-1].read_bytes()
+    first = len(harness.segments())
+    await strict(harness, 3)
+    assert len(harness.segments()) == first + 1, "the round begins with what is known"
+    data = harness.segments()[-1].read_bytes()
+    headers = chunks_of(harness.segments()[-1])
     assert [header.kind for header in headers] == [ChunkKind.TRACKING, ChunkKind.DATA]
     assert whole
     cuts = range(SEGMENT_HEADER_SIZE, len(data), 24)
     for number, cut in enumerate(cuts):
-        torn = house.after_crash()
+        torn = harness.after_crash()
         torn.data_dir.rename(tmp_path / f"cut-{number}")
-        torn = House(tmp_path / f"cut-{number}", before=house)
+        torn = IngestHarness(tmp_path / f"cut-{number}", before=harness)
         torn.segments()[-1].write_bytes(data[:cut])
         await torn.start()
         retried = await strict(torn, 3)
@@ -483,16 +491,16 @@ async def test_a_torn_round_takes_its_state_with_it_wherever_it_is_cut(tmp_path:
         assert (await strict(torn, 2)).json()["first_offset"] == 2
         assert len(await torn.values()) == 4
         await torn.aclose()
-    await house.aclose()
+    await harness.aclose()
 
 
 async def test_damage_in_front_of_the_last_append_is_not_taken_for_a_torn_end(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await house.append("checked")
-    await house.client.post(f"{PRODUCERS}/q/epoch")
-    await house.append("acknowledged")
-    after = house.after_crash()
+    await harness.append("checked")
+    await harness.client.post(f"{PRODUCERS}/q/epoch")
+    await harness.append("acknowledged")
+    after = harness.after_crash()
     path = after.segments()[0]
     data = bytearray(path.read_bytes())
     change = chunks_of(path)[1]
@@ -509,16 +517,16 @@ async def test_damage_in_front_of_the_last_append_is_not_taken_for_a_torn_end(
 
 @pytest.mark.parametrize("where", ["trailer", "body"])
 async def test_a_damaged_trailer_is_damage_even_below_the_checkpoint(
-    house: House, where: str
+    harness: IngestHarness, where: str
 ) -> None:
-    await strict(house, 0)
-    await house.append("more")
-    await house.append("and more")
-    after = house.after_crash()
-    await house.advance(60_000)
-    await house.appender._freeing.save_checkpoint()
-    after = House(after.data_dir, before=house)
-    checkpoint = (house.directory / "checkpoint").read_bytes()
+    await strict(harness, 0)
+    await harness.append("more")
+    await harness.append("and more")
+    after = harness.after_crash()
+    await harness.advance(60_000)
+    await harness.appender._freeing.save_checkpoint()
+    after = IngestHarness(after.data_dir, before=harness)
+    checkpoint = (harness.directory / "checkpoint").read_bytes()
     (after.directory / "checkpoint").write_bytes(checkpoint)
     path = after.segments()[0]
     data = bytearray(path.read_bytes())
@@ -535,11 +543,11 @@ async def test_a_damaged_trailer_is_damage_even_below_the_checkpoint(
 # The routes of producers
 
 
-async def test_producers_are_listed_in_pages(house: House) -> None:
+async def test_producers_are_listed_in_pages(harness: IngestHarness) -> None:
     for name in ("c", "a", "b"):
-        await strict(house, 0, who=name)
+        await strict(harness, 0, who=name)
 
-    page = (await house.client.get(PRODUCERS, params={"limit": 2})).json()
+    page = (await harness.client.get(PRODUCERS, params={"limit": 2})).json()
     assert [item["producer_id"] for item in page["items"]] == ["a", "b"]
     assert page["items"][0] == {
         "producer_id": "a",
@@ -548,37 +556,40 @@ async def test_producers_are_listed_in_pages(house: House) -> None:
         "last_seq": 0,
         "updated_at": "2025-06-15T15:06:40.000Z",
     }
-    rest = await house.client.get(PRODUCERS, params={"page_token": page["next_page_token"]})
+    rest = await harness.client.get(PRODUCERS, params={"page_token": page["next_page_token"]})
     assert [item["producer_id"] for item in rest.json()["items"]] == ["c"]
     assert rest.json()["next_page_token"] is None
-    assert problem(await house.client.get(PRODUCERS, params={"page_token": "%%"})) == (
+    assert problem(await harness.client.get(PRODUCERS, params={"page_token": "%%"})) == (
         400,
         "bad-parameter",
     )
-    assert problem(await house.client.get(PRODUCERS, params={"limit": 0})) == (400, "bad-parameter")
+    assert problem(await harness.client.get(PRODUCERS, params={"limit": 0})) == (
+        400,
+        "bad-parameter",
+    )
 
 
-async def test_an_epoch_is_raised_durably_and_forgetting_is_too(house: House) -> None:
-    await strict(house, 0, 3)
-    raised = await house.client.post(f"{PRODUCERS}/p/epoch")
+async def test_an_epoch_is_raised_durably_and_forgetting_is_too(harness: IngestHarness) -> None:
+    await strict(harness, 0, 3)
+    raised = await harness.client.post(f"{PRODUCERS}/p/epoch")
     assert (raised.json()["epoch"], raised.json()["last_seq"]) == (1, 2)
-    synced = [call for call in house.files.calls if call.path.endswith(".segment")]
+    synced = [call for call in harness.files.calls if call.path.endswith(".segment")]
     assert synced[-1].name == "fdatasync"
 
-    assert problem(await strict(house, 3)) == (409, "producer-fenced")
-    assert (await strict(house, 3, producer_epoch=1)).status_code == 200
-    forgotten = await house.client.delete(f"{PRODUCERS}/p")
+    assert problem(await strict(harness, 3)) == (409, "producer-fenced")
+    assert (await strict(harness, 3, producer_epoch=1)).status_code == 200
+    forgotten = await harness.client.delete(f"{PRODUCERS}/p")
     assert (forgotten.status_code, forgotten.content) == (204, b"")
-    assert problem(await house.client.delete(f"{PRODUCERS}/p")) == (404, "producer-not-found")
-    assert problem(await strict(house, 4)) == (409, "producer-unknown")
+    assert problem(await harness.client.delete(f"{PRODUCERS}/p")) == (404, "producer-not-found")
+    assert problem(await strict(harness, 4)) == (409, "producer-unknown")
 
 
-async def test_a_change_that_is_not_durable_is_not_there(house: House) -> None:
-    await strict(house, 0)
-    house.files.faults["pwritev"] = [OSError(errno.EIO, "")]
-    assert (await house.client.post(f"{PRODUCERS}/p/epoch")).status_code == 503
-    assert (await house.client.get(f"{PRODUCERS}/p")).json()["epoch"] == 0
-    assert (await strict(house, 1)).status_code == 200
+async def test_a_change_that_is_not_durable_is_not_there(harness: IngestHarness) -> None:
+    await strict(harness, 0)
+    harness.files.faults["pwritev"] = [OSError(errno.EIO, "")]
+    assert (await harness.client.post(f"{PRODUCERS}/p/epoch")).status_code == 503
+    assert (await harness.client.get(f"{PRODUCERS}/p")).json()["epoch"] == 0
+    assert (await strict(harness, 1)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -592,7 +603,7 @@ async def test_a_change_that_is_not_durable_is_not_there(house: House) -> None:
     ],
 )
 async def test_what_is_not_served_is_said(
-    house: House, method: str, path: str, body: bytes, expected: tuple[int, str]
+    harness: IngestHarness, method: str, path: str, body: bytes, expected: tuple[int, str]
 ) -> None:
-    answer = await house.client.request(method, PRODUCERS + path, content=body)
+    answer = await harness.client.request(method, PRODUCERS + path, content=body)
     assert problem(answer) == expected

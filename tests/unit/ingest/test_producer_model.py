@@ -15,7 +15,7 @@ import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from unit.ingest.house import ROUTE, House, broken_disk, eventually, no_space
+from unit.ingest.harness import ROUTE, IngestHarness, broken_disk, eventually, no_space
 
 SMALL: dict[str, Any] = {"ingest_segment_chunk_count_max": 3, "ingest_local_keep_ms": 1_000}
 REMEMBERED = 5
@@ -38,10 +38,10 @@ class Client:
         return [f"{self.name}{tag}:{number}" for number in range(first, first + count)]
 
 
-class World:
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.houses = [house]
+class ProducerModel:
+    def __init__(self, harness: IngestHarness) -> None:
+        self.harness = harness
+        self.harnesses = [harness]
         self.clients = [Client("a", strict=True), Client("b", strict=True), Client("h", False)]
         self.stored: dict[int, str] = {}
         self.keys: dict[str, dict[str, Any]] = {}
@@ -54,7 +54,7 @@ class World:
         else:
             for number, record in enumerate(records, first):
                 record["publishing_id"] = number
-        return await self.house.client.post(ROUTE, json={"records": records}, headers=headers)
+        return await self.harness.client.post(ROUTE, json={"records": records}, headers=headers)
 
     def note(self, first_offset: int, values: list[str]) -> None:
         for offset, value in enumerate(values, first_offset):
@@ -120,7 +120,7 @@ class World:
 
     async def keyed(self, key: str) -> None:
         value = f"key:{key}"
-        answer = await self.house.client.post(
+        answer = await self.harness.client.post(
             ROUTE, json={"records": [{"value": value}]}, headers={"idempotency-key": key}
         )
         if key not in self.keys:
@@ -130,33 +130,33 @@ class World:
 
     def fault(self, call: str) -> None:
         fault = no_space() if call == "pwritev" else broken_disk()
-        self.house.files.faults[call] = [fault]
+        self.harness.files.faults[call] = [fault]
 
     async def crash(self) -> None:
-        after = self.house.after_crash()
+        after = self.harness.after_crash()
         after.files.faults.clear()
-        self.house = await after.start()
-        self.houses.append(self.house)
+        self.harness = await after.start()
+        self.harnesses.append(self.harness)
 
     async def free(self) -> None:
         if not self.stored:
             return
-        house = self.house
-        house.files.faults.clear()
-        await house.published(house.appender.log.next_offset)
-        await house.advance(5_000)
-        house.appender.tick()
-        freeing = house.appender._freeing
+        harness = self.harness
+        harness.files.faults.clear()
+        await harness.published(harness.appender.log.next_offset)
+        await harness.advance(5_000)
+        harness.appender.tick()
+        freeing = harness.appender._freeing
         await eventually(lambda: freeing._next_to_free() is None and not freeing._removing)
 
     async def check(self) -> None:
         assert sorted(self.stored) == list(range(len(self.stored)))
         if not self.stored:
             return
-        assert (await self.house.chunks(len(self.stored))).status_code == 200
-        log = self.house.appender.log
+        assert (await self.harness.chunks(len(self.stored))).status_code == 200
+        log = self.harness.appender.log
         assert log.next_offset == len(self.stored)
-        for row in await self.house.rows(log.first_offset):
+        for row in await self.harness.rows(log.first_offset):
             assert row["value"].decode() == self.stored[row["offset"]]
         for client in self.clients:
             mine = [value for _, values, _ in client.sent for value in values]
@@ -185,26 +185,26 @@ steps = st.lists(
 
 
 async def play(directory: Path, played: list[tuple[Any, ...]]) -> None:
-    world = World(await (await House(directory / "i", **SMALL).declare()).start())
+    model = ProducerModel(await (await IngestHarness(directory / "i", **SMALL).declare()).start())
     try:
         for name, *arguments in played:
             if name in {"append", "repeat", "gap", "overlap"}:
-                arguments[0] = world.clients[arguments[0]]
+                arguments[0] = model.clients[arguments[0]]
             if name not in {"append", "fault"}:
                 # Only who retries copes with a fault; the others show what is known.
-                world.house.files.faults.clear()
-            done = getattr(world, name)(*arguments)
+                model.harness.files.faults.clear()
+            done = getattr(model, name)(*arguments)
             if done is not None:
                 await done
-        world.house.files.faults.clear()
-        await world.check()
-        await world.crash()
-        for client in world.clients:
-            await world.repeat(client, 1)
-        await world.check()
+        model.harness.files.faults.clear()
+        await model.check()
+        await model.crash()
+        for client in model.clients:
+            await model.repeat(client, 1)
+        await model.check()
     finally:
-        for house in world.houses:
-            await house.aclose()
+        for harness in model.harnesses:
+            await harness.aclose()
 
 
 @settings(

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from pathlib import Path
 
-from unit.ingest.house import DEADLINE_SECONDS, House, RecordedFiles, eventually
+from unit.ingest.harness import DEADLINE_SECONDS, IngestHarness, RecordedFiles, eventually
 
 THREAD_COUNT = 2
 
@@ -27,22 +27,22 @@ async def test_appends_go_on_while_every_thread_for_reads_waits_for_the_disk(
     tmp_path: Path,
 ) -> None:
     files = SlowReads()
-    house = House(
+    harness = IngestHarness(
         tmp_path / "data",
         files=files,
         ingest_thread_count=THREAD_COUNT,
         ingest_read_thread_count=THREAD_COUNT,
     )
-    await (await house.declare()).start()
-    await house.append("a")
-    reads = [asyncio.create_task(house.chunks(0)) for _ in range(2 * THREAD_COUNT)]
+    await (await harness.declare()).start()
+    await harness.append("a")
+    reads = [asyncio.create_task(harness.chunks(0)) for _ in range(2 * THREAD_COUNT)]
     await eventually(lambda: files.waiting == THREAD_COUNT)
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            assert (await house.append("b")).status_code == 200
+            assert (await harness.append("b")).status_code == 200
         assert not any(read.done() for read in reads)
     finally:
         files.gate.set()
     for answer in await asyncio.gather(*reads):
         assert answer.headers["chunks-next-offset"] in ("1", "2")
-    await house.aclose()
+    await harness.aclose()

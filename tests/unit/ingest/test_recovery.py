@@ -29,7 +29,7 @@ from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import RollBounds, SegmentLog
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.file_calls import RealFileCalls
-from unit.ingest.house import STREAM, RecordedFiles
+from unit.ingest.harness import STREAM, RecordedFiles
 
 ROLL = RollBounds(size_max=100_000, age_ms_max=10**9, chunk_count_max=4)
 CHUNK_SIZE_MAX = 8_192

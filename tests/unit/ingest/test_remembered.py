@@ -35,7 +35,7 @@ rounds = st.lists(
 )
 
 
-class World:
+class RememberedModel:
     """Rounds of one stream, and when each name was stored last."""
 
     def __init__(self) -> None:
@@ -96,13 +96,13 @@ class World:
 
 
 async def _play(played: list[tuple[int, list[tuple[bool, str]]]]) -> list[str | bytes]:
-    world = World()
+    model = RememberedModel()
     for later, sent in played:
-        world.now += later
-        for answer in world.round(sent):
+        model.now += later
+        for answer in model.round(sent):
             error = answer.exception()
             assert error is None or getattr(error, "code", None) is Code.QUOTA_EXCEEDED
-        if found := world.forgotten():
+        if found := model.forgotten():
             return found
     return []
 
@@ -117,24 +117,24 @@ def test_nobody_is_forgotten_within_the_hour_whatever_a_round_brings(
 
 @pytest.mark.parametrize("by_key", [True, False])
 async def test_a_round_takes_as_many_new_names_as_there_is_room_for(by_key: bool) -> None:
-    world = World()
-    world.round([(by_key, "a"), (by_key, "b")])
-    answers = world.round([(by_key, name) for name in "cdef"])
+    model = RememberedModel()
+    model.round([(by_key, "a"), (by_key, "b")])
+    answers = model.round([(by_key, name) for name in "cdef"])
     codes = [getattr(answer.exception(), "code", None) for answer in answers]
     assert codes == [None] + [Code.QUOTA_EXCEEDED] * 3
-    world.now += KEEP_MS
-    answers = world.round([(by_key, name) for name in "ghijk"])
+    model.now += KEEP_MS
+    answers = model.round([(by_key, name) for name in "ghijk"])
     assert [answer.exception() is None for answer in answers] == [True] * 3 + [False] * 2
 
 
 async def test_a_name_that_may_be_forgotten_keeps_its_place_if_it_comes_first() -> None:
-    world = World()
-    world.round([(False, "a")])
-    world.now += KEEP_MS
-    world.round([(False, "b"), (False, "c")])
-    answers = world.round([(False, "a"), (False, "d")])
+    model = RememberedModel()
+    model.round([(False, "a")])
+    model.now += KEEP_MS
+    model.round([(False, "b"), (False, "c")])
+    answers = model.round([(False, "a"), (False, "d")])
     assert [answer.exception() is None for answer in answers] == [True, False]
-    assert set(world.tracking.producers) == {"a", "b", "c"}
+    assert set(model.tracking.producers) == {"a", "b", "c"}
 
 
 async def test_without_counting_what_a_round_has_chosen_a_name_is_forgotten(
@@ -142,7 +142,7 @@ async def test_without_counting_what_a_round_has_chosen_a_name_is_forgotten(
 ) -> None:
     """Must fail: the guard is taken out, and each append is decided by the state before."""
     monkeypatch.setattr(Places, "take", lambda *_: None)
-    world = World()
-    world.round([(False, "a"), (False, "b")])
-    world.round([(False, name) for name in "cdef"])
-    assert world.forgotten()
+    model = RememberedModel()
+    model.round([(False, "a"), (False, "b")])
+    model.round([(False, name) for name in "cdef"])
+    assert model.forgotten()

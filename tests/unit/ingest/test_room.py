@@ -15,7 +15,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.room import BodyReservation
-from unit.ingest.house import ROUTE, STREAM, House, eventually, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, eventually, problem
 from unit.ingest.test_staged import commit, stage
 
 ONE, TWO = StreamId("one"), StreamId("two")
@@ -54,16 +54,16 @@ BOUNDS: dict[str, Any] = {
 class Unfinished:
     """A request that declares a body, sends a part of it, and then waits."""
 
-    def __init__(self, house: House, sent: int) -> None:
+    def __init__(self, harness: IngestHarness, sent: int) -> None:
         self._pieces = [b" " * 50_000] * (sent // 50_000)
         self._rest = asyncio.Event()
         self.status = 0
-        self.task = asyncio.create_task(self._run(house))
+        self.task = asyncio.create_task(self._run(harness))
 
-    async def _run(self, house: House) -> None:
+    async def _run(self, harness: IngestHarness) -> None:
         headers = {"content-type": "application/json", "content-length": str(DECLARED)}
         scope = scope_of(headers, method="POST", path=ROUTE)
-        await house.service.public(scope, self._receive, self._send)
+        await harness.service.public(scope, self._receive, self._send)
 
     async def _receive(self) -> Any:
         if self._pieces:
@@ -79,34 +79,34 @@ class Unfinished:
         await self.task
 
 
-async def unfinished(house: House, count: int, sent: int) -> list[Unfinished]:
+async def unfinished(harness: IngestHarness, count: int, sent: int) -> list[Unfinished]:
     """What they said is known."""
-    made = [Unfinished(house, sent) for _ in range(count)]
-    await eventually(lambda: kept(house) == 2 * DECLARED)
+    made = [Unfinished(harness, sent) for _ in range(count)]
+    await eventually(lambda: kept(harness) == 2 * DECLARED)
     return made
 
 
-def kept(house: House) -> int:
-    return house.service.room.admission.total
+def kept(harness: IngestHarness) -> int:
+    return harness.service.room.admission.total
 
 
-async def a_house(tmp_path: Path) -> House:
-    return await (await House(tmp_path / "ingest", **BOUNDS).declare()).start()
+async def a_harness(tmp_path: Path) -> IngestHarness:
+    return await (await IngestHarness(tmp_path / "ingest", **BOUNDS).declare()).start()
 
 
 async def test_bodies_that_do_not_come_keep_nobody_out(tmp_path: Path) -> None:
     """Two of them once held all the room of their stream, for as long as HTTP bore with them."""
-    house = await a_house(tmp_path)
-    silent = await unfinished(house, 2, sent=0)
-    house.time.advance(300)
+    harness = await a_harness(tmp_path)
+    silent = await unfinished(harness, 2, sent=0)
+    harness.time.advance(300)
 
-    assert (await house.append("x" * 60_000)).status_code == 200
+    assert (await harness.append("x" * 60_000)).status_code == 200
 
-    assert kept(house) == DECLARED, "no more was taken from them than was needed"
+    assert kept(harness) == DECLARED, "no more was taken from them than was needed"
     for one in silent:
         await one.leave()
-    assert kept(house) == 0
-    await house.aclose()
+    assert kept(harness) == 0
+    await harness.aclose()
 
 
 async def test_while_what_they_said_was_believed_for_ever_they_did(
@@ -114,34 +114,34 @@ async def test_while_what_they_said_was_believed_for_ever_they_did(
 ) -> None:
     """Must fail: the same without the end of patience."""
     monkeypatch.setattr(BodyReservation, "is_stalled", lambda *_: False)
-    house = await a_house(tmp_path)
-    silent = await unfinished(house, 2, sent=0)
-    house.time.advance(300)
+    harness = await a_harness(tmp_path)
+    silent = await unfinished(harness, 2, sent=0)
+    harness.time.advance(300)
 
-    assert problem(await house.append("x" * 60_000)) == (503, "overloaded")
+    assert problem(await harness.append("x" * 60_000)) == (503, "overloaded")
 
     for one in silent:
         await one.leave()
-    assert kept(house) == 0
-    await house.aclose()
+    assert kept(harness) == 0
+    await harness.aclose()
 
 
 async def test_a_body_that_comes_keeps_its_room_and_one_that_was_late_gets_it_again(
     tmp_path: Path,
 ) -> None:
-    house = await a_house(tmp_path)
-    room = house.service.room
+    harness = await a_harness(tmp_path)
+    room = harness.service.room
     async with room.body(STREAM, DECLARED) as coming, room.body(STREAM, DECLARED) as late:
         for _ in range(4):
-            house.time.advance(200)
+            harness.time.advance(200)
             await coming.noting(a_piece)()
-        assert problem(await house.append("x" * DECLARED)) == (503, "overloaded")
-        assert kept(house) == DECLARED
+        assert problem(await harness.append("x" * DECLARED)) == (503, "overloaded")
+        assert kept(harness) == DECLARED
         await late.noting(a_piece)()
-        assert kept(house) == DECLARED + PIECE
-        assert (await house.append("x" * 60_000)).status_code == 200
-    assert kept(house) == 0
-    await house.aclose()
+        assert kept(harness) == DECLARED + PIECE
+        assert (await harness.append("x" * 60_000)).status_code == 200
+    assert kept(harness) == 0
+    await harness.aclose()
 
 
 PIECE = 70_000
@@ -152,22 +152,22 @@ async def a_piece() -> Any:
 
 
 async def test_bytes_that_are_here_are_bounded(tmp_path: Path) -> None:
-    house = await a_house(tmp_path)
-    nearly = await unfinished(house, 3, sent=DECLARED - 50_000)
-    house.time.advance(300)
+    harness = await a_harness(tmp_path)
+    nearly = await unfinished(harness, 3, sent=DECLARED - 50_000)
+    harness.time.advance(300)
 
-    assert problem(await house.append("x" * 150_000)) == (503, "overloaded")
-    assert kept(house) == 2 * (DECLARED - 50_000)
-    admission = house.service.room.admission
+    assert problem(await harness.append("x" * 150_000)) == (503, "overloaded")
+    assert kept(harness) == 2 * (DECLARED - 50_000)
+    admission = harness.service.room.admission
     assert admission.take(TWO, 900_000), "another stream has its own room"
     admission.give_back(TWO, 900_000)
 
     for one in nearly:
         await one.leave()
     assert 503 in {one.status for one in nearly}, "the third waited for room, and got none"
-    assert kept(house) == 0
-    assert (await house.append("x" * 150_000)).status_code == 200
-    await house.aclose()
+    assert kept(harness) == 0
+    assert (await harness.append("x" * 150_000)).status_code == 200
+    await harness.aclose()
 
 
 def test_a_group_is_at_most_half_of_the_room_of_its_stream() -> None:
@@ -184,41 +184,41 @@ def test_a_group_is_at_most_half_of_the_room_of_its_stream() -> None:
 
 
 async def test_who_leaves_the_line_or_is_too_late_holds_nothing(tmp_path: Path) -> None:
-    house = await a_house(tmp_path)
-    room = house.service.room
+    harness = await a_harness(tmp_path)
+    room = harness.service.room
     async with room.hold(STREAM, 2 * DECLARED):
-        late = asyncio.create_task(house.append("x"))
+        late = asyncio.create_task(harness.append("x"))
         left = asyncio.create_task(room.take(STREAM, 100))
         await eventually(lambda: room.admission.waiting_count == 2)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
         assert problem(await late) == (503, "overloaded")
-    assert (kept(house), room.admission.waiting_count) == (0, 0)
-    assert (await house.append("x")).status_code == 200
-    await house.aclose()
+    assert (kept(harness), room.admission.waiting_count) == (0, 0)
+    assert (await harness.append("x")).status_code == 200
+    await harness.aclose()
 
 
 async def test_a_commit_gets_its_turn_beside_appends_that_never_end(tmp_path: Path) -> None:
     """The room of the stream is for 16 KiB; eight writers keep it full, and a part needs half."""
-    house = House(
+    harness = IngestHarness(
         tmp_path / "ingest",
         ingest_stream_in_flight_bytes_max=16 * KIB,
         ingest_group_bytes_max=8 * KIB,
     )
-    await (await house.declare()).start()
-    ids = [await stage(house, "x" * 7 * KIB) for _ in range(4)]
+    await (await harness.declare()).start()
+    ids = [await stage(harness, "x" * 7 * KIB) for _ in range(4)]
     stop = False
 
     async def write() -> None:
         while not stop:
-            assert (await house.append("y" * 4 * KIB)).status_code in (200, 503)
+            assert (await harness.append("y" * 4 * KIB)).status_code in (200, 503)
 
     writers = [asyncio.create_task(write()) for _ in range(8)]
-    await eventually(lambda: kept(house) > 12 * KIB)
-    answer = await commit(house, *ids)
+    await eventually(lambda: kept(harness) > 12 * KIB)
+    answer = await commit(harness, *ids)
     stop = True
     await asyncio.gather(*writers)
 
     assert (answer.status_code, answer.json()["count"]) == (200, 4)
-    await house.aclose()
+    await harness.aclose()

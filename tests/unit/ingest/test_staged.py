@@ -25,11 +25,11 @@ from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import turns
 from bottomless_server.ingest.staged.batches import StagedBatches
-from unit.ingest.house import (
+from unit.ingest.harness import (
     NAME,
     ROUTE,
     STREAM,
-    House,
+    IngestHarness,
     eventually,
     no_space,
     pointers,
@@ -56,35 +56,35 @@ def nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    made = await House(tmp_path / "ingest", **SETTINGS).declare()
+async def harness(tmp_path: Path) -> AsyncIterator[IngestHarness]:
+    made = await IngestHarness(tmp_path / "ingest", **SETTINGS).declare()
     await made.start()
     yield made
     await made.aclose()
 
 
 @pytest.fixture
-async def leaving(tmp_path: Path) -> House:
+async def leaving(tmp_path: Path) -> IngestHarness:
     """One that the test stops."""
-    return await (await House(tmp_path / "leaving", **SETTINGS).declare()).start()
+    return await (await IngestHarness(tmp_path / "leaving", **SETTINGS).declare()).start()
 
 
 def body_of(*values: str) -> bytes:
     return frames_body(Rows([value.encode() for value in values], [1] * len(values)))
 
 
-async def try_stage(house: House, *values: str) -> httpx.Response:
-    return await house.client.post(STAGE, content=body_of(*values), headers=FRAMES)
+async def try_stage(harness: IngestHarness, *values: str) -> httpx.Response:
+    return await harness.client.post(STAGE, content=body_of(*values), headers=FRAMES)
 
 
-async def stage(house: House, *values: str) -> str:
-    answer = await try_stage(house, *values)
+async def stage(harness: IngestHarness, *values: str) -> str:
+    answer = await try_stage(harness, *values)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["staged_id"])
 
 
 async def commit(
-    house: House, *staged_ids: str, number: int = 7, producer: str = "job", **headers: str
+    harness: IngestHarness, *staged_ids: str, number: int = 7, producer: str = "job", **headers: str
 ) -> httpx.Response:
     named = {
         "content-type": STAGED,
@@ -92,28 +92,28 @@ async def commit(
         "txn-number": str(number),
         **{name.replace("_", "-"): value for name, value in headers.items()},
     }
-    return await house.client.post(ROUTE, json={"staged": list(staged_ids)}, headers=named)
+    return await harness.client.post(ROUTE, json={"staged": list(staged_ids)}, headers=named)
 
 
-def staged_of(house: House) -> StagedBatches:
-    service: IngestService = house.service
+def staged_of(harness: IngestHarness) -> StagedBatches:
+    service: IngestService = harness.service
     return service.staged
 
 
-async def sweep(house: House) -> None:
+async def sweep(harness: IngestHarness) -> None:
     """What the timer does."""
-    assert house.service.sweeping
-    begun = house.service.appenders.is_begun
-    await staged_of(house).sweep(begun)
+    assert harness.service.sweeping
+    begun = harness.service.appenders.is_begun
+    await staged_of(harness).sweep(begun)
 
 
-def files(house: House) -> list[str]:
-    directory = house.data_dir / "staged" / STREAM
+def files(harness: IngestHarness) -> list[str]:
+    directory = harness.data_dir / "staged" / STREAM
     return sorted(path.suffix for path in directory.iterdir()) if directory.exists() else []
 
 
-async def last_number(house: House, producer: str = "job") -> int:
-    answer = await house.client.get(f"/v1/streams/{NAME}/producers/{producer}")
+async def last_number(harness: IngestHarness, producer: str = "job") -> int:
+    answer = await harness.client.get(f"/v1/streams/{NAME}/producers/{producer}")
     return int(answer.json()["last_seq"])
 
 
@@ -121,19 +121,19 @@ async def last_number(house: House, producer: str = "job") -> int:
     "name", ["producer-id", "idempotency-key", "stream-expected-offset", "stream-key"]
 )
 async def test_what_an_append_promises_is_refused_where_nothing_is_appended(
-    house: House, name: str
+    harness: IngestHarness, name: str
 ) -> None:
-    answer = await house.client.post(STAGE, content=body_of("a"), headers={**FRAMES, name: "1"})
+    answer = await harness.client.post(STAGE, content=body_of("a"), headers={**FRAMES, name: "1"})
     assert problem(answer) == (400, "bad-header")
 
 
 async def test_staged_batches_are_seen_by_nobody_until_they_are_committed_in_order(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    first, second = await stage(house, "a", "b"), await stage(house, "c")
-    assert await house.values() == []
+    first, second = await stage(harness, "a", "b"), await stage(harness, "c")
+    assert await harness.values() == []
 
-    answer = await commit(house, second, first)
+    answer = await commit(harness, second, first)
 
     assert answer.status_code == 200
     assert answer.json() == {
@@ -146,13 +146,15 @@ async def test_staged_batches_are_seen_by_nobody_until_they_are_committed_in_ord
         "timestamp": "2025-06-15T15:06:40.000Z",
         "durability": "fsync",
     }
-    assert await house.values() == [b"c", b"a", b"b"]
-    assert files(house) == []
-    assert (staged_of(house).size, staged_of(house).count) == (0, 0)
+    assert await harness.values() == [b"c", b"a", b"b"]
+    assert files(harness) == []
+    assert (staged_of(harness).size, staged_of(harness).count) == (0, 0)
 
 
-async def test_what_staging_answers_says_what_is_there_and_until_when(house: House) -> None:
-    answer = await try_stage(house, "a", "b")
+async def test_what_staging_answers_says_what_is_there_and_until_when(
+    harness: IngestHarness,
+) -> None:
+    answer = await try_stage(harness, "a", "b")
     staged = answer.json()
 
     assert answer.headers["stream-id"] == STREAM
@@ -165,71 +167,75 @@ async def test_what_staging_answers_says_what_is_there_and_until_when(house: Hou
     }
 
 
-async def test_a_repeat_gets_the_first_answer_and_drops_the_batches_it_brings(house: House) -> None:
-    first = (await commit(house, await stage(house, "a", "b"))).json()
-    again = await commit(house, await stage(house, "b"), await stage(house, "a"))
+async def test_a_repeat_gets_the_first_answer_and_drops_the_batches_it_brings(
+    harness: IngestHarness,
+) -> None:
+    first = (await commit(harness, await stage(harness, "a", "b"))).json()
+    again = await commit(harness, await stage(harness, "b"), await stage(harness, "a"))
 
     assert again.headers["idempotent-replayed"] == "true"
     assert again.json() == {**first, "count": 0, "duplicates": 2}
-    assert await house.values() == [b"a", b"b"]
-    assert files(house) == []
+    assert await harness.values() == [b"a", b"b"]
+    assert files(harness) == []
 
 
-async def test_a_repeat_needs_no_batches_any_more(house: House) -> None:
-    staged = await stage(house, "a")
-    first = (await commit(house, staged)).json()
-    again = await commit(house, staged)
+async def test_a_repeat_needs_no_batches_any_more(harness: IngestHarness) -> None:
+    staged = await stage(harness, "a")
+    first = (await commit(harness, staged)).json()
+    again = await commit(harness, staged)
     assert again.json() == {**first, "count": 0, "duplicates": 1}
 
 
 async def test_gaps_between_numbers_are_allowed_and_what_was_passed_over_is_refused(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await commit(house, await stage(house, "a"), number=7)
-    await commit(house, await stage(house, "b"), number=900)
-    refused = await commit(house, await stage(house, "c"), number=8)
+    await commit(harness, await stage(harness, "a"), number=7)
+    await commit(harness, await stage(harness, "b"), number=900)
+    refused = await commit(harness, await stage(harness, "c"), number=8)
 
     assert problem(refused) == (409, "producer-sequence-overlap")
     assert (refused.json()["last_seq"], refused.json()["outcome"]) == (900, "none")
-    assert (await commit(house, await stage(house, "a"), number=7)).json()["duplicates"] == 1
-    assert await house.values() == [b"a", b"b"]
+    assert (await commit(harness, await stage(harness, "a"), number=7)).json()["duplicates"] == 1
+    assert await harness.values() == [b"a", b"b"]
 
 
-async def test_a_batch_that_is_not_there_is_told_so_and_nothing_is_stored(house: House) -> None:
-    there = await stage(house, "a")
-    answer = await commit(house, there, "st_" + "0" * 32)
+async def test_a_batch_that_is_not_there_is_told_so_and_nothing_is_stored(
+    harness: IngestHarness,
+) -> None:
+    there = await stage(harness, "a")
+    answer = await commit(harness, there, "st_" + "0" * 32)
 
     assert problem(answer) == (404, "staged-not-found")
     assert answer.json()["outcome"] == "none"
     assert answer.json()["retryable"] is False
-    assert await house.values() == []
-    assert (await commit(house, there)).status_code == 200
+    assert await harness.values() == []
+    assert (await commit(harness, there)).status_code == 200
 
 
-async def test_what_waits_too_long_for_its_commit_goes(house: House) -> None:
-    old = await stage(house, "a")
-    await house.advance(KEEP_MS - 1)
-    young = await stage(house, "b")
-    await sweep(house)
-    assert files(house) == [".staged", ".staged"]
+async def test_what_waits_too_long_for_its_commit_goes(harness: IngestHarness) -> None:
+    old = await stage(harness, "a")
+    await harness.advance(KEEP_MS - 1)
+    young = await stage(harness, "b")
+    await sweep(harness)
+    assert files(harness) == [".staged", ".staged"]
 
-    await house.advance(1)
-    await sweep(house)
+    await harness.advance(1)
+    await sweep(harness)
 
-    assert files(house) == [".staged"]
-    assert problem(await commit(house, old)) == (404, "staged-not-found")
-    assert (await commit(house, young)).status_code == 200
+    assert files(harness) == [".staged"]
+    assert problem(await commit(harness, old)) == (404, "staged-not-found")
+    assert (await commit(harness, young)).status_code == 200
 
 
-async def test_a_commit_under_way_keeps_its_batches_from_the_sweep(house: House) -> None:
-    staged = await stage(house, "a")
-    with staged_of(house).pinned(STREAM, "job", [staged]):
-        await house.advance(2 * KEEP_MS)
-        await sweep(house)
-        assert files(house) == [".staged"]
-        assert problem(await commit(house, staged, producer="other")) == (404, "staged-not-found")
-    await sweep(house)
-    assert files(house) == []
+async def test_a_commit_under_way_keeps_its_batches_from_the_sweep(harness: IngestHarness) -> None:
+    staged = await stage(harness, "a")
+    with staged_of(harness).pinned(STREAM, "job", [staged]):
+        await harness.advance(2 * KEEP_MS)
+        await sweep(harness)
+        assert files(harness) == [".staged"]
+        assert problem(await commit(harness, staged, producer="other")) == (404, "staged-not-found")
+    await sweep(harness)
+    assert files(harness) == []
 
 
 @pytest.mark.parametrize(
@@ -242,60 +248,62 @@ async def test_a_commit_under_way_keeps_its_batches_from_the_sweep(house: House)
 )
 async def test_as_much_is_staged_as_may_be(tmp_path: Path, setting: str, limit: int) -> None:
     settings: dict[str, Any] = {setting: limit}
-    house = await (await House(tmp_path / "i", **settings).declare()).start()
-    one, two = await stage(house, "a"), await stage(house, "b")
+    harness = await (await IngestHarness(tmp_path / "i", **settings).declare()).start()
+    one, two = await stage(harness, "a"), await stage(harness, "b")
 
-    refused = await try_stage(house, "c")
+    refused = await try_stage(harness, "c")
     assert problem(refused) == (429, "quota-exceeded")
     assert refused.json()["retryable"] is True
     assert refused.headers["retry-after"] == "5"
 
-    await commit(house, one, two)
-    assert (await try_stage(house, "c")).status_code == 201
-    await house.aclose()
+    await commit(harness, one, two)
+    assert (await try_stage(harness, "c")).status_code == 201
+    await harness.aclose()
 
 
 async def test_bounds_hold_for_bodies_that_arrive_together(tmp_path: Path) -> None:
-    house = await House(tmp_path / "i", ingest_staged_stream_count_max=3).declare()
-    await house.start()
-    answers = await asyncio.gather(*(try_stage(house, "a") for _ in range(9)))
+    harness = await IngestHarness(tmp_path / "i", ingest_staged_stream_count_max=3).declare()
+    await harness.start()
+    answers = await asyncio.gather(*(try_stage(harness, "a") for _ in range(9)))
     assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 6
-    await house.aclose()
+    await harness.aclose()
 
 
-async def test_staging_is_synced_before_it_is_answered(house: House) -> None:
-    house.files.calls.clear()
-    await stage(house, "a")
-    calls = [(call.name, Path(call.path).suffix) for call in house.files.calls]
+async def test_staging_is_synced_before_it_is_answered(harness: IngestHarness) -> None:
+    harness.files.calls.clear()
+    await stage(harness, "a")
+    calls = [(call.name, Path(call.path).suffix) for call in harness.files.calls]
     written = calls.index(("pwritev", ".new"))
     assert calls[written + 1] == ("fdatasync", ".new")
     assert ("fsync_dir", "") in calls[written + 2 :]
 
 
-async def test_a_full_disk_stages_nothing_and_leaves_nothing(house: House) -> None:
-    house.files.only_on = ".staged"
-    house.files.faults["pwritev"] = [no_space()]
-    refused = await try_stage(house, "a")
+async def test_a_full_disk_stages_nothing_and_leaves_nothing(harness: IngestHarness) -> None:
+    harness.files.only_on = ".staged"
+    harness.files.faults["pwritev"] = [no_space()]
+    refused = await try_stage(harness, "a")
 
     assert problem(refused) == (503, "storage-full")
     assert refused.json()["outcome"] == "none"
-    assert files(house) == []
-    assert staged_of(house).size == 0
+    assert files(harness) == []
+    assert staged_of(harness).size == 0
 
 
 @pytest.mark.parametrize("bound", ["COUNT_MAX", "STREAM_COUNT_MAX", "PRODUCER_COUNT_MAX"])
-async def test_commits_at_once_have_bounds(house: House, bound: str) -> None:
-    staged = await stage(house, "a")
+async def test_commits_at_once_have_bounds(harness: IngestHarness, bound: str) -> None:
+    staged = await stage(harness, "a")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(turns, bound, 0)
-        assert problem(await commit(house, staged)) == (503, "overloaded")
-    assert (await commit(house, staged)).status_code == 200
+        assert problem(await commit(harness, staged)) == (503, "overloaded")
+    assert (await commit(harness, staged)).status_code == 200
 
 
-async def test_commits_of_one_producer_keep_no_other_out_and_no_fence(house: House) -> None:
+async def test_commits_of_one_producer_keep_no_other_out_and_no_fence(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: whoever waited for a turn had it in the end."""
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    go, read = asyncio.Event(), staged_of(house).read
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    go, read = asyncio.Event(), staged_of(harness).read
 
     async def waits(stream_id: StreamId, part: Any) -> Any:
         if part[0].staged_id in ids:
@@ -303,30 +311,32 @@ async def test_commits_of_one_producer_keep_no_other_out_and_no_fence(house: Hou
         return await read(stream_id, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_of(house), "read", waits)
-        first = asyncio.create_task(commit(house, *ids))
-        repeats = [asyncio.create_task(commit(house, *ids)) for _ in range(20)]
+        patch.setattr(staged_of(harness), "read", waits)
+        first = asyncio.create_task(commit(harness, *ids))
+        repeats = [asyncio.create_task(commit(harness, *ids)) for _ in range(20)]
         await eventually(lambda: sum(one.done() for one in repeats) >= 20 + 1 - 8)
 
-        other = await commit(house, await stage(house, "z"), producer="other")
+        other = await commit(harness, await stage(harness, "z"), producer="other")
         assert other.status_code == 200
-        fence = asyncio.create_task(raise_epoch(house))
-        known = house.appender.tracking.producers
+        fence = asyncio.create_task(raise_epoch(harness))
+        known = harness.appender.tracking.producers
         await eventually(lambda: known["job"].epoch == 1 or fence.done())
         go.set()
         assert problem(await first) == (409, "producer-fenced")
         assert (await fence).json()["last_seq"] is None
     answers = [problem(await one) for one in repeats]
     assert sorted(answers) == [(409, "producer-fenced")] * 7 + [(503, "overloaded")] * 13
-    service = house.service.appenders.commits
+    service = harness.service.appenders.commits
     assert not service._turns._turns
     assert not service._turns._by_stream
 
 
-async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(house: House) -> None:
-    staged = await stage(house, "a")
-    (house.data_dir / "staged" / STREAM / "st_half.new").write_bytes(b"half")
-    after = await house.after_crash().start()
+async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(
+    harness: IngestHarness,
+) -> None:
+    staged = await stage(harness, "a")
+    (harness.data_dir / "staged" / STREAM / "st_half.new").write_bytes(b"half")
+    after = await harness.after_crash().start()
 
     assert files(after) == [".staged"]
     assert (await commit(after, staged)).status_code == 200
@@ -335,10 +345,10 @@ async def test_staged_batches_outlive_a_crash_and_half_a_file_does_not(house: Ho
 
 
 async def test_a_commit_that_was_not_answered_before_a_crash_is_a_repeat_after_it(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    first = (await commit(house, await stage(house, "a"))).json()
-    after = await house.after_crash().start()
+    first = (await commit(harness, await stage(harness, "a"))).json()
+    after = await harness.after_crash().start()
     again = await commit(after, await stage(after, "a"))
 
     assert again.json() == {**first, "count": 0, "duplicates": 1}
@@ -346,43 +356,45 @@ async def test_a_commit_that_was_not_answered_before_a_crash_is_a_repeat_after_i
     await after.aclose()
 
 
-async def test_damage_of_a_staged_file_is_never_appended(house: House) -> None:
-    staged = await stage(house, "hello")
-    [path] = (house.data_dir / "staged" / STREAM).iterdir()
+async def test_damage_of_a_staged_file_is_never_appended(harness: IngestHarness) -> None:
+    staged = await stage(harness, "hello")
+    [path] = (harness.data_dir / "staged" / STREAM).iterdir()
     data = path.read_bytes()
     path.write_bytes(data.replace(b"hello", b"jello"))
 
-    answer = await commit(house, staged)
+    answer = await commit(harness, staged)
 
     assert problem(answer) == (502, "data-corrupt")
-    assert await house.values() == []
+    assert await harness.values() == []
 
 
 async def test_what_is_too_large_for_one_append_takes_one_number_as_any_other(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """The parts had the numbers that follow, and a commit of one of those was taken for a repeat."""
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    answer = await commit(house, *ids, number=7)
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    answer = await commit(harness, *ids, number=7)
 
     assert (answer.json()["first_offset"], answer.json()["count"]) == (0, 3)
-    assert await last_number(house) == 7
-    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
-    assert files(house) == []
+    assert await last_number(harness) == 7
+    assert [value[:1] for value in await harness.values()] == [b"0", b"1", b"2"]
+    assert files(harness) == []
 
-    again = await commit(house, *[await stage(house, f"{n}{LARGE}") for n in range(3)], number=7)
+    again = await commit(
+        harness, *[await stage(harness, f"{n}{LARGE}") for n in range(3)], number=7
+    )
     assert (again.json()["first_offset"], again.json()["next_offset"]) == (0, 3)
     assert (again.json()["count"], again.json()["duplicates"]) == (0, 3)
-    assert len(await house.values()) == 3
-    assert files(house) == []
+    assert len(await harness.values()) == 3
+    assert files(harness) == []
 
-    other = await commit(house, await stage(house, "other records"), number=8)
+    other = await commit(harness, await stage(harness, "other records"), number=8)
     assert (other.json()["first_offset"], other.json()["count"]) == (3, 1)
 
 
-async def large(house: House, number: int, parts: int) -> httpx.Response:
-    ids = [await stage(house, f"{part}{LARGE}") for part in range(parts)]
-    return await commit(house, *ids, number=number)
+async def large(harness: IngestHarness, number: int, parts: int) -> httpx.Response:
+    ids = [await stage(harness, f"{part}{LARGE}") for part in range(parts)]
+    return await commit(harness, *ids, number=number)
 
 
 def placed(answer: httpx.Response) -> tuple[int | None, ...]:
@@ -391,135 +403,147 @@ def placed(answer: httpx.Response) -> tuple[int | None, ...]:
     return tuple(body[name] for name in ("first_offset", "next_offset", "duplicates"))
 
 
-async def test_a_repeat_names_its_first_record_or_says_that_this_is_forgotten(house: House) -> None:
+async def test_a_repeat_names_its_first_record_or_says_that_this_is_forgotten(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: no later commit was large enough to push out the parts, and
     then the last part was taken for all of it."""
-    await large(house, 7, 3)
-    assert placed(await large(house, 7, 3)) == (0, 3, 3)
-    await large(house, 8, 9)
+    await large(harness, 7, 3)
+    assert placed(await large(harness, 7, 3)) == (0, 3, 3)
+    await large(harness, 8, 9)
 
-    assert placed(await large(house, 8, 9)) == (None, 12, 9)
-    assert placed(await large(house, 7, 3)) == (None, 12, 3)
-    await commit(house, await stage(house, "a", "b"), number=9)
-    assert placed(await commit(house, await stage(house, "a", "b"), number=9)) == (12, 14, 2)
-    after = await house.after_crash().start()
+    assert placed(await large(harness, 8, 9)) == (None, 12, 9)
+    assert placed(await large(harness, 7, 3)) == (None, 12, 3)
+    await commit(harness, await stage(harness, "a", "b"), number=9)
+    assert placed(await commit(harness, await stage(harness, "a", "b"), number=9)) == (12, 14, 2)
+    after = await harness.after_crash().start()
     assert placed(await large(after, 8, 9)) == (None, 14, 9)
     await after.aclose()
 
 
-async def test_a_number_below_the_first_that_was_ever_stored_is_no_repeat(house: House) -> None:
+async def test_a_number_below_the_first_that_was_ever_stored_is_no_repeat(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: they passed over numbers above the first."""
-    assert (await large(house, 10, 2)).status_code == 200
-    refused = await large(house, 5, 2)
+    assert (await large(harness, 10, 2)).status_code == 200
+    refused = await large(harness, 5, 2)
     assert problem(refused) == (409, "producer-sequence-overlap")
     assert (refused.json()["last_seq"], refused.json()["outcome"]) == (10, "none")
 
 
-async def test_who_lists_producers_sees_no_names_of_parts(house: House) -> None:
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    await commit(house, *ids, number=7)
-    listed = (await house.client.get(f"/v1/streams/{NAME}/producers")).json()
+async def test_who_lists_producers_sees_no_names_of_parts(harness: IngestHarness) -> None:
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    await commit(harness, *ids, number=7)
+    listed = (await harness.client.get(f"/v1/streams/{NAME}/producers")).json()
     assert [one["producer_id"] for one in listed["items"]] == ["job"]
 
 
-async def test_a_producer_is_known_from_its_first_part_on(house: House) -> None:
+async def test_a_producer_is_known_from_its_first_part_on(harness: IngestHarness) -> None:
     """An import that starts again finds its name, and with it the size of its rounds."""
-    await cut_off(house, 1)
-    shown = await house.client.get(f"/v1/streams/{NAME}/producers/job")
+    await cut_off(harness, 1)
+    shown = await harness.client.get(f"/v1/streams/{NAME}/producers/job")
     assert (shown.json()["mode"], shown.json()["last_seq"]) == (None, None)
 
 
 @pytest.mark.parametrize("number", [7, 8])
 @pytest.mark.parametrize("header", ["txn-number", "producer-seq"])
 async def test_no_plain_append_gets_in_between_the_parts_of_a_commit(
-    house: House, header: str, number: int
+    harness: IngestHarness, header: str, number: int
 ) -> None:
-    await cut_off(house, 1)
-    refused = await house.append_raw(
+    await cut_off(harness, 1)
+    refused = await harness.append_raw(
         b'{"records": [{"value": "z"}]}', **{"producer-id": "job", header: str(number)}
     )
     assert problem(refused) == (409, "producer-sequence-gap")
     assert refused.json()["expected_seq"] == 7
 
 
-async def raise_epoch(house: House) -> httpx.Response:
-    return await house.client.post(f"/v1/streams/{NAME}/producers/job/epoch")
+async def raise_epoch(harness: IngestHarness) -> httpx.Response:
+    return await harness.client.post(f"/v1/streams/{NAME}/producers/job/epoch")
 
 
-async def test_a_fence_finishes_what_is_begun_before_it_names_the_last_number(house: House) -> None:
+async def test_a_fence_finishes_what_is_begun_before_it_names_the_last_number(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: they raised epochs of producers that had no commit open."""
-    ids = await cut_off(house, 1)
-    raised = (await raise_epoch(house)).json()
+    ids = await cut_off(harness, 1)
+    raised = (await raise_epoch(harness)).json()
 
     assert (raised["epoch"], raised["last_seq"], raised["mode"]) == (1, 7, "txn")
-    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
-    assert files(house) == []
-    assert problem(await commit(house, *ids)) == (409, "producer-fenced")
-    later = await commit(house, await stage(house, "new"), number=8, producer_epoch="1")
+    assert [value[:1] for value in await harness.values()] == [b"0", b"1", b"2"]
+    assert files(harness) == []
+    assert problem(await commit(harness, *ids)) == (409, "producer-fenced")
+    later = await commit(harness, await stage(harness, "new"), number=8, producer_epoch="1")
     assert later.json()["count"] == 1
 
 
-async def test_no_last_number_is_named_where_the_rest_of_a_commit_is_lost(house: House) -> None:
-    await cut_off(house, 1)
-    staged_of(house)._streams[STREAM].plans.clear()
-    refused = await raise_epoch(house)
+async def test_no_last_number_is_named_where_the_rest_of_a_commit_is_lost(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 1)
+    staged_of(harness)._streams[STREAM].plans.clear()
+    refused = await raise_epoch(harness)
 
     assert problem(refused) == (404, "staged-not-found")
     assert (refused.json()["outcome"], refused.json()["stored_parts"]) == ("unknown", 1)
     path = f"/v1/streams/{NAME}/producers/job"
-    assert (await house.client.get(path)).json()["epoch"] == 1
-    assert (await house.client.delete(path)).status_code == 204
-    assert (await raise_epoch(house)).json()["last_seq"] is None
+    assert (await harness.client.get(path)).json()["epoch"] == 1
+    assert (await harness.client.delete(path)).status_code == 204
+    assert (await raise_epoch(harness)).json()["last_seq"] is None
 
 
 async def test_a_commit_whose_number_is_stored_in_one_piece_meanwhile_is_a_repeat(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """A client whose first try timed out sends less the second time."""
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    read = staged_of(house).read
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    read = staged_of(harness).read
 
     async def beside(*arguments: Any) -> Any:
         patch.undo()
         one = {"producer-id": "job", "txn-number": "7"}
-        stored = await house.append_raw(b'{"records": [{"value": "plain"}]}', **one)
+        stored = await harness.append_raw(b'{"records": [{"value": "plain"}]}', **one)
         assert stored.status_code == 200
         return await read(*arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_of(house), "read", beside)
-        answer = await commit(house, *ids)
+        patch.setattr(staged_of(harness), "read", beside)
+        answer = await commit(harness, *ids)
 
     assert answer.headers["idempotent-replayed"] == "true"
     assert (answer.json()["first_offset"], answer.json()["next_offset"]) == (0, 1)
     assert (answer.json()["count"], answer.json()["duplicates"]) == (0, 3)
-    assert await house.values() == [b"plain"]
-    assert files(house) == []
+    assert await harness.values() == [b"plain"]
+    assert files(harness) == []
 
 
-async def test_forgetting_its_producer_ends_a_commit_that_was_cut_off(house: House) -> None:
-    await cut_off(house, 1)
+async def test_forgetting_its_producer_ends_a_commit_that_was_cut_off(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 1)
     path = f"/v1/streams/{NAME}/producers/job"
-    assert (await house.client.delete(path)).status_code == 204
+    assert (await harness.client.delete(path)).status_code == 204
 
-    answer = await commit(house, *[await stage(house, f"{n}{LARGE}") for n in range(3)])
+    answer = await commit(harness, *[await stage(harness, f"{n}{LARGE}") for n in range(3)])
 
     assert answer.json()["count"] == 3
-    assert [value[:1] for value in await house.values()] == [b"0", b"0", b"1", b"2"]
+    assert [value[:1] for value in await harness.values()] == [b"0", b"0", b"1", b"2"]
 
 
-async def test_a_commit_that_was_cut_off_is_finished_without_its_writer(house: House) -> None:
-    await cut_off(house, 1)
-    await house.service.appenders.finish_commits()
+async def test_a_commit_that_was_cut_off_is_finished_without_its_writer(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 1)
+    await harness.service.appenders.finish_commits()
 
-    assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
-    assert files(house) == []
-    again = await commit(house, await stage(house, "z"))
+    assert [value[:1] for value in await harness.values()] == [b"0", b"1", b"2"]
+    assert files(harness) == []
+    again = await commit(harness, await stage(harness, "z"))
     assert (again.json()["first_offset"], again.json()["duplicates"]) == (0, 3)
 
 
 async def test_a_drain_finishes_what_was_cut_off_and_the_next_owner_knows_it(
-    leaving: House, tmp_path: Path
+    leaving: IngestHarness, tmp_path: Path
 ) -> None:
     await cut_off(leaving, 1)
     await leaving.service.drain()
@@ -527,35 +551,35 @@ async def test_a_drain_finishes_what_was_cut_off_and_the_next_owner_knows_it(
     await leaving.aclose()
     assert not (await leaving.record()).dirty
 
-    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    other = await IngestHarness(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
     again = await commit(other, await stage(other, "z"))
     assert (again.json()["first_offset"], again.json()["duplicates"]) == (0, 3)
     await other.aclose()
 
 
-async def left_with_a_rest(house: House) -> None:
+async def left_with_a_rest(harness: IngestHarness) -> None:
     """The disk gives nothing of the rest while the node is drained, and all else is published."""
-    await cut_off(house, 1)
+    await cut_off(harness, 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged_of(house), "read", broken_read)
-        await house.service.drain()
-    await house.published(1)
-    await house.aclose()
+        patch.setattr(staged_of(harness), "read", broken_read)
+        await harness.service.drain()
+    await harness.published(1)
+    await harness.aclose()
 
 
 async def test_a_stream_does_not_leave_a_node_that_has_the_rest_of_a_commit(
-    leaving: House, tmp_path: Path
+    leaving: IngestHarness, tmp_path: Path
 ) -> None:
     """The existing checks were blind: no handover had a staged commit, and kills came back on the
     same node."""
     await left_with_a_rest(leaving)
     assert (await leaving.record()).dirty
-    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    other = await IngestHarness(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
     refused = await try_stage(other, "z")
     assert problem(refused) == (503, "not-owner")
     await other.aclose()
 
-    back = await House(leaving.data_dir, before=leaving).start()
+    back = await IngestHarness(leaving.data_dir, before=leaving).start()
     await back.append("opens the stream")
     await back.service.appenders.finish_commits()
     values = [value[:1] for value in await back.values() if value.endswith(b"x")]
@@ -564,14 +588,14 @@ async def test_a_stream_does_not_leave_a_node_that_has_the_rest_of_a_commit(
 
 
 async def test_without_the_look_at_open_commits_their_rest_is_left_behind(
-    leaving: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    leaving: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the guard is taken out. The number is no repeat even then, and says so."""
     monkeypatch.setattr(LocalAppender, "_is_bound", lambda _: False)
     await left_with_a_rest(leaving)
     assert not (await leaving.record()).dirty
 
-    other = await House(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
+    other = await IngestHarness(tmp_path / "b", before=leaving, ingest_url="unix:///b.sock").start()
     refused = await commit(other, await stage(other, "z"))
     assert problem(refused) == (404, "staged-not-found")
     assert (refused.json()["outcome"], refused.json()["stored_parts"]) == ("unknown", 1)
@@ -581,31 +605,33 @@ async def test_without_the_look_at_open_commits_their_rest_is_left_behind(
 
 
 async def test_without_names_of_their_own_a_part_is_taken_for_the_whole(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the guard is taken out, and the parts are stored as the producer's own appends."""
     monkeypatch.setattr(commit_parts, "name_of_parts", lambda _: "job")
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    await commit(house, *ids, number=0)
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    await commit(harness, *ids, number=0)
     with pytest.raises(AssertionError):
-        assert [value[:1] for value in await house.values()] == [b"0", b"1", b"2"]
+        assert [value[:1] for value in await harness.values()] == [b"0", b"1", b"2"]
 
 
-async def begun_by_an_earlier_build(house: House) -> None:
+async def begun_by_an_earlier_build(harness: IngestHarness) -> None:
     """A plan of version 1, and its first part under the producer's own number."""
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
-    plan = CommitPlan("job", 7, house.time.wall, tuple((one,) for one in ids), None)
-    await staged_of(house).save_plan(STREAM, plan)
-    with staged_of(house).pinned(STREAM, "job", ids) as batches:
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
+    plan = CommitPlan("job", 7, harness.time.wall, tuple((one,) for one in ids), None)
+    await staged_of(harness).save_plan(STREAM, plan)
+    with staged_of(harness).pinned(STREAM, "job", ids) as batches:
         asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
-        commits = house.service.appenders.commits
-        appender = await house.service.streams.get(STREAM)
+        commits = harness.service.appenders.commits
+        appender = await harness.service.streams.get(STREAM)
         await commits._appends.append(appender, Conditions(asked), batches[:1])
 
 
-async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(house: House) -> None:
-    await begun_by_an_earlier_build(house)
-    after = await house.after_crash().start()
+async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(
+    harness: IngestHarness,
+) -> None:
+    await begun_by_an_earlier_build(harness)
+    after = await harness.after_crash().start()
     assert problem(await commit(after, await stage(after, "z"), number=1_000)) == (
         409,
         "producer-sequence-gap",
@@ -622,7 +648,9 @@ async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(house: Hou
     await after.aclose()
 
 
-async def test_what_an_earlier_build_has_begun_keeps_the_stream_here(leaving: House) -> None:
+async def test_what_an_earlier_build_has_begun_keeps_the_stream_here(
+    leaving: IngestHarness,
+) -> None:
     await begun_by_an_earlier_build(leaving)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(staged_of(leaving), "read", broken_read)
@@ -632,11 +660,11 @@ async def test_what_an_earlier_build_has_begun_keeps_the_stream_here(leaving: Ho
     assert (await leaving.record()).dirty
 
 
-async def cut_off(house: House, appended: int, values: str = "012") -> list[str]:
+async def cut_off(harness: IngestHarness, appended: int, values: str = "012") -> list[str]:
     """A commit of three parts that the disk breaks after some of them; returns what it named."""
-    ids = [await stage(house, f"{value}{LARGE}") for value in values]
+    ids = [await stage(harness, f"{value}{LARGE}") for value in values]
     broken = OSError(errno.EIO, os.strerror(errno.EIO))
-    committed = staged_of(house)
+    committed = staged_of(harness)
     read, count = committed.read, 0
 
     async def fails(*arguments: Any) -> Any:
@@ -648,7 +676,7 @@ async def cut_off(house: House, appended: int, values: str = "012") -> list[str]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(committed, "read", fails)
-        answer = await commit(house, *ids)
+        answer = await commit(harness, *ids)
     assert problem(answer) == (503, "storage-failed")
     assert answer.json()["outcome"] == "unknown"
     return ids
@@ -657,10 +685,10 @@ async def cut_off(house: House, appended: int, values: str = "012") -> list[str]
 @pytest.mark.parametrize("appended", [0, 1, 2])
 @pytest.mark.parametrize("crash", [False, True])
 async def test_a_commit_that_was_cut_off_is_finished_by_a_repeat_with_other_pieces(
-    house: House, appended: int, crash: bool
+    harness: IngestHarness, appended: int, crash: bool
 ) -> None:
-    await cut_off(house, appended)
-    after = await house.after_crash().start() if crash else house
+    await cut_off(harness, appended)
+    after = await harness.after_crash().start() if crash else harness
     values = [value[:1] for value in await after.values()]
     assert values == [b"0", b"1", b"2"][:appended]
 
@@ -679,64 +707,72 @@ async def test_a_commit_that_was_cut_off_is_finished_by_a_repeat_with_other_piec
 
 
 async def test_without_its_plan_a_repeat_in_other_pieces_has_nothing_to_go_on_with(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """The guard is the plan: what it is for shows where it is taken away."""
-    await cut_off(house, 1)
-    staged_of(house)._streams[STREAM].plans.clear()
+    await cut_off(harness, 1)
+    staged_of(harness)._streams[STREAM].plans.clear()
 
-    refused = await commit(house, await stage(house, f"2{LARGE}"), await stage(house, f"1{LARGE}"))
+    refused = await commit(
+        harness, await stage(harness, f"2{LARGE}"), await stage(harness, f"1{LARGE}")
+    )
 
     assert problem(refused) == (404, "staged-not-found")
     assert refused.json()["outcome"] == "unknown"
-    assert sorted(value[:1] for value in await house.values()) == [b"0"]
+    assert sorted(value[:1] for value in await harness.values()) == [b"0"]
 
 
-async def test_no_other_number_gets_in_between_the_parts_of_a_commit(house: House) -> None:
-    await cut_off(house, 1)
-    refused = await commit(house, await stage(house, "z"), number=1_000)
+async def test_no_other_number_gets_in_between_the_parts_of_a_commit(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 1)
+    refused = await commit(harness, await stage(harness, "z"), number=1_000)
 
     assert problem(refused) == (409, "producer-sequence-gap")
     assert (refused.json()["expected_seq"], refused.json()["received_seq"]) == (7, 1_000)
-    assert (await commit(house, await stage(house, "z"), producer="other")).status_code == 200
+    assert (await commit(harness, await stage(harness, "z"), producer="other")).status_code == 200
 
 
 async def test_the_rest_of_a_begun_commit_waits_longer_and_is_refused_in_the_end(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
-    await cut_off(house, 1)
-    await house.advance(2 * KEEP_MS)
-    await sweep(house)
-    assert files(house) == [".plan"] + [".staged"] * 3
+    await cut_off(harness, 1)
+    await harness.advance(2 * KEEP_MS)
+    await sweep(harness)
+    assert files(harness) == [".plan"] + [".staged"] * 3
 
-    await house.advance(10 * KEEP_MS)
-    await sweep(house)
+    await harness.advance(10 * KEEP_MS)
+    await sweep(harness)
 
-    assert files(house) == [".plan"]
-    refused = await commit(house, await stage(house, f"0{LARGE}"))
+    assert files(harness) == [".plan"]
+    refused = await commit(harness, await stage(harness, f"0{LARGE}"))
     assert problem(refused) == (404, "staged-not-found")
 
 
-async def test_a_repeat_removes_nothing_that_another_commit_needs(house: House) -> None:
+async def test_a_repeat_removes_nothing_that_another_commit_needs(harness: IngestHarness) -> None:
     """The checks before were blind: repeats brought batches of their own."""
-    assert (await commit(house, await stage(house, "a"), number=1, producer="p")).status_code == 200
-    assert (await commit(house, await stage(house, "b"), number=6)).status_code == 200
-    ids = await cut_off(house, 1)
-    there = files(house)
+    assert (
+        await commit(harness, await stage(harness, "a"), number=1, producer="p")
+    ).status_code == 200
+    assert (await commit(harness, await stage(harness, "b"), number=6)).status_code == 200
+    ids = await cut_off(harness, 1)
+    there = files(harness)
     for number, producer in ((1, "p"), (6, "job")):
-        repeat = await commit(house, *ids, number=number, producer=producer)
+        repeat = await commit(harness, *ids, number=number, producer=producer)
         assert repeat.headers["idempotent-replayed"] == "true"
-        assert files(house) == there
-    assert (await commit(house, *ids)).status_code == 200
-    assert files(house) == []
+        assert files(harness) == there
+    assert (await commit(harness, *ids)).status_code == 200
+    assert files(harness) == []
 
 
-async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(house: House) -> None:
+async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: nothing happened while a sweep waited for the disk."""
-    await cut_off(house, 0)
-    staged = await stage(house, "a")
-    await house.advance(KEEP_MS)
-    batches = staged_of(house)
+    await cut_off(harness, 0)
+    staged = await stage(harness, "a")
+    await harness.advance(KEEP_MS)
+    batches = staged_of(harness)
     remove, inside, hold = batches._remove_files, asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -746,42 +782,48 @@ async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(house: Ho
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "_remove_files", slow)
-        sweeping = asyncio.create_task(sweep(house))
+        sweeping = asyncio.create_task(sweep(harness))
         await inside.wait()
         with batches.pinned(STREAM, "other", [staged]):
             hold.set()
             await sweeping
             assert staged in batches._streams[STREAM].batches
-    assert (await commit(house, staged, producer="other")).status_code == 200
+    assert (await commit(harness, staged, producer="other")).status_code == 200
 
 
-async def test_a_wall_clock_that_is_ahead_removes_nothing_that_is_staged(house: House) -> None:
+async def test_a_wall_clock_that_is_ahead_removes_nothing_that_is_staged(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: their clocks went on together."""
-    staged = await stage(house, "a")
-    ids = await cut_off(house, 1)
-    house.time.wall += 100 * KEEP_MS
-    await sweep(house)
-    after = await house.after_crash().start()
+    staged = await stage(harness, "a")
+    ids = await cut_off(harness, 1)
+    harness.time.wall += 100 * KEEP_MS
+    await sweep(harness)
+    after = await harness.after_crash().start()
     await sweep(after)
-    house.time.wall -= 100 * KEEP_MS
+    harness.time.wall -= 100 * KEEP_MS
     assert (await commit(after, *ids)).status_code == 200
     assert (await commit(after, staged, producer="other")).status_code == 200
     await after.aclose()
 
 
-async def test_a_plan_that_was_never_begun_expires_as_its_batches_do(house: House) -> None:
-    await cut_off(house, 0)
-    assert files(house) == [".plan"] + [".staged"] * 3
-    await house.advance(KEEP_MS)
-    await sweep(house)
-    assert files(house) == []
+async def test_a_plan_that_was_never_begun_expires_as_its_batches_do(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 0)
+    assert files(harness) == [".plan"] + [".staged"] * 3
+    await harness.advance(KEEP_MS)
+    await sweep(harness)
+    assert files(harness) == []
 
 
-async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(house: House) -> None:
-    await cut_off(house, 1)
-    [plan] = (house.data_dir / "staged" / STREAM).glob("*.plan")
+async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(
+    harness: IngestHarness,
+) -> None:
+    await cut_off(harness, 1)
+    [plan] = (harness.data_dir / "staged" / STREAM).glob("*.plan")
     plan.write_bytes(plan.read_bytes().replace(b"job", b"jab"))
-    after = await house.after_crash().start()
+    after = await harness.after_crash().start()
 
     refused = await commit(after, await stage(after, f"0{LARGE}"))
 
@@ -790,12 +832,14 @@ async def test_after_damage_of_a_begun_plan_nothing_is_taken_for_done(house: Hou
     await after.aclose()
 
 
-async def test_forgetting_its_producer_ends_a_commit_whose_plan_is_damaged(house: House) -> None:
+async def test_forgetting_its_producer_ends_a_commit_whose_plan_is_damaged(
+    harness: IngestHarness,
+) -> None:
     """The checks before were blind: they looked at the refusal, and not at the way out of it."""
-    await cut_off(house, 1)
-    [plan] = (house.data_dir / "staged" / STREAM).glob("*.plan")
+    await cut_off(harness, 1)
+    [plan] = (harness.data_dir / "staged" / STREAM).glob("*.plan")
     plan.write_bytes(plan.read_bytes().replace(b"job", b"jab"))
-    after = await house.after_crash().start()
+    after = await harness.after_crash().start()
     assert problem(await commit(after, await stage(after, "z"))) == (502, "data-corrupt")
 
     forgotten = await after.client.delete(f"/v1/streams/{NAME}/producers/job")
@@ -806,56 +850,56 @@ async def test_forgetting_its_producer_ends_a_commit_whose_plan_is_damaged(house
     await after.aclose()
 
 
-async def test_a_late_removal_of_an_old_plan_spares_the_new_one(house: House) -> None:
+async def test_a_late_removal_of_an_old_plan_spares_the_new_one(harness: IngestHarness) -> None:
     """Its name is that of the producer, so both have the same."""
-    unlink = house.files.unlink
+    unlink = harness.files.unlink
 
     def stuck(path: Path) -> None:
         if path.suffix == ".plan":
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         unlink(path)
 
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(house.files, "unlink", stuck)
-        assert (await commit(house, *ids, number=1)).status_code == 200
-    assert files(house) == [".plan"]
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(3)]
+        patch.setattr(harness.files, "unlink", stuck)
+        assert (await commit(harness, *ids, number=1)).status_code == 200
+    assert files(harness) == [".plan"]
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
     with pytest.MonkeyPatch.context() as patch:
         # Falls off between its parts.
-        patch.setattr(staged_of(house), "read", broken_read)
-        assert (await commit(house, *ids, number=10)).status_code == 503
+        patch.setattr(staged_of(harness), "read", broken_read)
+        assert (await commit(harness, *ids, number=10)).status_code == 503
 
-    await sweep(house)
+    await sweep(harness)
 
-    assert files(house) == [".plan"] + [".staged"] * 3
+    assert files(harness) == [".plan"] + [".staged"] * 3
 
 
 async def broken_read(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-async def test_commits_of_one_producer_at_once_store_one_of_them(house: House) -> None:
-    ids = [await stage(house, "a") for _ in range(6)]
-    answers = await asyncio.gather(*(commit(house, staged) for staged in ids))
+async def test_commits_of_one_producer_at_once_store_one_of_them(harness: IngestHarness) -> None:
+    ids = [await stage(harness, "a") for _ in range(6)]
+    answers = await asyncio.gather(*(commit(harness, staged) for staged in ids))
 
     assert [answer.status_code for answer in answers] == [200] * 6
     assert sum(answer.json()["count"] for answer in answers) == 1
-    assert await house.values() == [b"a"]
-    await eventually(lambda: files(house) == [])
+    assert await harness.values() == [b"a"]
+    await eventually(lambda: files(harness) == [])
 
 
 async def test_a_group_is_appended_whole_where_it_is_larger_than_a_chunk(tmp_path: Path) -> None:
-    house = await House(tmp_path / "i", ingest_chunk_size_max=4 * KIB).declare()
-    await house.start()
-    ids = [await stage(house, f"{number}{LARGE}") for number in range(5)]
-    assert (await commit(house, *ids)).json()["count"] == 5
+    harness = await IngestHarness(tmp_path / "i", ingest_chunk_size_max=4 * KIB).declare()
+    await harness.start()
+    ids = [await stage(harness, f"{number}{LARGE}") for number in range(5)]
+    assert (await commit(harness, *ids)).json()["count"] == 5
 
-    chunks = (await house.chunks(0)).content
-    assert len(await house.values()) == 5
+    chunks = (await harness.chunks(0)).content
+    assert len(await harness.values()) == 5
     assert len(chunks) > 5 * 3 * KIB
-    assert await last_number(house) == 7
-    await house.aclose()
+    assert await last_number(harness) == 7
+    await harness.aclose()
 
 
 @pytest.mark.parametrize(
@@ -867,10 +911,10 @@ async def test_a_group_is_appended_whole_where_it_is_larger_than_a_chunk(tmp_pat
     ],
 )
 async def test_staged_batches_are_committed_by_number_only(
-    house: House, headers: dict[str, str], code: str
+    harness: IngestHarness, headers: dict[str, str], code: str
 ) -> None:
-    staged = await stage(house, "a")
-    answer = await house.client.post(
+    staged = await stage(harness, "a")
+    answer = await harness.client.post(
         ROUTE, json={"staged": [staged]}, headers={"content-type": STAGED, **headers}
     )
     assert problem(answer) == (400, code)
@@ -889,40 +933,40 @@ async def test_staged_batches_are_committed_by_number_only(
     ],
 )
 async def test_a_commit_names_batches_and_nothing_else(
-    house: House, body: Any, pointer: str
+    harness: IngestHarness, body: Any, pointer: str
 ) -> None:
     named = {"content-type": STAGED, "producer-id": "job", "txn-number": "1"}
-    answer = await house.client.post(ROUTE, json=body, headers=named)
+    answer = await harness.client.post(ROUTE, json=body, headers=named)
     assert problem(answer) == (422, "validation-failed")
     assert pointers(answer) == [pointer]
 
 
-async def test_what_is_staged_is_validated_fully_before_it_is_kept(house: House) -> None:
+async def test_what_is_staged_is_validated_fully_before_it_is_kept(harness: IngestHarness) -> None:
     damaged = bytearray(body_of("a"))
     damaged[-1] ^= 1
-    answer = await house.client.post(STAGE, content=bytes(damaged), headers=FRAMES)
+    answer = await harness.client.post(STAGE, content=bytes(damaged), headers=FRAMES)
     assert problem(answer) == (422, "crc-mismatch")
-    empty = await house.client.post(STAGE, content=b"", headers=FRAMES)
+    empty = await harness.client.post(STAGE, content=b"", headers=FRAMES)
     assert problem(empty) == (422, "validation-failed")
-    other = await house.client.post(STAGE, json={"records": []})
+    other = await harness.client.post(STAGE, json={"records": []})
     assert problem(other) == (415, "unsupported-media-type")
-    assert files(house) == []
+    assert files(harness) == []
 
 
-async def test_an_expected_offset_holds_for_a_commit_too(house: House) -> None:
-    await house.append("before")
-    staged = await stage(house, "a")
-    refused = await commit(house, staged, stream_expected_offset="0")
+async def test_an_expected_offset_holds_for_a_commit_too(harness: IngestHarness) -> None:
+    await harness.append("before")
+    staged = await stage(harness, "a")
+    refused = await commit(harness, staged, stream_expected_offset="0")
     assert problem(refused) == (412, "offset-mismatch")
-    assert (await commit(house, staged, stream_expected_offset="1")).status_code == 200
+    assert (await commit(harness, staged, stream_expected_offset="1")).status_code == 200
 
 
-async def test_compressed_frames_stay_as_they_were_staged(house: House) -> None:
+async def test_compressed_frames_stay_as_they_were_staged(harness: IngestHarness) -> None:
     from bottomless.formats.rows import build_batch, encode_frames
 
     batch: pa.RecordBatch = build_batch([Rows([b"x" * 1000] * 10, [0] * 10)])
     body = b"".join(frame.data for frame in encode_frames(batch, 4096, Codec.ZSTD))
-    answer = await house.client.post(STAGE, content=body, headers=FRAMES)
-    await commit(house, answer.json()["staged_id"])
-    assert await house.values() == [b"x" * 1000] * 10
-    assert body in (await house.chunks(0)).content
+    answer = await harness.client.post(STAGE, content=body, headers=FRAMES)
+    await commit(harness, answer.json()["staged_id"])
+    assert await harness.values() == [b"x" * 1000] * 10
+    assert body in (await harness.chunks(0)).content

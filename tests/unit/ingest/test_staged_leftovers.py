@@ -7,39 +7,39 @@ from dataclasses import replace
 from pathlib import Path
 
 from bottomless.model.stream import StreamRecord, StreamState
-from unit.ingest.house import INTERNAL, STREAM, House
+from unit.ingest.harness import INTERNAL, STREAM, IngestHarness
 from unit.ingest.test_leftovers import leftovers
 from unit.ingest.test_staged import KEEP_MS, SETTINGS, cut_off, files, stage, staged_of, sweep
 
 
 async def test_what_was_staged_for_a_deleted_stream_goes_with_its_log(tmp_path: Path) -> None:
-    house = await (await House(tmp_path / "node", **SETTINGS).declare()).start()
-    await cut_off(house, 1)
-    await stage(house, "and one without a plan")
+    harness = await (await IngestHarness(tmp_path / "node", **SETTINGS).declare()).start()
+    await cut_off(harness, 1)
+    await stage(harness, "and one without a plan")
 
     def decide(record: StreamRecord) -> StreamRecord:
         return replace(record, state=StreamState.DELETING, epoch=record.epoch + 1)
 
-    await house.streams.update(STREAM, decide)
-    assert (await house.internal.post(f"{INTERNAL}/close")).status_code == 200
-    house.streams.generation = 0
-    await leftovers(house).sweep()
+    await harness.streams.update(STREAM, decide)
+    assert (await harness.internal.post(f"{INTERNAL}/close")).status_code == 200
+    harness.streams.generation = 0
+    await leftovers(harness).sweep()
 
-    assert files(house) == []
-    assert staged_of(house).size == 0
-    assert staged_of(house)._streams == {}
-    assert not house.directory.exists()
-    await house.aclose()
+    assert files(harness) == []
+    assert staged_of(harness).size == 0
+    assert staged_of(harness)._streams == {}
+    assert not harness.directory.exists()
+    await harness.aclose()
 
 
 async def test_the_plan_of_a_stream_that_moved_away_goes_with_its_batches(tmp_path: Path) -> None:
-    house = await (await House(tmp_path / "node", **SETTINGS).declare()).start()
-    await cut_off(house, 0)
-    await house.aclose()
-    other = House(tmp_path / "other", before=house, ingest_url="unix:///other.sock")
+    harness = await (await IngestHarness(tmp_path / "node", **SETTINGS).declare()).start()
+    await cut_off(harness, 0)
+    await harness.aclose()
+    other = IngestHarness(tmp_path / "other", before=harness, ingest_url="unix:///other.sock")
     await other.start()
     assert (await other.append("x")).status_code == 200
-    back = await House(house.data_dir, before=house).start()
+    back = await IngestHarness(harness.data_dir, before=harness).start()
     assert len(files(back)) == 4
 
     await back.advance(11 * KEEP_MS)

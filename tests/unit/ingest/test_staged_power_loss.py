@@ -21,7 +21,7 @@ from bottomless_server.ingest.staged import files as files_module
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.stream_batches import StagedBounds
 from bottomless_server.node.file_calls import FileCalls
-from unit.ingest.house import STREAM, StandingClocks
+from unit.ingest.harness import STREAM, StandingClocks
 
 BOUNDS = StagedBounds(
     stream_bytes_max=10**6,

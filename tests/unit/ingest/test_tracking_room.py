@@ -22,7 +22,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.producers.known_producers import KEY_SIZE, TrackingBounds
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
-from unit.ingest.house import ROUTE, House, eventually
+from unit.ingest.harness import ROUTE, IngestHarness, eventually
 
 KEEP_MS = 1_000
 BOUNDS = TrackingBounds(
@@ -192,14 +192,14 @@ def test_what_is_over_is_not_taken_up_again_beyond_the_room(kind: str) -> None:
 
 
 @pytest.fixture
-async def narrow(tmp_path: Path) -> AsyncIterator[House]:
-    house = House(tmp_path, ingest_tracking_bytes_max=64 * 1024)
-    yield await (await house.declare()).start()
-    await house.aclose()
+async def narrow(tmp_path: Path) -> AsyncIterator[IngestHarness]:
+    harness = IngestHarness(tmp_path, ingest_tracking_bytes_max=64 * 1024)
+    yield await (await harness.declare()).start()
+    await harness.aclose()
 
 
 async def test_a_process_that_remembers_enough_refuses_new_ones_and_keeps_its_word(
-    narrow: House,
+    narrow: IngestHarness,
 ) -> None:
     room = 64 * 1024 // KEY_SIZE
 
@@ -228,7 +228,7 @@ async def test_a_process_that_remembers_enough_refuses_new_ones_and_keeps_its_wo
 
 
 async def test_without_the_room_a_process_remembers_without_end(
-    narrow: House, monkeypatch: pytest.MonkeyPatch
+    narrow: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracking, "keep_room", lambda *_: True)
     with pytest.raises(AssertionError, match="does not hold against requests at once"):
@@ -242,20 +242,22 @@ async def test_a_round_without_identities_keeps_what_its_segment_may_begin_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks before were blind: their rounds had identities, and kept room by themselves."""
-    house = House(tmp_path, ingest_tracking_bytes_max=64 * 1024, ingest_segment_age_ms_max=1_000)
-    await (await house.declare()).start()
+    harness = IngestHarness(
+        tmp_path, ingest_tracking_bytes_max=64 * 1024, ingest_segment_age_ms_max=1_000
+    )
+    await (await harness.declare()).start()
     active = StreamState.ACTIVE
     other = StreamRecord(OTHER, StreamName("other"), "default", active, 0, StreamConfig())
-    await house.streams.create(other)
+    await harness.streams.create(other)
     route = "/v1/streams/other/records"
     body = {"records": [{"value": "x"}]}
     # So many that the round forgets none of them before it begins, and the others' keys would.
     for number in range((64 * 1024 - PRODUCER) // KEY_SIZE):
         headers = {"idempotency-key": f"k{number}"}
-        assert (await house.client.post(ROUTE, json=body, headers=headers)).status_code == 200
-    known = house.appender.tracking
-    await house.client.post(route, json=body)
-    await house.advance(3_600_000 + 2_000)
+        assert (await harness.client.post(ROUTE, json=body, headers=headers)).status_code == 200
+    known = harness.appender.tracking
+    await harness.client.post(route, json=body)
+    await harness.advance(3_600_000 + 2_000)
 
     begun, seen, go = threading.Event(), list[int](), threading.Event()
     snapshot = Tracking.snapshot
@@ -269,14 +271,14 @@ async def test_a_round_without_identities_keeps_what_its_segment_may_begin_with(
         return snapshot(self)
 
     monkeypatch.setattr(Tracking, "snapshot", slow)
-    plain = asyncio.create_task(house.append("plain"))
+    plain = asyncio.create_task(harness.append("plain"))
     await eventually(begun.is_set)
     for number in range(PRODUCER // KEY_SIZE + 2):
-        await house.client.post(route, json=body, headers={"idempotency-key": f"n{number}"})
+        await harness.client.post(route, json=body, headers={"idempotency-key": f"n{number}"})
     go.set()
     assert (await plain).status_code == 200
     assert seen[0] == seen[1]
-    await house.aclose()
+    await harness.aclose()
 
 
 async def test_without_the_mark_of_a_round_what_it_writes_is_forgotten_beneath_it(

@@ -20,7 +20,7 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
 from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
-from unit.ingest.house import STREAM, House, broken_disk, eventually, problem
+from unit.ingest.harness import STREAM, IngestHarness, broken_disk, eventually, problem
 
 COMMITS = "/internal/v1/commits"
 CALLS = ("get", "get_many", "transact", "hold")
@@ -49,22 +49,22 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams_module, "TICK_SECONDS", 0.01)
 
 
-def streams_of(house: House) -> OwnedStreams:
-    return house.service.streams
+def streams_of(harness: IngestHarness) -> OwnedStreams:
+    return harness.service.streams
 
 
-async def told(house: House) -> list[str]:
+async def told(harness: IngestHarness) -> list[str]:
     """Streams of which an uploader hears that something is to be uploaded."""
-    answer = await house.internal.get(COMMITS, params={"wait_ms": 0})
+    answer = await harness.internal.get(COMMITS, params={"wait_ms": 0})
     return [stream["stream_id"] for stream in answer.json()["streams"]]
 
 
 @pytest.fixture
-async def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[IngestHarness]:
     """A node that died with a tail, and came back before coordination did."""
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    assert (await house.append("acknowledged")).status_code == 200
-    back = house.after_crash()
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    assert (await harness.append("acknowledged")).status_code == 200
+    back = harness.after_crash()
 
     async def away(*_: Any, **__: Any) -> None:
         raise CoordinationUnavailable("away")
@@ -76,21 +76,21 @@ async def shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     assert (await back.service.report())["unopened_streams"] == 1
     yield back
     await back.aclose()
-    await house.aclose()
+    await harness.aclose()
 
 
-async def open_again(house: House) -> None:
+async def open_again(harness: IngestHarness) -> None:
     """Let time go on until the stream is open, or for a day."""
     for _ in range(100):
-        if list(streams_of(house).opened()):
+        if list(streams_of(harness).opened()):
             return
-        await house.advance(WAIT_MS_MAX)
+        await harness.advance(WAIT_MS_MAX)
         await asyncio.sleep(0.02)
     raise AssertionError("nobody has opened it")
 
 
 async def test_a_node_that_is_back_before_coordination_opens_its_streams_when_it_may(
-    shut: House,
+    shut: IngestHarness,
 ) -> None:
     await open_again(shut)
 
@@ -100,41 +100,43 @@ async def test_a_node_that_is_back_before_coordination_opens_its_streams_when_it
 
 
 async def test_without_another_try_its_tail_waits_for_whoever_touches_it(
-    shut: House, monkeypatch: pytest.MonkeyPatch
+    shut: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Unopened, "due", lambda *_: [])
     with pytest.raises(AssertionError, match="nobody has opened it"):
         await test_a_node_that_is_back_before_coordination_opens_its_streams_when_it_may(shut)
 
 
-async def test_a_stream_whose_log_failed_is_recovered_without_being_touched(house: House) -> None:
-    await house.append("acknowledged")
-    house.files.faults["fdatasync"] = [broken_disk()]
-    assert problem(await house.append("unknown")) == (503, "storage-failed")
+async def test_a_stream_whose_log_failed_is_recovered_without_being_touched(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("acknowledged")
+    harness.files.faults["fdatasync"] = [broken_disk()]
+    assert problem(await harness.append("unknown")) == (503, "storage-failed")
 
-    await open_again(house)
+    await open_again(harness)
 
-    assert await told(house) == [STREAM]
-    assert await house.values() == [b"acknowledged"]
+    assert await told(harness) == [STREAM]
+    assert await harness.values() == [b"acknowledged"]
 
 
 async def test_what_a_failed_sync_left_is_cut_also_when_the_first_recovery_fails(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     """What was known of the place went with the first try."""
-    await house.append("acknowledged")
-    house.files.faults["fdatasync"] = [broken_disk()]
-    house.files.faults["truncate"] = [broken_disk()]
-    house.files.faults["open"] = [broken_disk()]
-    assert (await house.append("unknown")).json()["outcome"] == "unknown"
+    await harness.append("acknowledged")
+    harness.files.faults["fdatasync"] = [broken_disk()]
+    harness.files.faults["truncate"] = [broken_disk()]
+    harness.files.faults["open"] = [broken_disk()]
+    assert (await harness.append("unknown")).json()["outcome"] == "unknown"
 
-    await open_again(house)
+    await open_again(harness)
 
-    assert house.files.faults["open"] == [], "the first recovery failed"
-    assert await house.values() == [b"acknowledged"]
+    assert harness.files.faults["open"] == [], "the first recovery failed"
+    assert await harness.values() == [b"acknowledged"]
 
 
-async def test_a_drain_opens_what_is_not_open_and_waits_for_its_upload(shut: House) -> None:
+async def test_a_drain_opens_what_is_not_open_and_waits_for_its_upload(shut: IngestHarness) -> None:
     await shut.lease.renew()
     token = (await shut.internal.get(COMMITS)).json()["token"]
     draining = asyncio.create_task(shut.service.drain())
@@ -147,9 +149,9 @@ async def test_a_drain_opens_what_is_not_open_and_waits_for_its_upload(shut: Hou
     await draining
 
 
-async def test_a_drain_names_what_it_cannot_open(house: House) -> None:
-    await house.append("acknowledged")
-    back = house.after_crash()
+async def test_a_drain_names_what_it_cannot_open(harness: IngestHarness) -> None:
+    await harness.append("acknowledged")
+    back = harness.after_crash()
     (back.directory / "checkpoint").write_bytes(b"damaged")
     await back.start()
 
@@ -162,7 +164,7 @@ async def test_a_drain_names_what_it_cannot_open(house: House) -> None:
     await back.aclose()
 
 
-async def test_a_stream_that_is_gone_is_not_tried_again(shut: House) -> None:
+async def test_a_stream_that_is_gone_is_not_tried_again(shut: IngestHarness) -> None:
     await shut.streams.update(STREAM, lambda record: replace(record, state=StreamState.DELETING))
     await shut.advance(3_000)
     await eventually(lambda: not streams_of(shut).unopened())
@@ -173,8 +175,8 @@ async def test_a_deletion_that_is_broken_off_leaves_the_opening_to_those_who_app
 ) -> None:
     """It waits for the opening, and was once able to cancel it for all who waited to append. The
     checks before broke off appends, and never a deletion while its stream was opened."""
-    house = await (await House(tmp_path / "ingest").declare()).start()
-    streams, claim, gate = streams_of(house), Opener.claim, asyncio.Event()
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    streams, claim, gate = streams_of(harness), Opener.claim, asyncio.Event()
 
     async def slowly(*arguments: Any) -> LocalAppender:
         await gate.wait()
@@ -190,4 +192,4 @@ async def test_a_deletion_that_is_broken_off_leaves_the_opening_to_those_who_app
     gate.set()
 
     assert (await appending).stream_id == STREAM
-    await house.aclose()
+    await harness.aclose()

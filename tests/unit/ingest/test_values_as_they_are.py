@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from bottomless_server.ingest.records.json_pointer import MISSING, follow, parse_pointer
-from unit.ingest.house import ROUTE, House, problem
+from unit.ingest.harness import ROUTE, IngestHarness, problem
 
 LINES = {"content-type": "application/x-ndjson"}
 JSON = {"content-type": "application/json"}
@@ -15,18 +15,18 @@ ORDERS = b'{"customer": {"id": "a-1"}, "at": 1750000000000}\n{"customer": {"id":
 
 
 async def sent(
-    house: House,
+    harness: IngestHarness,
     body: bytes,
     query: str = "",
     media_type: str = "application/x-ndjson",
     **more: str,
 ) -> httpx.Response:
     headers = {"content-type": media_type, **more}
-    return await house.client.post(f"{ROUTE}{query}", content=body, headers=headers)
+    return await harness.client.post(f"{ROUTE}{query}", content=body, headers=headers)
 
 
-async def stored(house: House) -> list[Any]:
-    return [(row["value"], row.get("content", 0)) for row in await house.rows()]
+async def stored(harness: IngestHarness) -> list[Any]:
+    return [(row["value"], row.get("content", 0)) for row in await harness.rows()]
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ async def stored(house: House) -> list[Any]:
     ],
 )
 async def test_each_line_and_each_item_is_one_record_in_its_order(
-    house: House, body: bytes, media_type: str
+    harness: IngestHarness, body: bytes, media_type: str
 ) -> None:
-    answer = await sent(house, body, media_type=media_type)
+    answer = await sent(harness, body, media_type=media_type)
     assert (answer.status_code, answer.json()["count"]) == (200, 5)
-    assert await stored(house) == [
+    assert await stored(harness) == [
         (b'{"id":7}', 2),
         (b"[1,2]", 2),
         (b'"text"', 2),
@@ -64,25 +64,25 @@ async def test_each_line_and_each_item_is_one_record_in_its_order(
     ],
 )
 async def test_a_whole_body_is_one_record_where_that_is_asked_for(
-    house: House, media_type: str, body: bytes, value: bytes, content: int
+    harness: IngestHarness, media_type: str, body: bytes, value: bytes, content: int
 ) -> None:
     named = {"stream-key": "k", "stream-filter-value": "emea"}
-    answer = await sent(house, body, "?as=value", media_type, **named)
+    answer = await sent(harness, body, "?as=value", media_type, **named)
     assert (answer.status_code, answer.json()["count"]) == (200, 1), answer.text
-    [row] = await house.rows()
+    [row] = await harness.rows()
     assert (row["value"], row.get("content", 0)) == (value, content)
     assert (row["key"], row["filter_value"]) == (b"k", "emea")
 
 
-async def test_key_and_time_are_found_where_the_query_says(house: House) -> None:
+async def test_key_and_time_are_found_where_the_query_says(harness: IngestHarness) -> None:
     query = "?key=/customer/id&event_time=/at"
-    assert (await sent(house, ORDERS, query)).status_code == 200
+    assert (await sent(harness, ORDERS, query)).status_code == 200
     array = b'[{"customer": {"id": true}, "at": "1970-01-01T00:00:00Z"}]'
-    assert (await sent(house, array, query, "application/json")).status_code == 200
+    assert (await sent(harness, array, query, "application/json")).status_code == 200
     one = b'{"customer": {"id": 2.5}, "at": 1}'
-    assert (await sent(house, one, f"{query}&as=value", "application/json")).status_code == 200
+    assert (await sent(harness, one, f"{query}&as=value", "application/json")).status_code == 200
 
-    rows = await house.rows()
+    rows = await harness.rows()
     assert [row["key"] for row in rows] == [b"a-1", b"7", b"true", b"2.5"]
     times = [int(row["event_time"].timestamp() * 1000) for row in rows]
     assert times == [1_750_000_000_000, 5, 0, 1]
@@ -90,27 +90,27 @@ async def test_key_and_time_are_found_where_the_query_says(house: House) -> None
 
 @pytest.mark.parametrize("missing", [b"{}", b'{"customer": {"id": null}}', b'[{"id": 1}]', b"3"])
 async def test_a_pointer_that_leads_to_nothing_refuses_all_and_names_the_line(
-    house: House, missing: bytes
+    harness: IngestHarness, missing: bytes
 ) -> None:
     body = b'{"customer": {"id": 1}}\n' + missing + b'\n{"customer": {"id": 3}}\n'
-    answer = await sent(house, body, "?key=/customer/id")
+    answer = await sent(harness, body, "?key=/customer/id")
     assert problem(answer) == (422, "validation-failed")
     [fault] = answer.json()["errors"]
     assert (fault["pointer"], fault["parameter"]) == ("/1", "key")
     assert fault["detail"].startswith("line 2: ")
-    assert await house.rows() == []
+    assert await harness.rows() == []
 
-    answer = await sent(house, body, "?key=/customer/id&key_optional=true")
+    answer = await sent(harness, body, "?key=/customer/id&key_optional=true")
     assert answer.status_code == 200
-    assert [row["key"] for row in await house.rows()] == [b"1", None, b"3"]
+    assert [row["key"] for row in await harness.rows()] == [b"1", None, b"3"]
 
 
-async def test_a_time_that_is_not_there_is_no_key_that_is_not_there(house: House) -> None:
+async def test_a_time_that_is_not_there_is_no_key_that_is_not_there(harness: IngestHarness) -> None:
     query = "?event_time=/at"
-    answer = await sent(house, b"[{}]", f"{query}&key=/a&key_optional=true", "application/json")
+    answer = await sent(harness, b"[{}]", f"{query}&key=/a&key_optional=true", "application/json")
     assert problem(answer) == (422, "validation-failed")
     assert answer.json()["errors"][0]["parameter"] == "event_time"
-    answer = await sent(house, b"{}", f"{query}&event_time_optional=true")
+    answer = await sent(harness, b"{}", f"{query}&event_time_optional=true")
     assert answer.status_code == 200
 
 
@@ -143,18 +143,18 @@ async def test_a_time_that_is_not_there_is_no_key_that_is_not_there(house: House
     ],
 )
 async def test_hostile_lines_are_refused_whole_and_with_their_number(
-    house: House, body: bytes, status: int, code: str
+    harness: IngestHarness, body: bytes, status: int, code: str
 ) -> None:
-    answer = await sent(house, body)
+    answer = await sent(harness, body)
     assert problem(answer) == (status, code)
-    assert await house.rows() == []
+    assert await harness.rows() == []
     if status != 413 and body.startswith(b"1\n1"):
         told = answer.json()
         assert "line 2" in told["detail"] or "line 2" in told["errors"][0]["detail"]
 
 
-async def test_ten_thousand_lines_pass(house: House) -> None:
-    assert (await sent(house, b"1\n" * 10_000)).json()["count"] == 10_000
+async def test_ten_thousand_lines_pass(harness: IngestHarness) -> None:
+    assert (await sent(harness, b"1\n" * 10_000)).json()["count"] == 10_000
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ async def test_ten_thousand_lines_pass(house: House) -> None:
     ],
 )
 async def test_hostile_arrays_are_refused_whole_with_a_pointer(
-    house: House, body: bytes, status: int, code: str, pointer: str | None
+    harness: IngestHarness, body: bytes, status: int, code: str, pointer: str | None
 ) -> None:
-    answer = await sent(house, body, media_type="application/json")
+    answer = await sent(harness, body, media_type="application/json")
     assert problem(answer) == (status, code)
     pointers = [fault.get("pointer") for fault in answer.json().get("errors", [])]
     assert pointers == ([pointer] if pointers else [])
-    assert await house.rows() == []
+    assert await harness.rows() == []
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ async def test_hostile_arrays_are_refused_whole_with_a_pointer(
     ],
 )
 async def test_what_does_not_go_together_is_refused_and_nothing_is_stored(
-    house: House,
+    harness: IngestHarness,
     query: str,
     media_type: str,
     body: bytes,
@@ -232,58 +232,60 @@ async def test_what_does_not_go_together_is_refused_and_nothing_is_stored(
     status: int,
     code: str | None,
 ) -> None:
-    answer = await sent(house, body, query, media_type, **headers)
+    answer = await sent(harness, body, query, media_type, **headers)
     assert answer.status_code == status, answer.text
     assert code is None or answer.json()["code"] == code
-    assert await house.rows() == []
+    assert await harness.rows() == []
 
 
-async def test_no_fault_repeats_what_was_sent(house: House) -> None:
+async def test_no_fault_repeats_what_was_sent(harness: IngestHarness) -> None:
     canary = "canary-7f3a"
     body = f'{{"{canary}": "{canary}"}}\n'.encode()
     for query in (f"?key=/{canary}x", f"?event_time=/{canary}", f"?key={canary}"):
-        answer = await sent(house, body, query)
+        answer = await sent(harness, body, query)
         assert answer.status_code in (400, 422)
         assert canary not in answer.text
 
 
-async def test_a_key_stands_for_the_body_and_for_what_the_query_makes_of_it(house: House) -> None:
+async def test_a_key_stands_for_the_body_and_for_what_the_query_makes_of_it(
+    harness: IngestHarness,
+) -> None:
     key = {"idempotency-key": "once"}
     for replayed in (None, "true"):
-        answer = await sent(house, b"[1, 2]", media_type="application/json", **key)
+        answer = await sent(harness, b"[1, 2]", media_type="application/json", **key)
         assert answer.headers.get("idempotent-replayed") == replayed
     for query, media_type in (
         ("", "application/x-ndjson"),
         ("?as=value", "application/json"),
         ("?as=value", "text/plain"),
     ):
-        answer = await sent(house, b"[1, 2]", query, media_type, **key)
+        answer = await sent(harness, b"[1, 2]", query, media_type, **key)
         assert problem(answer) == (422, "idempotency-mismatch"), (query, media_type)
     other = {"idempotency-key": "keys"}
     body = b'{"a": 1, "b": 2}'
-    assert (await sent(house, body, "?key=/a", **other)).status_code == 200
+    assert (await sent(harness, body, "?key=/a", **other)).status_code == 200
     for query in ("?key=/b", "?event_time=/a", "?key=/a&key_optional=true", ""):
-        assert problem(await sent(house, body, query, **other)) == (422, "idempotency-mismatch")
-    assert len(await house.rows()) == 3
+        assert problem(await sent(harness, body, query, **other)) == (422, "idempotency-mismatch")
+    assert len(await harness.rows()) == 3
 
 
 async def test_a_numbered_repeat_of_lines_is_one_and_other_lines_are_an_overlap(
-    house: House,
+    harness: IngestHarness,
 ) -> None:
     numbered = {"producer-id": "p", "producer-seq": "0"}
     for duplicates in (0, 2):
-        answer = await sent(house, ORDERS, "?key=/customer/id", **numbered)
+        answer = await sent(harness, ORDERS, "?key=/customer/id", **numbered)
         assert answer.json()["duplicates"] == duplicates
-    answer = await sent(house, ORDERS, **numbered)
+    answer = await sent(harness, ORDERS, **numbered)
     assert problem(answer) == (409, "producer-sequence-overlap")
 
 
-async def test_lines_may_come_compressed_and_are_bounded_as_json(house: House) -> None:
+async def test_lines_may_come_compressed_and_are_bounded_as_json(harness: IngestHarness) -> None:
     packed = {"content-encoding": "gzip"}
-    assert (await sent(house, gzip.compress(ORDERS), **packed)).json()["count"] == 2
+    assert (await sent(harness, gzip.compress(ORDERS), **packed)).json()["count"] == 2
     bomb = gzip.compress(b"1" * (8 * 1024 * 1024 + 1))
     for query, media_type in (("", LINES["content-type"]), ("?as=value", JSON["content-type"])):
-        answer = await sent(house, bomb, query, media_type, **packed)
+        answer = await sent(harness, bomb, query, media_type, **packed)
         assert problem(answer) == (413, "decompressed-too-large")
         assert answer.json()["limit_bytes"] == 8 * 1024 * 1024
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.manifest import STREAM, World, from_the_first_start
+from support.manifest import STREAM, ManifestHarness, from_the_first_start
 from unit.manifest.test_edits import HOUR, configure, tens
 from unit.manifest.test_range_leases import fragments_left, hold, stored
 
@@ -53,21 +53,21 @@ CONFIRMED = Others(store=0, coordination=0)
 WALL, UP = 1_750_000_000_000, 5_000
 
 
-async def by_timer(world: World, committer: Committer) -> None:
-    mutators = Mutators(world.context)
-    timer = RetentionTimer(world.context, mutators)
+async def by_timer(harness: ManifestHarness, committer: Committer) -> None:
+    mutators = Mutators(harness.context)
+    timer = RetentionTimer(harness.context, mutators)
     await timer.walk()
     # The next one is of the same process, and walks too.
-    await world.coordination.release(LEASE_KEY, timer._holder)
+    await harness.coordination.release(LEASE_KEY, timer._holder)
     await mutators.aclose()
     await committer.refresh()
 
 
-async def when_asked(world: World, committer: Committer) -> None:
-    await evaluate(world.context, committer)
+async def when_asked(harness: ManifestHarness, committer: Committer) -> None:
+    await evaluate(harness.context, committer)
 
 
-Evaluation = Callable[[World, Committer], Awaitable[None]]
+Evaluation = Callable[[ManifestHarness, Committer], Awaitable[None]]
 
 
 @pytest.mark.parametrize("evaluation", [by_timer, when_asked])
@@ -75,42 +75,42 @@ Evaluation = Callable[[World, Committer], Awaitable[None]]
 async def test_a_clock_that_is_ahead_for_a_moment_deletes_no_fresh_record(
     evaluation: Evaluation, *, one_machine: bool
 ) -> None:
-    world = World()
-    world.one_machine = one_machine
-    committer = await tens(world, 5)
-    await configure(world, committer, max_age="7D")
-    await evaluation(world, committer)
+    harness = ManifestHarness()
+    harness.one_machine = one_machine
+    committer = await tens(harness, 5)
+    await configure(harness, committer, max_age="7D")
+    await evaluation(harness, committer)
 
-    world.clock.skew_ms = 10 * DAY
-    await evaluation(world, committer)
-    assert world.context.time.doubt is not None
-    world.clock.now += 5_000
-    await evaluation(world, committer)
-    world.clock.skew_ms = 0
-    await evaluation(world, committer)
+    harness.clock.skew_ms = 10 * DAY
+    await evaluation(harness, committer)
+    assert harness.context.time.doubt is not None
+    harness.clock.now += 5_000
+    await evaluation(harness, committer)
+    harness.clock.skew_ms = 0
+    await evaluation(harness, committer)
 
-    assert len(await world.leaves()) == 5
-    assert world.context.time.doubt is None
+    assert len(await harness.leaves()) == 5
+    assert harness.context.time.doubt is None
     # It is no pause for ever: what is really old goes.
-    world.clock.now += 8 * DAY
-    await evaluation(world, committer)
-    assert len(await world.leaves()) == 1
+    harness.clock.now += 8 * DAY
+    await evaluation(harness, committer)
+    assert len(await harness.leaves()) == 1
 
 
 async def test_an_evaluation_says_that_it_pauses_and_so_does_the_alarm() -> None:
-    world = World()
-    world.one_machine = True
-    committer = await tens(world, 5)
-    await configure(world, committer, max_age="7D")
-    assert not (await evaluate(world.context, committer)).described()["age_paused"]
-    world.clock.skew_ms = 10 * DAY
+    harness = ManifestHarness()
+    harness.one_machine = True
+    committer = await tens(harness, 5)
+    await configure(harness, committer, max_age="7D")
+    assert not (await evaluate(harness.context, committer)).described()["age_paused"]
+    harness.clock.skew_ms = 10 * DAY
 
-    assert (await evaluate(world.context, committer)).described()["age_paused"]
+    assert (await evaluate(harness.context, committer)).described()["age_paused"]
 
-    mutators = Mutators(world.context)
-    timer = RetentionTimer(world.context, mutators)
+    mutators = Mutators(harness.context)
+    timer = RetentionTimer(harness.context, mutators)
     await timer.walk()
-    assert (timer.paused_count, world.context.time.doubt) == (1, Doubt.AHEAD)
+    assert (timer.paused_count, harness.context.time.doubt) == (1, Doubt.AHEAD)
     await mutators.aclose()
 
 
@@ -118,121 +118,121 @@ async def test_an_evaluation_says_that_it_pauses_and_so_does_the_alarm() -> None
 async def test_what_a_clock_is_ahead_within_the_tolerance_makes_nothing_older(
     ahead_ms: int,
 ) -> None:
-    world = World()
-    world.one_machine = True
-    committer = await tens(world, 5)
-    age = world.clock.now + 60_000
-    await configure(world, committer, max_age=f"{age // 1000}s")
-    await evaluate(world.context, committer)
-    world.clock.skew_ms = ahead_ms
+    harness = ManifestHarness()
+    harness.one_machine = True
+    committer = await tens(harness, 5)
+    age = harness.clock.now + 60_000
+    await configure(harness, committer, max_age=f"{age // 1000}s")
+    await evaluate(harness.context, committer)
+    harness.clock.skew_ms = ahead_ms
 
-    decision: RetentionDecision = await evaluate(world.context, committer)
+    decision: RetentionDecision = await evaluate(harness.context, committer)
 
-    assert (decision.evaluated_at, decision.age_paused) == (world.clock.true_now, False)
-    assert len(await world.leaves()) == 5
+    assert (decision.evaluated_at, decision.age_paused) == (harness.clock.true_now, False)
+    assert len(await harness.leaves()) == 5
 
 
 async def test_a_process_whose_clock_is_ahead_condemns_nothing_under_a_live_lease() -> None:
     """Ten minutes ahead from its start: nothing but another clock can tell."""
-    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
-    world.drive.has_own_clock = False
-    committer, _ = await stored(world, 6)
-    await hold(world, 20, 8 * MINUTE)
-    await trim(world.context, committer, 40, allow_empty=False)
-    other = replace(world.context, clock=lambda: world.clock.now + 10 * MINUTE)
+    harness = ManifestHarness(manifest_delete_grace_ms=0, manifest_fanout=100)
+    harness.drive.has_own_clock = False
+    committer, _ = await stored(harness, 6)
+    await hold(harness, 20, 8 * MINUTE)
+    await trim(harness.context, committer, 40, allow_empty=False)
+    other = replace(harness.context, clock=lambda: harness.clock.now + 10 * MINUTE)
 
     with pytest.raises(Unavailable) as caught:
         await Deleter(other).make_pass()
 
     assert caught.value.code is Code.CLOCK_SKEW
-    assert len(await fragments_left(world)) == 6
-    assert (await world.record()).condemned_next == 0
-    await Deleter(world.context).make_pass()
-    assert await fragments_left(world) == [20, 30, 40, 50]
+    assert len(await fragments_left(harness)) == 6
+    assert (await harness.record()).condemned_next == 0
+    await Deleter(harness.context).make_pass()
+    assert await fragments_left(harness) == [20, 30, 40, 50]
 
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_who_takes_or_ends_a_lease_while_the_clock_is_ahead_ends_no_other(ends: bool) -> None:
     """Only the deleter was looked at with a clock that is wrong; who writes leases drops them too."""
-    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
-    world.drive.has_own_clock = False
-    committer, _ = await stored(world, 6)
-    await world.context.time.look()
-    await hold(world, 20, 6 * HOUR, "ls_first")
-    await hold(world, 50, 6 * HOUR, "ls_other")
-    world.clock.skew_ms = 10 * DAY
-    over = await world.context.time.over()
+    harness = ManifestHarness(manifest_delete_grace_ms=0, manifest_fanout=100)
+    harness.drive.has_own_clock = False
+    committer, _ = await stored(harness, 6)
+    await harness.context.time.look()
+    await hold(harness, 20, 6 * HOUR, "ls_first")
+    await hold(harness, 50, 6 * HOUR, "ls_other")
+    harness.clock.skew_ms = 10 * DAY
+    over = await harness.context.time.over()
     if ends:
-        await give_back(world.streams, STREAM, "ls_other", over)
+        await give_back(harness.streams, STREAM, "ls_other", over)
     else:
-        await hold(world, 50, HOUR, "ls_third")
-        await renew(world.streams, STREAM, "ls_first", world.clock() + HOUR, over)
-    world.clock.skew_ms = 0
+        await hold(harness, 50, HOUR, "ls_third")
+        await renew(harness.streams, STREAM, "ls_first", harness.clock() + HOUR, over)
+    harness.clock.skew_ms = 0
 
-    await trim(world.context, committer, 40, allow_empty=False)
-    await Deleter(world.context).make_pass()
+    await trim(harness.context, committer, 40, allow_empty=False)
+    await Deleter(harness.context).make_pass()
 
     assert over == 0
-    assert await fragments_left(world) == [20, 30, 40, 50]
+    assert await fragments_left(harness) == [20, 30, 40, 50]
 
 
 async def test_a_lease_that_was_granted_by_a_clock_years_ahead_ends_when_any_would() -> None:
     """No check looked at what lasts too long: a job that died held its stream for ten years."""
-    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
-    committer, _ = await stored(world, 6)
-    await hold(world, 20, YEARS)
-    await trim(world.context, committer, 40, allow_empty=False)
-    longest_ms = world.context.settings.manifest_lease_seconds_max * 1000
+    harness = ManifestHarness(manifest_delete_grace_ms=0, manifest_fanout=100)
+    committer, _ = await stored(harness, 6)
+    await hold(harness, 20, YEARS)
+    await trim(harness.context, committer, 40, allow_empty=False)
+    longest_ms = harness.context.settings.manifest_lease_seconds_max * 1000
 
-    await Deleter(world.context).make_pass()
-    world.clock.now += longest_ms
-    await Deleter(world.context).make_pass()
-    assert await fragments_left(world) == [20, 30, 40, 50]
-    world.clock.now += HOUR
-    await Deleter(world.context).make_pass()
+    await Deleter(harness.context).make_pass()
+    harness.clock.now += longest_ms
+    await Deleter(harness.context).make_pass()
+    assert await fragments_left(harness) == [20, 30, 40, 50]
+    harness.clock.now += HOUR
+    await Deleter(harness.context).make_pass()
 
-    assert await fragments_left(world) == [40, 50]
+    assert await fragments_left(harness) == [40, 50]
 
 
 async def test_four_minutes_ahead_are_no_doubt_and_still_end_no_lease_early() -> None:
-    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
-    committer, _ = await stored(world, 6)
-    await hold(world, 20, 3 * MINUTE)
-    await trim(world.context, committer, 40, allow_empty=False)
-    other = replace(world.context, clock=lambda: world.clock.now + 4 * MINUTE)
+    harness = ManifestHarness(manifest_delete_grace_ms=0, manifest_fanout=100)
+    committer, _ = await stored(harness, 6)
+    await hold(harness, 20, 3 * MINUTE)
+    await trim(harness.context, committer, 40, allow_empty=False)
+    other = replace(harness.context, clock=lambda: harness.clock.now + 4 * MINUTE)
     from_the_first_start(other)
 
     await Deleter(other).make_pass()
 
-    assert await fragments_left(world) == [20, 30, 40, 50]
+    assert await fragments_left(harness) == [20, 30, 40, 50]
 
 
 async def test_a_grace_that_a_slow_clock_began_is_not_shorter_for_it() -> None:
-    world = World(manifest_delete_grace_ms=10 * MINUTE, manifest_fanout=100)
-    committer, _ = await stored(world, 6)
-    await world.context.time.look()
-    world.clock.skew_ms = -4 * MINUTE
-    await trim(world.context, committer, 40, allow_empty=False)
-    world.clock.skew_ms = 0
-    world.clock.now += 9 * MINUTE
+    harness = ManifestHarness(manifest_delete_grace_ms=10 * MINUTE, manifest_fanout=100)
+    committer, _ = await stored(harness, 6)
+    await harness.context.time.look()
+    harness.clock.skew_ms = -4 * MINUTE
+    await trim(harness.context, committer, 40, allow_empty=False)
+    harness.clock.skew_ms = 0
+    harness.clock.now += 9 * MINUTE
 
-    await Deleter(world.context).make_pass()
+    await Deleter(harness.context).make_pass()
 
-    assert len(await fragments_left(world)) == 6
+    assert len(await fragments_left(harness)) == 6
 
 
 async def test_no_garbage_is_collected_by_a_clock_that_is_ahead() -> None:
-    world = World()
-    world.one_machine = True
-    committer = await tens(world, 2)
-    await world.put_fragment(world.context.new_uid(), 20)
-    await world.context.time.look()
-    world.clock.skew_ms = 10 * DAY
+    harness = ManifestHarness()
+    harness.one_machine = True
+    committer = await tens(harness, 2)
+    await harness.put_fragment(harness.context.new_uid(), 20)
+    await harness.context.time.look()
+    harness.clock.skew_ms = 10 * DAY
     arguments = gc_arguments(dry_run=False, minimum_age_ms=DAY, tenant=None)
     collection = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
 
     with pytest.raises(Unavailable) as caught:
-        await collect_step(world.context, collection, 100)
+        await collect_step(harness.context, collection, 100)
 
     assert caught.value.code is Code.CLOCK_SKEW
     assert committer.record.published_next == 20
@@ -240,169 +240,169 @@ async def test_no_garbage_is_collected_by_a_clock_that_is_ahead() -> None:
 
 async def test_what_a_clock_years_ahead_has_queued_is_brought_forward_and_goes() -> None:
     """By a process that could not tell, or of an earlier release. No check looked at what stays."""
-    world = World(manifest_delete_grace_ms=HOUR, manifest_fanout=100)
-    committer, _ = await stored(world, 6)
-    ahead = replace(world.context, clock=lambda: world.clock.now + YEARS)
+    harness = ManifestHarness(manifest_delete_grace_ms=HOUR, manifest_fanout=100)
+    committer, _ = await stored(harness, 6)
+    ahead = replace(harness.context, clock=lambda: harness.clock.now + YEARS)
     await trim(ahead, await Committer.open(ahead, STREAM), 40, allow_empty=False)
-    timer = GarbageTimer(world.context, Operations(world.context))
+    timer = GarbageTimer(harness.context, Operations(harness.context))
     await timer.look()
-    far = Due("bottomless:gc", b"all", world.clock.now + YEARS)
-    world.coordination.write(Changes(queued=[far]))
-    walker, deleter = FarTimes(world.context), Deleter(world.context)
+    far = Due("bottomless:gc", b"all", harness.clock.now + YEARS)
+    harness.coordination.write(Changes(queued=[far]))
+    walker, deleter = FarTimes(harness.context), Deleter(harness.context)
     await committer.refresh()
 
     assert await walker.walk() > 1
     assert await walker.walk() == 0
     await deleter.make_pass()
-    assert len(await fragments_left(world)) == 6
+    assert len(await fragments_left(harness)) == 6
     for _ in range(3):
-        world.clock.now += DAY
+        harness.clock.now += DAY
         await deleter.make_pass()
 
-    assert await fragments_left(world) == [40, 50]
+    assert await fragments_left(harness) == [40, 50]
     assert await timer.look()
 
 
 async def test_no_time_is_brought_forward_by_a_clock_that_is_doubted() -> None:
     """A clock that was set back years, and is no doubt by itself, differs from the others."""
-    world = World()
-    await world.context.time.look()
-    world.coordination.write(Changes(queued=[Due(DELETES_KEY, b"x", world.clock.now + DAY)]))
-    world.clock.skew_ms = -YEARS
+    harness = ManifestHarness()
+    await harness.context.time.look()
+    harness.coordination.write(Changes(queued=[Due(DELETES_KEY, b"x", harness.clock.now + DAY)]))
+    harness.clock.skew_ms = -YEARS
 
     with pytest.raises(Unavailable):
-        await FarTimes(world.context).walk()
+        await FarTimes(harness.context).walk()
 
 
 async def test_given_up_fragments_go_in_their_time_while_the_clock_is_doubted() -> None:
     """The quarantine is bounded: no check let a doubt last until it was full, and uploads stopped."""
-    world = World(manifest_delete_grace_ms=0, manifest_fanout=100)
-    world.one_machine = True
-    committer, _ = await stored(world, 60)
-    await world.context.time.look()
-    world.clock.now += HOUR
-    await world.context.time.look()
-    await trim(world.context, committer, 500, allow_empty=False)
-    before = len(await fragments_left(world))
-    world.clock.skew_ms = 6 * MINUTE
-    (uid,) = await intend(world.context, committer, "s1", [600])
-    await world.put_fragment(uid, 600)
-    await begin(world.context, committer, "s2")
-    (other,) = await intend(world.context, committer, "s2", [600])
-    await begin(world.context, committer, "s3")
-    assert {one.uid for one in (await world.record()).quarantine} == {uid, other}
-    deleter = Deleter(world.context, page_count=2)
+    harness = ManifestHarness(manifest_delete_grace_ms=0, manifest_fanout=100)
+    harness.one_machine = True
+    committer, _ = await stored(harness, 60)
+    await harness.context.time.look()
+    harness.clock.now += HOUR
+    await harness.context.time.look()
+    await trim(harness.context, committer, 500, allow_empty=False)
+    before = len(await fragments_left(harness))
+    harness.clock.skew_ms = 6 * MINUTE
+    (uid,) = await intend(harness.context, committer, "s1", [600])
+    await harness.put_fragment(uid, 600)
+    await begin(harness.context, committer, "s2")
+    (other,) = await intend(harness.context, committer, "s2", [600])
+    await begin(harness.context, committer, "s3")
+    assert {one.uid for one in (await harness.record()).quarantine} == {uid, other}
+    deleter = Deleter(harness.context, page_count=2)
 
-    world.clock.now += world.context.settings.manifest_upload_deadline_ms - 1
+    harness.clock.now += harness.context.settings.manifest_upload_deadline_ms - 1
     await deleter.make_pass()
-    assert world.context.time.doubt is Doubt.AHEAD
-    assert len((await world.record()).quarantine) == 2
-    world.clock.now += SKEW_MS_MAX + 1
+    assert harness.context.time.doubt is Doubt.AHEAD
+    assert len((await harness.record()).quarantine) == 2
+    harness.clock.now += SKEW_MS_MAX + 1
     await deleter.make_pass()
 
-    assert world.context.time.doubt is Doubt.AHEAD
-    assert (await world.record()).quarantine == ()
+    assert harness.context.time.doubt is Doubt.AHEAD
+    assert (await harness.record()).quarantine == ()
     # And nothing else: what was trimmed is due for longer, and fills the queue's beginning.
-    assert len(await fragments_left(world)) == before
-    assert (await world.record()).condemned_next == 0
+    assert len(await fragments_left(harness)) == before
+    assert (await harness.record()).condemned_next == 0
 
 
 async def test_a_doubt_that_lasts_gathers_no_collections_of_garbage() -> None:
     """Each of them waits until the doubt is over, and they all went on at once then."""
-    world = World()
-    operations = Operations(world.context)
+    harness = ManifestHarness()
+    operations = Operations(harness.context)
     register_gc(operations)
-    timer = GarbageTimer(world.context, operations)
+    timer = GarbageTimer(harness.context, operations)
     await timer.look()
-    world.drive.clock_skew_ms = 6 * MINUTE
+    harness.drive.clock_skew_ms = 6 * MINUTE
     for _ in range(30):
-        world.clock.now += DAY
+        harness.clock.now += DAY
         assert not await timer.look()
-    assert await world.coordination.member_count(OPERATIONS_KEY) == 0
-    world.drive.clock_skew_ms = 0
-    world.clock.now += MINUTE
+    assert await harness.coordination.member_count(OPERATIONS_KEY) == 0
+    harness.drive.clock_skew_ms = 0
+    harness.clock.now += MINUTE
 
     assert await timer.look()
-    assert await world.coordination.member_count(OPERATIONS_KEY) == 1
+    assert await harness.coordination.member_count(OPERATIONS_KEY) == 1
 
 
 @pytest.mark.parametrize("back_ms", [HOUR, 366 * DAY])
 async def test_a_clock_that_is_set_back_does_not_stop_publishing(back_ms: int) -> None:
     """A register armed a moment of the wall clock, which came again an hour later."""
-    world = World()
-    committer = await world.open()
-    infos = await world.register(committer, (0, 10))
-    world.clock.skew_ms -= back_ms
-    world.clock.now += world.context.settings.manifest_debounce_ms
+    harness = ManifestHarness()
+    committer = await harness.open()
+    infos = await harness.register(committer, (0, 10))
+    harness.clock.skew_ms -= back_ms
+    harness.clock.now += harness.context.settings.manifest_debounce_ms
 
     await committer.register("s1", infos)
     assert committer.wake_at is not None
-    assert committer.wake_at <= world.context.elapsed()
+    assert committer.wake_at <= harness.context.elapsed()
     await committer.wake()
 
-    assert (await world.record()).published_next == 10
+    assert (await harness.record()).published_next == 10
 
 
 async def test_what_is_known_of_the_clock_outlives_the_process(tmp_path: Path) -> None:
     """A restart while the clock is ahead is no word for it."""
-    world = World()
-    world.one_machine = True
-    context = replace(world.context, clock_directory=tmp_path / "manifest")
+    harness = ManifestHarness()
+    harness.one_machine = True
+    context = replace(harness.context, clock_directory=tmp_path / "manifest")
     assert (await context.time.look()).doubt is None
-    committer = await tens(world, 5)
+    committer = await tens(harness, 5)
     config = parse_config({"retention": {"max_age": "7D"}})
-    await world.streams.update(STREAM, lambda record: replace(record, config=config))
+    await harness.streams.update(STREAM, lambda record: replace(record, config=config))
     assert (await context.time.look()).doubt is None
 
-    world.clock.skew_ms = 10 * DAY
+    harness.clock.skew_ms = 10 * DAY
     restarted = replace(context)
     await evaluate(restarted, committer)
     assert restarted.time.doubt is Doubt.AHEAD
-    world.clock.skew_ms = 0
+    harness.clock.skew_ms = 0
     again = replace(context)
     await evaluate(again, committer)
 
     assert again.time.doubt is None
-    assert len(await world.leaves()) == 5
+    assert len(await harness.leaves()) == 5
 
 
 async def test_a_note_of_the_clock_that_is_damaged_is_no_first_start(tmp_path: Path) -> None:
-    world = World()
-    world.one_machine = True
+    harness = ManifestHarness()
+    harness.one_machine = True
     (tmp_path / "clock.json").write_bytes(b'{"boot_id":')
 
-    context = replace(world.context, clock_directory=tmp_path)
+    context = replace(harness.context, clock_directory=tmp_path)
 
     assert (await context.time.look()).doubt is Doubt.NEW_START
-    world.clock.now += SETTLE_MS
+    harness.clock.now += SETTLE_MS
     assert (await context.time.look()).doubt is None
 
 
-async def fresh_records(world: World) -> Committer:
-    committer = await tens(world, 5)
-    await configure(world, committer, max_age="7D")
+async def fresh_records(harness: ManifestHarness) -> Committer:
+    committer = await tens(harness, 5)
+    await configure(harness, committer, max_age="7D")
     return committer
 
 
 async def test_a_clock_that_is_ahead_for_hours_on_a_host_with_its_own_s3_deletes_nothing() -> None:
     """As in docker-compose.yml: the store's clock agrees for as long as ours is wrong."""
-    world = World()
-    world.one_machine = True
-    world.drive.has_own_clock = True
-    committer = await fresh_records(world)
-    await evaluate(world.context, committer)
-    world.clock.now += HOUR
-    await evaluate(world.context, committer)
-    world.clock.skew_ms = 10 * DAY
+    harness = ManifestHarness()
+    harness.one_machine = True
+    harness.drive.has_own_clock = True
+    committer = await fresh_records(harness)
+    await evaluate(harness.context, committer)
+    harness.clock.now += HOUR
+    await evaluate(harness.context, committer)
+    harness.clock.skew_ms = 10 * DAY
     for _ in range(30):
-        world.clock.now += MINUTE
-        await evaluate(world.context, committer)
-    assert world.context.time.doubt is Doubt.AHEAD
-    world.clock.skew_ms = 0
-    await evaluate(world.context, committer)
+        harness.clock.now += MINUTE
+        await evaluate(harness.context, committer)
+    assert harness.context.time.doubt is Doubt.AHEAD
+    harness.clock.skew_ms = 0
+    await evaluate(harness.context, committer)
 
-    assert len(await world.leaves()) == 5
-    assert world.context.time.doubt is None
+    assert len(await harness.leaves()) == 5
+    assert harness.context.time.doubt is None
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -411,38 +411,38 @@ async def test_a_process_that_finds_nothing_written_down_waits_where_there_are_s
 ) -> None:
     """Its directory was not kept, or the release before wrote nothing down. The tests knew only a
     directory that is kept."""
-    world = World()
-    world.one_machine = True
-    committer = await fresh_records(world)
-    world.clock.skew_ms = 10 * DAY
-    without = replace(world.context, clock_directory=tmp_path if kept else None)
+    harness = ManifestHarness()
+    harness.one_machine = True
+    committer = await fresh_records(harness)
+    harness.clock.skew_ms = 10 * DAY
+    without = replace(harness.context, clock_directory=tmp_path if kept else None)
 
     await evaluate(without, committer)
     assert without.time.doubt is Doubt.NEW_START
-    world.clock.skew_ms = 0
+    harness.clock.skew_ms = 0
     await evaluate(without, committer)
-    world.clock.now += SETTLE_MS
+    harness.clock.now += SETTLE_MS
 
     assert (await without.time.look()).doubt is None
-    assert len(await world.leaves()) == 5
+    assert len(await harness.leaves()) == 5
 
 
 async def test_a_process_that_finds_no_streams_believes_its_clock_at_once() -> None:
-    world = World()
+    harness = ManifestHarness()
 
-    assert (await replace(world.context).time.look()).doubt is None
+    assert (await replace(harness.context).time.look()).doubt is None
 
 
 async def test_a_clock_that_cannot_be_asked_is_a_doubt_until_it_answers() -> None:
-    world = World()
-    world.coordination.clock = no_clock  # type: ignore[method-assign]
+    harness = ManifestHarness()
+    harness.coordination.clock = no_clock  # type: ignore[method-assign]
     with pytest.raises(CoordinationUnavailable):
-        await world.context.time.look()
-    assert world.context.time.doubt is Doubt.UNKNOWN
-    del world.coordination.clock
+        await harness.context.time.look()
+    assert harness.context.time.doubt is Doubt.UNKNOWN
+    del harness.coordination.clock
 
-    assert (await world.context.time.look()).doubt is None
-    assert world.context.time.doubt is None
+    assert (await harness.context.time.look()).doubt is None
+    assert harness.context.time.doubt is None
 
 
 async def no_clock() -> int:

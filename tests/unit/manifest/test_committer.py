@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.manifest import STREAM, Fault, World, a_fragment
+from support.manifest import STREAM, Fault, ManifestHarness, a_fragment
 
 from bottomless.errors import Code, Corrupt, NotFound, Unavailable
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
@@ -14,262 +14,262 @@ from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 from bottomless_server.stores.streams import DELETES_KEY
 
 
-async def queued(world: World) -> dict[str, int]:
-    dues = await world.coordination.due(DELETES_KEY, 10**15, 1_000)
+async def queued(harness: ManifestHarness) -> dict[str, int]:
+    dues = await harness.coordination.due(DELETES_KEY, 10**15, 1_000)
     return {due.member.decode(): due.due_at for due in dues}
 
 
 async def test_a_published_fragment_is_in_the_record_and_in_the_tree() -> None:
-    world = World()
-    committer = await world.open()
+    harness = ManifestHarness()
+    committer = await harness.open()
 
-    (fragment,) = await world.register(committer, (0, 10))
+    (fragment,) = await harness.register(committer, (0, 10))
     await committer.flush()
 
-    record = await world.record()
+    record = await harness.record()
     assert (record.published_next, record.version, record.last_timestamp) == (10, 1, 10)
     assert record.intents == ()
-    assert await world.leaves() == [fragment]
+    assert await harness.leaves() == [fragment]
     assert committer.outcome(fragment.uid) is True
 
 
 async def test_objects_are_put_before_the_pointer_moves_groups_first() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, *((n * 10, n * 10 + 10) for n in range(8)))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, *((n * 10, n * 10 + 10) for n in range(8)))
 
-    world.coordination.faults = [Fault.UNAVAILABLE]
+    harness.coordination.faults = [Fault.UNAVAILABLE]
     await committer.flush()
 
-    kinds = [key.rpartition(".")[2] for _, key in world.drive.calls]
+    kinds = [key.rpartition(".")[2] for _, key in harness.drive.calls]
     assert kinds == ["g1", "g1", "g1", "manifest"]
-    assert (await world.record()).root is None
+    assert (await harness.record()).root is None
 
 
 async def test_the_old_root_is_queued_with_its_grace_in_the_same_exec() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
     await committer.flush()
     old = root_object_key(committer.record)
-    assert await queued(world) == {}
+    assert await queued(harness) == {}
 
-    await world.register(committer, (10, 20))
+    await harness.register(committer, (10, 20))
     await committer.flush()
 
-    assert await queued(world) == {old: world.clock.now + 15 * 60_000}
+    assert await queued(harness) == {old: harness.clock.now + 15 * 60_000}
 
 
 async def test_unavailable_changes_nothing_and_is_tried_again_with_the_same_root() -> None:
-    world = World()
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.UNAVAILABLE]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.UNAVAILABLE]
     await committer.flush()
-    assert (await world.record()).published_next == 0
+    assert (await harness.record()).published_next == 0
     assert committer.outcome(fragment.uid) is False
 
     await committer.flush()
 
-    assert await world.leaves() == [fragment]
-    assert len(world.drive.calls) == 1
-    assert await queued(world) == {}
+    assert await harness.leaves() == [fragment]
+    assert len(harness.drive.calls) == 1
+    assert await queued(harness) == {}
 
 
 async def test_a_store_that_is_down_delays_the_publish() -> None:
-    world = World(manifest_put_seconds=0.05)
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.drive.failing = True
+    harness = ManifestHarness(manifest_put_seconds=0.05)
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.drive.failing = True
     await committer.flush()
-    assert (await world.record()).published_next == 0
+    assert (await harness.record()).published_next == 0
     assert committer.wake_at is not None
-    assert committer.wake_at > world.clock.now
+    assert committer.wake_at > harness.clock.now
 
-    world.drive.failing = False
-    world.clock.now = committer.wake_at
+    harness.drive.failing = False
+    harness.clock.now = committer.wake_at
     await committer.wake()
 
-    assert await world.leaves() == [fragment]
+    assert await harness.leaves() == [fragment]
 
 
 async def test_a_lost_reply_of_a_publish_that_happened_is_success() -> None:
-    world = World()
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.LOST_APPLIED]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.LOST_APPLIED]
 
     await committer.flush()
 
     assert committer.outcome(fragment.uid) is True
-    record = await world.record()
+    record = await harness.record()
     assert (record.published_next, record.version) == (10, 2)
-    assert len(world.drive.calls) == 1
+    assert len(harness.drive.calls) == 1
 
 
 async def test_an_exec_that_arrives_after_the_bump_changes_nothing() -> None:
-    world = World()
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.LOST_LATE]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.LOST_LATE]
     await committer.flush()
-    assert (await world.record()).published_next == 0
+    assert (await harness.record()).published_next == 0
     assert committer.outcome(fragment.uid) is False
 
-    assert world.coordination.arrive() == 0
-    stray = world.drive.calls[0][1]
+    assert harness.coordination.arrive() == 0
+    stray = harness.drive.calls[0][1]
     await committer.flush()
 
-    assert await world.leaves() == [fragment]
-    assert stray in await queued(world)
+    assert await harness.leaves() == [fragment]
+    assert stray in await queued(harness)
 
 
 async def test_without_the_bump_the_late_exec_would_have_landed() -> None:
     """The run with the guard removed: reading back alone would have decided wrongly."""
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE]
     await committer.flush()
-    assert (await world.record()).root is None
+    assert (await harness.record()).root is None
 
-    assert world.coordination.arrive() == 1
+    assert harness.coordination.arrive() == 1
 
 
 async def test_until_a_lost_reply_is_decided_nothing_else_is_done() -> None:
-    world = World()
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE, Fault.UNAVAILABLE]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.LOST_LATE, Fault.UNAVAILABLE, Fault.UNAVAILABLE]
     await committer.flush()
 
     with pytest.raises(Unavailable):
         await committer.register("s1", [a_fragment(10, 20)])
-    assert world.coordination.arrive() == 1
+    assert harness.coordination.arrive() == 1
     await committer.wake()
 
     assert committer.outcome(fragment.uid) is True
-    assert await world.leaves() == [fragment]
+    assert await harness.leaves() == [fragment]
 
 
 async def test_a_lost_reply_is_recognised_among_past_roots() -> None:
-    world = World()
-    committer = await world.open()
-    (fragment,) = await world.register(committer, (0, 10))
-    world.coordination.faults = [Fault.LOST_APPLIED, Fault.UNAVAILABLE]
+    harness = ManifestHarness()
+    committer = await harness.open()
+    (fragment,) = await harness.register(committer, (0, 10))
+    harness.coordination.faults = [Fault.LOST_APPLIED, Fault.UNAVAILABLE]
     await committer.flush()
-    other = await Committer.open(world.context, STREAM)
-    (theirs,) = await world.register(other, (10, 20))
+    other = await Committer.open(harness.context, STREAM)
+    (theirs,) = await harness.register(other, (10, 20))
     await other.flush()
 
     await committer.wake()
 
     assert committer.outcome(fragment.uid) is True
     assert committer.record.published_next == 20
-    assert await world.leaves() == [fragment, theirs]
+    assert await harness.leaves() == [fragment, theirs]
 
 
 async def test_after_a_conflict_both_runs_are_in_the_manifest() -> None:
-    world = World()
-    mine = await world.open()
-    theirs = await Committer.open(world.context, STREAM)
-    first, second = await world.register(mine, (0, 10), (10, 20))
+    harness = ManifestHarness()
+    mine = await harness.open()
+    theirs = await Committer.open(harness.context, STREAM)
+    first, second = await harness.register(mine, (0, 10), (10, 20))
     await theirs.register("s1", [first])
     await theirs.flush()
 
     await mine.flush()
     await mine.flush()
 
-    assert await world.leaves() == [first, second]
+    assert await harness.leaves() == [first, second]
     assert mine.outcome(first.uid) is True
     assert mine.outcome(second.uid) is True
 
 
 async def test_the_loser_of_a_conflict_deletes_nothing_at_once() -> None:
-    world = World()
-    mine = await world.open()
-    theirs = await Committer.open(world.context, STREAM)
-    first, second = await world.register(mine, (0, 10), (10, 20))
+    harness = ManifestHarness()
+    mine = await harness.open()
+    theirs = await Committer.open(harness.context, STREAM)
+    first, second = await harness.register(mine, (0, 10), (10, 20))
     await theirs.register("s1", [first])
     await theirs.flush()
     await mine.flush()
-    assert not [call for call in world.drive.calls if call[0] == "delete"]
+    assert not [call for call in harness.drive.calls if call[0] == "delete"]
 
-    loser = world.drive.calls[1][1]
+    loser = harness.drive.calls[1][1]
     await mine.flush()
 
-    assert (await queued(world))[loser] >= world.clock.now + 15 * 60_000
-    assert await world.leaves() == [first, second]
+    assert (await queued(harness))[loser] >= harness.clock.now + 15 * 60_000
+    assert await harness.leaves() == [first, second]
 
 
 async def test_a_newer_epoch_fences_what_its_owner_did_not_confirm() -> None:
-    world = World()
-    committer = await world.open()
-    kept, refused = await world.register(committer, (0, 10), (10, 20))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    kept, refused = await harness.register(committer, (0, 10), (10, 20))
 
     def claim(record: StreamRecord) -> StreamRecord:
         return replace(record, epoch=2, epochs=(*record.epochs, EpochStart(2, 10)))
 
-    await world.streams.update(STREAM, claim)
+    await harness.streams.update(STREAM, claim)
     await committer.flush()
     await committer.flush()
 
-    assert await world.leaves() == [kept]
+    assert await harness.leaves() == [kept]
     assert committer.outcome(refused.uid) is Why.FENCED
-    root = (await world.record()).root
+    root = (await harness.record()).root
     assert root is not None
     assert root.epoch == 2
 
 
 async def test_a_deleted_stream_stops_its_committer() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
-    await world.streams.update(STREAM, lambda r: replace(r, state=StreamState.DELETING))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
+    await harness.streams.update(STREAM, lambda r: replace(r, state=StreamState.DELETING))
 
     with pytest.raises(NotFound):
         await committer.flush()
 
-    assert (await world.record()).published_next == 0
+    assert (await harness.record()).published_next == 0
 
 
 async def test_registering_again_after_it_was_applied_is_success() -> None:
-    world = World()
-    committer = await world.open()
-    fragments = await world.register(committer, *((n * 10, n * 10 + 10) for n in range(9)))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    fragments = await harness.register(committer, *((n * 10, n * 10 + 10) for n in range(9)))
     await committer.flush()
-    again = await Committer.open(world.context, STREAM)
+    again = await Committer.open(harness.context, STREAM)
 
     assert await again.register("s1", fragments) == ()
 
     assert all(again.outcome(fragment.uid) is True for fragment in fragments)
-    assert (await world.record()).version == 1
+    assert (await harness.record()).version == 1
 
 
 async def test_another_fragment_for_published_offsets_is_refused() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
     await committer.flush()
 
-    other = (await world.register(committer, (0, 10)))[0]
+    other = (await harness.register(committer, (0, 10)))[0]
 
     assert committer.outcome(other.uid) is Why.TAKEN
 
 
 async def test_a_fragment_of_an_old_epoch_is_refused() -> None:
-    world = World()
-    committer = await world.open(epoch=2, epochs=(EpochStart(1, 0), EpochStart(2, 5)))
+    harness = ManifestHarness()
+    committer = await harness.open(epoch=2, epochs=(EpochStart(1, 0), EpochStart(2, 5)))
 
-    (fragment,) = await world.register(committer, (0, 10))
+    (fragment,) = await harness.register(committer, (0, 10))
 
     assert committer.outcome(fragment.uid) is Why.FENCED
 
 
 async def test_an_old_session_cannot_register_any_more() -> None:
-    world = World()
-    committer = await world.open("old")
-    await begin(world.context, committer, "new")
+    harness = ManifestHarness()
+    committer = await harness.open("old")
+    await begin(harness.context, committer, "new")
 
     assert await committer.register("old", [a_fragment(0, 10)])
 
@@ -277,39 +277,41 @@ async def test_an_old_session_cannot_register_any_more() -> None:
 
 
 async def test_a_missing_root_is_an_error_and_never_an_empty_stream() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
     await committer.flush()
-    await world.drive.delete([root_object_key(committer.record)])
+    await harness.drive.delete([root_object_key(committer.record)])
 
     with pytest.raises(Corrupt) as caught:
-        await Committer.open(world.context, STREAM)
+        await Committer.open(harness.context, STREAM)
 
     assert caught.value.code is Code.DATA_MISSING
 
 
 async def test_a_root_that_was_replaced_meanwhile_is_found_through_the_record() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
     await committer.flush()
     old = committer.record
-    await world.register(committer, (10, 20))
+    await harness.register(committer, (10, 20))
     await committer.flush()
-    await world.drive.delete([root_object_key(old)])
+    await harness.drive.delete([root_object_key(old)])
 
-    record, root = await load_root(world.context, old)
+    record, root = await load_root(harness.context, old)
 
     assert (record.published_next, root.next_offset) == (20, 20)
 
 
 async def test_a_record_that_went_back_is_refused() -> None:
-    world = World()
-    committer = await world.open()
-    await world.register(committer, (0, 10))
+    harness = ManifestHarness()
+    committer = await harness.open()
+    await harness.register(committer, (0, 10))
     await committer.flush()
-    await world.streams.update(STREAM, lambda r: replace(r, version=0, root=None, published_next=0))
+    await harness.streams.update(
+        STREAM, lambda r: replace(r, version=0, root=None, published_next=0)
+    )
 
     with pytest.raises(Unavailable) as caught:
         await committer.refresh()

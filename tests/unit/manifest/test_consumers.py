@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.manifest import STREAM, Crash, Fault, World, a_record
+from support.manifest import STREAM, Crash, Fault, ManifestHarness, a_record
 from support.object_keys import consumers_key
 
 from bottomless.errors import Code, InvalidRequest, NotFound, Unavailable, WrongOffset
@@ -113,50 +113,52 @@ def test_lag_counts_only_what_can_be_read(
 
 
 @pytest.fixture
-async def world() -> World:
-    made = World()
+async def harness() -> ManifestHarness:
+    made = ManifestHarness()
     await made.streams.create(a_record())
     return made
 
 
-async def store(world: World, next_offset: int, consumer: str = "billing") -> StoredOffset | None:
+async def store(
+    harness: ManifestHarness, next_offset: int, consumer: str = "billing"
+) -> StoredOffset | None:
     def decide(stored: StoredOffset | None) -> StoredOffset:
         name = Reference(consumer)
-        return commit(stored, Commit(name, next_offset, allow_regression=True), world.clock.now)
+        return commit(stored, Commit(name, next_offset, allow_regression=True), harness.clock.now)
 
-    offsets = ConsumerOffsets(world.coordination)
-    return await offsets.change(STREAM, Reference(consumer), decide, world.clock.now)
+    offsets = ConsumerOffsets(harness.coordination)
+    return await offsets.change(STREAM, Reference(consumer), decide, harness.clock.now)
 
 
-async def test_a_stream_that_is_being_deleted_takes_no_commit(world: World) -> None:
-    record = replace(await world.record(), state=StreamState.DELETING)
-    world.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
+async def test_a_stream_that_is_being_deleted_takes_no_commit(harness: ManifestHarness) -> None:
+    record = replace(await harness.record(), state=StreamState.DELETING)
+    harness.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
     with pytest.raises(NotFound):
-        await store(world, 5)
-    assert await ConsumerOffsets(world.coordination).find(STREAM, BILLING) is None
+        await store(harness, 5)
+    assert await ConsumerOffsets(harness.coordination).find(STREAM, BILLING) is None
 
 
-async def test_a_deletion_in_the_middle_of_a_commit_wins(world: World) -> None:
-    record = replace(await world.record(), state=StreamState.DELETING)
+async def test_a_deletion_in_the_middle_of_a_commit_wins(harness: ManifestHarness) -> None:
+    record = replace(await harness.record(), state=StreamState.DELETING)
     seen: list[StoredOffset | None] = []
 
     def decide(stored: StoredOffset | None) -> StoredOffset:
         seen.append(stored)
-        world.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
+        harness.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
         return STORED
 
     with pytest.raises(NotFound):
-        await ConsumerOffsets(world.coordination).change(STREAM, BILLING, decide, 1)
+        await ConsumerOffsets(harness.coordination).change(STREAM, BILLING, decide, 1)
     assert seen == [None]
 
 
-async def test_of_many_commits_at_once_the_highest_is_left(world: World) -> None:
+async def test_of_many_commits_at_once_the_highest_is_left(harness: ManifestHarness) -> None:
     def keep_highest(stored: StoredOffset | None, number: int) -> StoredOffset:
         if stored is not None and stored.next_offset > number:
             return stored
         return StoredOffset(BILLING, number, 1, number)
 
-    offsets = ConsumerOffsets(world.coordination)
+    offsets = ConsumerOffsets(harness.coordination)
     await asyncio.gather(
         *(
             offsets.change(STREAM, BILLING, lambda stored, n=n: keep_highest(stored, n), 1)  # type: ignore[misc]
@@ -171,180 +173,186 @@ async def test_of_many_commits_at_once_the_highest_is_left(world: World) -> None
 # The snapshot
 
 
-async def snapshots_of(world: World) -> list[ConsumersSnapshot]:
+async def snapshots_of(harness: ManifestHarness) -> list[ConsumersSnapshot]:
     prefix = f"default/{STREAM}/metadata/consumers."
-    keys = [facts.object_key async for facts in world.drive.list(prefix)]
-    return [decode_snapshot(await world.drive.get(key)) for key in keys]
+    keys = [facts.object_key async for facts in harness.drive.list(prefix)]
+    return [decode_snapshot(await harness.drive.get(key)) for key in keys]
 
 
-async def test_a_commit_reaches_the_object_store_in_the_next_pass(world: World) -> None:
-    snapshots = ConsumerSnapshots(world.context)
-    first = await store(world, 5)
-    await store(world, 7, "audit")
+async def test_a_commit_reaches_the_object_store_in_the_next_pass(harness: ManifestHarness) -> None:
+    snapshots = ConsumerSnapshots(harness.context)
+    first = await store(harness, 5)
+    await store(harness, 7, "audit")
     assert first is not None
     assert not await snapshots.holds(STREAM, first)
 
     await snapshots.make_pass()
 
-    [snapshot] = await snapshots_of(world)
+    [snapshot] = await snapshots_of(harness)
     assert [(one.consumer, one.next_offset) for one in snapshot.consumers] == [
         ("audit", 7),
         ("billing", 5),
     ]
     assert await snapshots.holds(STREAM, first)
-    assert await ConsumerSnapshots(world.context).holds(STREAM, first)
+    assert await ConsumerSnapshots(harness.context).holds(STREAM, first)
     await snapshots.make_pass()
     assert snapshots.written_count == 1
 
 
-async def test_the_snapshot_before_goes_when_the_next_one_is_noted(world: World) -> None:
-    snapshots = ConsumerSnapshots(world.context)
+async def test_the_snapshot_before_goes_when_the_next_one_is_noted(
+    harness: ManifestHarness,
+) -> None:
+    snapshots = ConsumerSnapshots(harness.context)
     for next_offset in (5, 6):
-        await store(world, next_offset)
+        await store(harness, next_offset)
         await snapshots.make_pass()
-    [old, new] = await snapshots_of(world)
+    [old, new] = await snapshots_of(harness)
     assert old.version < new.version
-    [due] = await world.coordination.due(DELETES_KEY, 2**50, 9)
+    [due] = await harness.coordination.due(DELETES_KEY, 2**50, 9)
     assert f"consumers.{old.version:020d}." in due.member.decode()
 
 
-async def test_while_the_object_store_is_down_the_stream_stays_in_the_queue(world: World) -> None:
-    world = World(manifest_put_seconds=0.05)
-    await world.streams.create(a_record())
-    snapshots = ConsumerSnapshots(world.context)
-    stored = await store(world, 5)
+async def test_while_the_object_store_is_down_the_stream_stays_in_the_queue(
+    harness: ManifestHarness,
+) -> None:
+    harness = ManifestHarness(manifest_put_seconds=0.05)
+    await harness.streams.create(a_record())
+    snapshots = ConsumerSnapshots(harness.context)
+    stored = await store(harness, 5)
     assert stored is not None
-    world.drive.failing = True
+    harness.drive.failing = True
     with pytest.raises(Unavailable):
         await snapshots.make_pass()
     assert not await snapshots.holds(STREAM, stored)
-    world.drive.failing = False
+    harness.drive.failing = False
     await snapshots.make_pass()
     assert await snapshots.holds(STREAM, stored)
 
 
-async def test_a_commit_during_the_put_is_in_the_next_snapshot(world: World) -> None:
-    snapshots = ConsumerSnapshots(world.context)
-    await store(world, 5)
-    [due] = await world.coordination.due(SNAPSHOTS_KEY, 2**50, 9)
-    world.clock.now += 1
-    late = await store(world, 6)
+async def test_a_commit_during_the_put_is_in_the_next_snapshot(harness: ManifestHarness) -> None:
+    snapshots = ConsumerSnapshots(harness.context)
+    await store(harness, 5)
+    [due] = await harness.coordination.due(SNAPSHOTS_KEY, 2**50, 9)
+    harness.clock.now += 1
+    late = await store(harness, 6)
     # The pass had read the queue before that commit.
     await snapshots._write(due)
     assert late is not None
-    [queued] = await world.coordination.due(SNAPSHOTS_KEY, 2**50, 9)
+    [queued] = await harness.coordination.due(SNAPSHOTS_KEY, 2**50, 9)
     assert queued.due_at == due.due_at + 1
     await snapshots.make_pass()
-    assert (await snapshots_of(world))[-1].consumers[0].next_offset == 6
-    assert await world.coordination.due(SNAPSHOTS_KEY, 2**50, 9) == []
+    assert (await snapshots_of(harness))[-1].consumers[0].next_offset == 6
+    assert await harness.coordination.due(SNAPSHOTS_KEY, 2**50, 9) == []
 
 
-async def test_a_crash_between_object_and_note_is_mended_by_the_next_pass(world: World) -> None:
-    await store(world, 5)
+async def test_a_crash_between_object_and_note_is_mended_by_the_next_pass(
+    harness: ManifestHarness,
+) -> None:
+    await store(harness, 5)
     # The first transaction gives out the version.
-    world.coordination.faults = [Fault.NONE, Fault.LOST_LATE]
+    harness.coordination.faults = [Fault.NONE, Fault.LOST_LATE]
     with pytest.raises(CoordinationUnknown):
-        await ConsumerSnapshots(world.context).make_pass()
-    await ConsumerSnapshots(world.context).make_pass()
-    found = await snapshots_of(world)
+        await ConsumerSnapshots(harness.context).make_pass()
+    await ConsumerSnapshots(harness.context).make_pass()
+    found = await snapshots_of(harness)
     assert [snapshot.consumers[0].next_offset for snapshot in found] == [5, 5]
-    pointer = await ConsumerOffsets(world.coordination).pointer(STREAM)
+    pointer = await ConsumerOffsets(harness.coordination).pointer(STREAM)
     assert pointer is not None
     key = consumers_key(STREAM, pointer.version, pointer.uid)
-    assert decode_snapshot(await world.drive.get(key)) == found[-1]
+    assert decode_snapshot(await harness.drive.get(key)) == found[-1]
 
 
-async def test_of_two_processes_that_write_at_once_one_is_noted(world: World) -> None:
-    await store(world, 5)
-    await asyncio.gather(*(ConsumerSnapshots(world.context).make_pass() for _ in range(2)))
-    pointer = await ConsumerOffsets(world.coordination).pointer(STREAM)
+async def test_of_two_processes_that_write_at_once_one_is_noted(harness: ManifestHarness) -> None:
+    await store(harness, 5)
+    await asyncio.gather(*(ConsumerSnapshots(harness.context).make_pass() for _ in range(2)))
+    pointer = await ConsumerOffsets(harness.coordination).pointer(STREAM)
     assert pointer is not None
-    found = await snapshots_of(world)
+    found = await snapshots_of(harness)
     assert [snapshot.consumers[0].next_offset for snapshot in found] == [5] * len(found)
-    doomed = [due.member.decode() for due in await world.coordination.due(DELETES_KEY, 2**50, 9)]
+    doomed = [due.member.decode() for due in await harness.coordination.due(DELETES_KEY, 2**50, 9)]
     assert len(doomed) == len(found) - 1
     assert not any(pointer.uid in key for key in doomed)
 
 
 @pytest.mark.parametrize("late_ms", [0, 3, 1_000])
 async def test_a_commit_whose_time_is_not_later_is_in_the_next_snapshot(
-    world: World, late_ms: int
+    harness: ManifestHarness, late_ms: int
 ) -> None:
     """Of a slow request, or of a process whose clock is late.
 
     The test above was blind: there time goes on between the commit that the pass has read of in
     the queue and the one that comes while the object is put.
     """
-    world.clock.now += 60_000
-    snapshots = ConsumerSnapshots(world.context)
-    await store(world, 999, "audit")
+    harness.clock.now += 60_000
+    snapshots = ConsumerSnapshots(harness.context)
+    await store(harness, 999, "audit")
     seen: list[StoredOffset | None] = []
 
     async def meanwhile() -> None:
-        world.clock.now -= late_ms
-        seen.append(await store(world, 5_000))
-        world.clock.now += late_ms
+        harness.clock.now -= late_ms
+        seen.append(await store(harness, 5_000))
+        harness.clock.now += late_ms
 
-    world.drive.before_put = meanwhile
+    harness.drive.before_put = meanwhile
     await snapshots.make_pass()
     [late] = seen
     assert late is not None
-    assert not await ConsumerSnapshots(world.context).holds(STREAM, late)
+    assert not await ConsumerSnapshots(harness.context).holds(STREAM, late)
     await snapshots.make_pass()
-    assert await ConsumerSnapshots(world.context).holds(STREAM, late)
-    assert late in (await snapshots_of(world))[-1].consumers
+    assert await ConsumerSnapshots(harness.context).holds(STREAM, late)
+    assert late in (await snapshots_of(harness))[-1].consumers
 
 
-def ahead(world: World, skew_ms: int) -> ConsumerSnapshots:
+def ahead(harness: ManifestHarness, skew_ms: int) -> ConsumerSnapshots:
     """The snapshots of another process, whose clock is ahead."""
-    return ConsumerSnapshots(replace(world.context, clock=lambda: world.clock.now + skew_ms))
+    return ConsumerSnapshots(replace(harness.context, clock=lambda: harness.clock.now + skew_ms))
 
 
 @pytest.mark.parametrize("skew_ms", [4 * 60_000, 2 * 86_400_000])
 @pytest.mark.parametrize("dies", [True, False])
 async def test_a_snapshot_that_nobody_noted_is_not_the_newest_for_long(
-    world: World, skew_ms: int, dies: bool
+    harness: ManifestHarness, skew_ms: int, dies: bool
 ) -> None:
     """The clock of who wrote it is ahead: its version stayed the highest until all others came
     there. It was found by attack: no test had two processes with clocks of their own."""
-    snapshots = ConsumerSnapshots(world.context)
-    await store(world, 10)
+    snapshots = ConsumerSnapshots(harness.context)
+    await store(harness, 10)
     await snapshots.make_pass()
-    await store(world, 20)
+    await store(harness, 20)
     if dies:
         # Its version, the object, and then no more.
-        world.fuse.left = 4
+        harness.fuse.left = 4
         with pytest.raises(Crash):
-            await ahead(world, skew_ms).make_pass()
+            await ahead(harness, skew_ms).make_pass()
     else:
 
         async def quicker() -> None:
             await snapshots.make_pass()
 
-        world.drive.before_put = quicker
-        await ahead(world, skew_ms).make_pass()
-    world.clock.now += 1_000
-    last = await store(world, 30)
+        harness.drive.before_put = quicker
+        await ahead(harness, skew_ms).make_pass()
+    harness.clock.now += 1_000
+    last = await store(harness, 30)
     await snapshots.make_pass()
     assert last is not None
     assert await snapshots.holds(STREAM, last)
-    assert (await snapshots_of(world))[-1].consumers == (last,)
+    assert (await snapshots_of(harness))[-1].consumers == (last,)
 
 
-async def overtaken(world: World) -> tuple[ConsumerSnapshots, StoredOffset]:
+async def overtaken(harness: ManifestHarness) -> tuple[ConsumerSnapshots, StoredOffset]:
     """Two processes at once: the one with the higher version reads before the last commit, and
     dies after its put; the other one reads after it. Returns the latter."""
-    slow = ConsumerSnapshots(world.context)
-    await store(world, 10)
+    slow = ConsumerSnapshots(harness.context)
+    await store(harness, 10)
     read = slow._offsets.all_listed
     last: list[StoredOffset | None] = []
 
     async def late(stream_id: StreamId) -> ListedConsumers:
         if not last:
-            world.fuse.left = 4
+            harness.fuse.left = 4
             with pytest.raises(Crash):
-                await ConsumerSnapshots(world.context).make_pass()
-            last.append(await store(world, 20))
+                await ConsumerSnapshots(harness.context).make_pass()
+            last.append(await store(harness, 20))
         return await read(stream_id)
 
     slow._offsets.all_listed = late  # type: ignore[method-assign]
@@ -353,67 +361,73 @@ async def overtaken(world: World) -> tuple[ConsumerSnapshots, StoredOffset]:
     return slow, last[0]
 
 
-async def test_a_snapshot_is_not_noted_once_a_higher_version_was_given_out(world: World) -> None:
-    snapshots, last = await overtaken(world)
-    assert last not in (await snapshots_of(world))[-1].consumers
+async def test_a_snapshot_is_not_noted_once_a_higher_version_was_given_out(
+    harness: ManifestHarness,
+) -> None:
+    snapshots, last = await overtaken(harness)
+    assert last not in (await snapshots_of(harness))[-1].consumers
     assert not await snapshots.holds(STREAM, last)
     await snapshots.make_pass()
     assert await snapshots.holds(STREAM, last)
-    assert last in (await snapshots_of(world))[-1].consumers
+    assert last in (await snapshots_of(harness))[-1].consumers
 
 
 async def test_without_the_look_at_the_highest_version_a_commit_is_said_to_be_safe(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: ManifestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "_is_highest", lambda *_: True)
-    snapshots, last = await overtaken(world)
-    assert last not in (await snapshots_of(world))[-1].consumers
+    snapshots, last = await overtaken(harness)
+    assert last not in (await snapshots_of(harness))[-1].consumers
     assert await snapshots.holds(STREAM, last)
 
 
-async def leave_behind(world: World, version: int) -> str:
+async def leave_behind(harness: ManifestHarness, version: int) -> str:
     """A snapshot that nobody noted, as an earlier release may have left it; returns its key."""
     snapshot = ConsumersSnapshot(STREAM, "default", version, (STORED,))
     key = consumers_key(STREAM, version, Uid("e" * 32))
     data = encode_snapshot(snapshot)
-    await world.drive.put(key, [data], crc32c(data))
+    await harness.drive.put(key, [data], crc32c(data))
     return key
 
 
-async def test_what_an_earlier_release_left_is_below_the_next_snapshot(world: World) -> None:
-    await leave_behind(world, world.clock.now + 10**9)
-    last = await store(world, 30)
-    await ConsumerSnapshots(world.context).make_pass()
-    assert (await snapshots_of(world))[-1].consumers == (last,)
+async def test_what_an_earlier_release_left_is_below_the_next_snapshot(
+    harness: ManifestHarness,
+) -> None:
+    await leave_behind(harness, harness.clock.now + 10**9)
+    last = await store(harness, 30)
+    await ConsumerSnapshots(harness.context).make_pass()
+    assert (await snapshots_of(harness))[-1].consumers == (last,)
 
 
 async def test_garbage_collection_has_a_snapshot_made_above_what_nobody_noted(
-    world: World,
+    harness: ManifestHarness,
 ) -> None:
-    snapshots = ConsumerSnapshots(world.context)
-    last = await store(world, 30)
+    snapshots = ConsumerSnapshots(harness.context)
+    last = await store(harness, 30)
     await snapshots.make_pass()
-    stray = await leave_behind(world, world.clock.now + 10**12)
+    stray = await leave_behind(harness, harness.clock.now + 10**12)
 
     for dry_run in (True, False):
-        world.clock.now += 2 * HOUR
+        harness.clock.now += 2 * HOUR
         await snapshots.make_pass()
-        assert (await snapshots_of(world))[-1].consumers == (STORED,)
+        assert (await snapshots_of(harness))[-1].consumers == (STORED,)
         arguments = gc_arguments(dry_run=dry_run, minimum_age_ms=HOUR, tenant=None)
         operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
-        await collect_step(world.context, operation, 1_000)
+        await collect_step(harness.context, operation, 1_000)
     await snapshots.make_pass()
-    assert (await snapshots_of(world))[-1].consumers == (last,)
-    world.clock.now += 2 * HOUR
-    await collect_step(world.context, operation, 1_000)
-    await Deleter(world.context).make_pass()
-    assert not world.drive.has(stray)
+    assert (await snapshots_of(harness))[-1].consumers == (last,)
+    harness.clock.now += 2 * HOUR
+    await collect_step(harness.context, operation, 1_000)
+    await Deleter(harness.context).make_pass()
+    assert not harness.drive.has(stray)
 
 
-async def test_no_version_is_given_out_for_a_stream_that_is_being_deleted(world: World) -> None:
-    record = replace(await world.record(), state=StreamState.DELETING)
-    world.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
-    offsets = ConsumerOffsets(world.coordination)
+async def test_no_version_is_given_out_for_a_stream_that_is_being_deleted(
+    harness: ManifestHarness,
+) -> None:
+    record = replace(await harness.record(), state=StreamState.DELETING)
+    harness.coordination.write(Changes({stream_key(STREAM): encode_record(record)}))
+    offsets = ConsumerOffsets(harness.coordination)
     with pytest.raises(NotFound):
         await offsets.reserve(STREAM, 1)
     with pytest.raises(NotFound):
@@ -421,24 +435,24 @@ async def test_no_version_is_given_out_for_a_stream_that_is_being_deleted(world:
     assert await offsets.highest_version(STREAM) is None
 
 
-async def test_nothing_is_noted_once_a_stream_is_forgotten(world: World) -> None:
+async def test_nothing_is_noted_once_a_stream_is_forgotten(harness: ManifestHarness) -> None:
     """A pass that was under way for long would leave a key of it for ever."""
-    await store(world, 5)
-    offsets = ConsumerOffsets(world.coordination)
+    await store(harness, 5)
+    offsets = ConsumerOffsets(harness.coordination)
     version, before = await offsets.reserve(STREAM, 1)
     await offsets.forget_all(STREAM)
-    pointer = SnapshotPointer(version, world.context.new_uid())
+    pointer = SnapshotPointer(version, harness.context.new_uid())
     assert not await offsets.point(STREAM, before, pointer, None)
     assert await offsets.pointer(STREAM) is None
     assert await offsets.highest_version(STREAM) is None
 
 
-async def test_what_a_snapshot_holds_is_restored(world: World) -> None:
-    await store(world, 5)
-    await store(world, 7, "audit")
-    await ConsumerSnapshots(world.context).make_pass()
-    [snapshot] = await snapshots_of(world)
-    other = World()
+async def test_what_a_snapshot_holds_is_restored(harness: ManifestHarness) -> None:
+    await store(harness, 5)
+    await store(harness, 7, "audit")
+    await ConsumerSnapshots(harness.context).make_pass()
+    [snapshot] = await snapshots_of(harness)
+    other = ManifestHarness()
     await other.streams.create(a_record())
     offsets = ConsumerOffsets(other.coordination)
     for _ in range(2):
@@ -449,8 +463,10 @@ async def test_what_a_snapshot_holds_is_restored(world: World) -> None:
     assert pointer.version == snapshot.version
 
 
-async def test_everything_of_a_stream_is_forgotten_also_where_there_are_many(world: World) -> None:
-    offsets = ConsumerOffsets(world.coordination)
+async def test_everything_of_a_stream_is_forgotten_also_where_there_are_many(
+    harness: ManifestHarness,
+) -> None:
+    offsets = ConsumerOffsets(harness.coordination)
     for number in range(1_203):
         stored = StoredOffset(Reference(f"c{number:04d}"), number, 1, 1)
         await offsets.change(STREAM, stored.consumer, lambda _, stored=stored: stored, 1)  # type: ignore[misc]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.manifest import OWNER, Fault, World, a_fragment
+from support.manifest import OWNER, Fault, ManifestHarness, a_fragment
 from support.object_keys import fragment_key, registry_key
 
 from bottomless.errors import Code, Fenced, NotFound, Unavailable, WrongOffset
@@ -44,10 +44,10 @@ GRACE, DEADLINE = 1_000, 5_000
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-class House:
+class DeletionHarness:
     def __init__(self, **bounds: int) -> None:
         self._bounds = bounds
-        self.world = World(
+        self.manifest = ManifestHarness(
             manifest_delete_grace_ms=GRACE,
             manifest_upload_deadline_ms=DEADLINE,
             manifest_close_ms=0,
@@ -57,14 +57,14 @@ class House:
 
     def restart(self) -> None:
         """The parts of another process."""
-        self.registry = Registry(self.world.context)
-        self.operations = Operations(self.world.context)
-        self.mutators = Mutators(self.world.context)
+        self.registry = Registry(self.manifest.context)
+        self.operations = Operations(self.manifest.context)
+        self.mutators = Mutators(self.manifest.context)
         self.deletions = Deletions(
-            self.world.context, self.registry, self.mutators, self.operations, **self._bounds
+            self.manifest.context, self.registry, self.mutators, self.operations, **self._bounds
         )
 
-    async def declare(self) -> "House":
+    async def declare(self) -> "DeletionHarness":
         """A stream that a node owns, with a session begun, an object and a consumer."""
 
         def claim(record: StreamRecord) -> StreamRecord:
@@ -80,24 +80,24 @@ class House:
 
         record, _ = await self.registry.declare(NAME, StreamConfig())
         self.stream_id = record.stream_id
-        await self.world.streams.update(self.stream_id, claim)
-        committer = await Committer.open(self.world.context, self.stream_id)
-        await begin(self.world.context, committer, "s1")
+        await self.manifest.streams.update(self.stream_id, claim)
+        committer = await Committer.open(self.manifest.context, self.stream_id)
+        await begin(self.manifest.context, committer, "s1")
         await self.put(1)
-        offsets = ConsumerOffsets(self.world.coordination)
+        offsets = ConsumerOffsets(self.manifest.coordination)
         stored = StoredOffset(Reference("c"), 0, 1, 1)
         await offsets.change(self.stream_id, stored.consumer, lambda _: stored, 1)
         return self
 
     async def put(self, number: int) -> None:
         key = fragment_key(self.stream_id, number, Uid(f"{number:032x}"))
-        await self.world.drive.put(key, [b"x"], crc32c(b"x"))
+        await self.manifest.drive.put(key, [b"x"], crc32c(b"x"))
 
     async def objects(self) -> list[str]:
-        return [facts.object_key async for facts in self.world.drive.list("default/")]
+        return [facts.object_key async for facts in self.manifest.drive.list("default/")]
 
     async def work(self, ms: int = 0) -> None:
-        self.world.clock.now += ms
+        self.manifest.clock.now += ms
         await self.operations.make_pass()
         await self.operations.settled()
 
@@ -106,318 +106,328 @@ class House:
         return found.state if found.finished else found.progress.get("phase")
 
     async def record(self) -> StreamRecord:
-        return await self.world.streams.load(self.stream_id)
+        return await self.manifest.streams.load(self.stream_id)
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    made = await House().declare()
+async def harness() -> AsyncIterator[DeletionHarness]:
+    made = await DeletionHarness().declare()
     yield made
     await made.mutators.aclose()
 
 
-async def test_a_deletion_from_tombstone_to_nothing(house: House) -> None:
-    committed = await Committer.open(house.world.context, house.stream_id)
-    operation = await house.deletions.begin(NAME, None)
+async def test_a_deletion_from_tombstone_to_nothing(harness: DeletionHarness) -> None:
+    committed = await Committer.open(harness.manifest.context, harness.stream_id)
+    operation = await harness.deletions.begin(NAME, None)
 
-    assert house.world.owners.closed == [house.stream_id]
-    record = await house.record()
+    assert harness.manifest.owners.closed == [harness.stream_id]
+    record = await harness.record()
     assert (record.state, record.epoch) == (StreamState.DELETING, 2)
-    assert await house.world.coordination.get(name_key(NAME)) is None
-    tombstone = registry_key(house.stream_id, record.registry_version)
-    assert decode_registry(await house.world.drive.get(tombstone)).state is StreamState.DELETING
+    assert await harness.manifest.coordination.get(name_key(NAME)) is None
+    tombstone = registry_key(harness.stream_id, record.registry_version)
+    assert (
+        decode_registry(await harness.manifest.drive.get(tombstone)).state is StreamState.DELETING
+    )
     with pytest.raises(NotFound):
-        await intend(house.world.context, committed, "s1", [7])
+        await intend(harness.manifest.context, committed, "s1", [7])
 
-    await house.work(GRACE - 1)
-    assert await house.phase(operation) == "waiting"
-    assert len(await house.objects()) > 1
-    await house.work(1)
-    assert await house.phase(operation) == "waiting again"
-    assert await house.objects() == [tombstone]
+    await harness.work(GRACE - 1)
+    assert await harness.phase(operation) == "waiting"
+    assert len(await harness.objects()) > 1
+    await harness.work(1)
+    assert await harness.phase(operation) == "waiting again"
+    assert await harness.objects() == [tombstone]
 
     # A fragment that was under way since before the deletion.
-    await house.put(2)
-    await house.work(DEADLINE - GRACE)
-    assert await house.objects() == []
-    assert await house.world.coordination.members(STREAMS_KEY, b"", 9) == []
-    assert await ConsumerOffsets(house.world.coordination).all(house.stream_id) == ()
-    found = await house.operations.find(operation.operation_id)
+    await harness.put(2)
+    await harness.work(DEADLINE - GRACE)
+    assert await harness.objects() == []
+    assert await harness.manifest.coordination.members(STREAMS_KEY, b"", 9) == []
+    assert await ConsumerOffsets(harness.manifest.coordination).all(harness.stream_id) == ()
+    found = await harness.operations.find(operation.operation_id)
     assert found.state == "succeeded"
     assert found.result is not None
     assert found.result["deleted_objects"] == 3
 
 
-async def test_without_the_second_sweep_a_late_upload_would_stay(house: House) -> None:
+async def test_without_the_second_sweep_a_late_upload_would_stay(harness: DeletionHarness) -> None:
     """The twin: what the second sweep is for."""
-    await house.deletions.begin(NAME, None)
-    await house.work(GRACE)
-    await house.put(2)
-    assert any(key.endswith("fragment") for key in await house.objects())
+    await harness.deletions.begin(NAME, None)
+    await harness.work(GRACE)
+    await harness.put(2)
+    assert any(key.endswith("fragment") for key in await harness.objects())
 
 
-async def test_nothing_goes_before_a_lease_has_ended(house: House) -> None:
-    until = house.world.clock.now + 10 * GRACE
+async def test_nothing_goes_before_a_lease_has_ended(harness: DeletionHarness) -> None:
+    until = harness.manifest.clock.now + 10 * GRACE
     lease = Lease("ls_1", 0, 10, until, "spark")
-    await house.world.streams.update(
-        house.stream_id, lambda record: replace(record, leases=(lease,))
+    await harness.manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, leases=(lease,))
     )
-    operation = await house.deletions.begin(NAME, None)
-    await house.work(10 * GRACE - 1)
-    assert await house.phase(operation) == "waiting"
-    assert any(key.endswith("fragment") for key in await house.objects())
-    await house.work(1)
-    assert not any(key.endswith("fragment") for key in await house.objects())
+    operation = await harness.deletions.begin(NAME, None)
+    await harness.work(10 * GRACE - 1)
+    assert await harness.phase(operation) == "waiting"
+    assert any(key.endswith("fragment") for key in await harness.objects())
+    await harness.work(1)
+    assert not any(key.endswith("fragment") for key in await harness.objects())
 
 
 async def test_a_lease_that_a_clock_granted_that_was_years_ahead_does_not_hold_for_years(
-    house: House,
+    harness: DeletionHarness,
 ) -> None:
-    lease = Lease("ls_1", 0, 10, house.world.clock.now + 3_650 * 24 * HOUR, "spark")
-    await house.world.streams.update(
-        house.stream_id, lambda record: replace(record, leases=(lease,))
+    lease = Lease("ls_1", 0, 10, harness.manifest.clock.now + 3_650 * 24 * HOUR, "spark")
+    await harness.manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, leases=(lease,))
     )
-    longest_ms = house.world.context.settings.manifest_lease_seconds_max * 1000
-    operation = await house.deletions.begin(NAME, None)
-    await house.work(longest_ms)
-    assert await house.phase(operation) == "waiting"
+    longest_ms = harness.manifest.context.settings.manifest_lease_seconds_max * 1000
+    operation = await harness.deletions.begin(NAME, None)
+    await harness.work(longest_ms)
+    assert await harness.phase(operation) == "waiting"
 
-    await house.work(HOUR)
-    assert not any(key.endswith("fragment") for key in await house.objects())
+    await harness.work(HOUR)
+    assert not any(key.endswith("fragment") for key in await harness.objects())
 
 
 async def test_a_clock_that_is_minutes_ahead_ends_no_lease_of_a_deleted_stream_early(
-    house: House,
+    harness: DeletionHarness,
 ) -> None:
     """Below the five minutes that are no doubt, and the bare clock was asked."""
-    world = house.world
-    await world.context.time.look()
-    end = world.clock.now + HOUR
+    manifest = harness.manifest
+    await manifest.context.time.look()
+    end = manifest.clock.now + HOUR
     lease = Lease("ls_job", 0, 10, end, "spark")
-    await world.streams.update(house.stream_id, lambda record: replace(record, leases=(lease,)))
-    await house.deletions.begin(NAME, None)
-    before = await house.objects()
-    await house.work(HOUR - 4 * MINUTE)
-    world.clock.skew_ms = 4 * MINUTE + 50_000
+    await manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, leases=(lease,))
+    )
+    await harness.deletions.begin(NAME, None)
+    before = await harness.objects()
+    await harness.work(HOUR - 4 * MINUTE)
+    manifest.clock.skew_ms = 4 * MINUTE + 50_000
     for _ in range(4):
-        await house.work(MINUTE // 2)
+        await harness.work(MINUTE // 2)
 
-    assert await house.objects() == before
+    assert await harness.objects() == before
 
 
-async def test_an_owner_that_does_not_say_that_it_stopped_is_no_202(house: House) -> None:
-    world = house.world
-    world.owners.closing = False
-    await world.coordination.hold(node_key(HOME), b"lives", 60_000)
+async def test_an_owner_that_does_not_say_that_it_stopped_is_no_202(
+    harness: DeletionHarness,
+) -> None:
+    manifest = harness.manifest
+    manifest.owners.closing = False
+    await manifest.coordination.hold(node_key(HOME), b"lives", 60_000)
     with pytest.raises(Unavailable) as caught:
-        await house.deletions.begin(NAME, None)
+        await harness.deletions.begin(NAME, None)
     assert (caught.value.code, caught.value.outcome) == (Code.PEER_UNAVAILABLE, "committed")
-    operation = await house.operations.find(str(caught.value.facts["operation_id"]))
+    operation = await harness.operations.find(str(caught.value.facts["operation_id"]))
 
-    await house.work()
-    assert await house.phase(operation) == "closing"
-    await house.work(GRACE)
-    assert await house.phase(operation) == "closing"
+    await harness.work()
+    assert await harness.phase(operation) == "closing"
+    await harness.work(GRACE)
+    assert await harness.phase(operation) == "closing"
     # Its lease, with the margin in it, runs out.
-    await house.work(60_000)
-    assert await house.phase(operation) == "succeeded"
-    assert await house.objects() == []
+    await harness.work(60_000)
+    assert await harness.phase(operation) == "succeeded"
+    assert await harness.objects() == []
 
 
-async def test_an_owner_whose_lease_ran_out_has_stopped(house: House) -> None:
-    house.world.owners.closing = False
-    await house.deletions.begin(NAME, None)
-    assert (await house.record()).state is StreamState.DELETING
+async def test_an_owner_whose_lease_ran_out_has_stopped(harness: DeletionHarness) -> None:
+    harness.manifest.owners.closing = False
+    await harness.deletions.begin(NAME, None)
+    assert (await harness.record()).state is StreamState.DELETING
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_APPLIED, Fault.LOST_LATE])
-async def test_a_tombstone_whose_reply_was_lost_is_written_once(house: House, fault: Fault) -> None:
-    house.world.coordination.faults = [fault]
-    operation = await house.deletions.begin(NAME, None)
-    assert house.world.coordination.arrive() == 0
-    assert (await house.record()).epoch == 2
-    assert (await house.operations.find(operation.operation_id)).stream_id == house.stream_id
+async def test_a_tombstone_whose_reply_was_lost_is_written_once(
+    harness: DeletionHarness, fault: Fault
+) -> None:
+    harness.manifest.coordination.faults = [fault]
+    operation = await harness.deletions.begin(NAME, None)
+    assert harness.manifest.coordination.arrive() == 0
+    assert (await harness.record()).epoch == 2
+    assert (await harness.operations.find(operation.operation_id)).stream_id == harness.stream_id
 
 
-async def test_of_two_deletions_at_once_one_finds_nothing(house: House) -> None:
+async def test_of_two_deletions_at_once_one_finds_nothing(harness: DeletionHarness) -> None:
     results = await asyncio.gather(
-        *(house.deletions.begin(NAME, None) for _ in range(2)), return_exceptions=True
+        *(harness.deletions.begin(NAME, None) for _ in range(2)), return_exceptions=True
     )
     assert sorted(type(result).__name__ for result in results) == ["NotFound", "Operation"]
 
 
-async def test_a_stale_condition_deletes_nothing(house: House) -> None:
+async def test_a_stale_condition_deletes_nothing(harness: DeletionHarness) -> None:
     with pytest.raises(WrongOffset):
-        await house.deletions.begin(NAME, '"other"')
-    assert (await house.record()).state is StreamState.ACTIVE
+        await harness.deletions.begin(NAME, '"other"')
+    assert (await harness.record()).state is StreamState.ACTIVE
 
 
-async def test_the_name_of_a_newer_stream_is_not_freed(house: House) -> None:
+async def test_the_name_of_a_newer_stream_is_not_freed(harness: DeletionHarness) -> None:
     """A deletion that comes late must not take the name from the stream that has it now."""
     other = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
-    house.world.coordination.write(Changes({name_key(NAME): other.encode()}))
-    await house.world.streams.bury(
-        house.stream_id,
+    harness.manifest.coordination.write(Changes({name_key(NAME): other.encode()}))
+    await harness.manifest.streams.bury(
+        harness.stream_id,
         NAME,
         lambda record: replace(record, state=StreamState.DELETING),
         Changes(),
     )
-    assert await house.world.streams.find(NAME) == other
+    assert await harness.manifest.streams.find(NAME) == other
 
 
 async def test_a_crash_before_the_tombstone_object_is_mended_before_anything_goes(
-    house: House,
+    harness: DeletionHarness,
 ) -> None:
-    house.world.drive.failing = True
+    harness.manifest.drive.failing = True
     with pytest.raises(Unavailable) as caught:
-        await house.deletions.begin(NAME, None)
+        await harness.deletions.begin(NAME, None)
     assert caught.value.outcome == "committed"
-    before = await house.objects()
-    house.restart()
-    await house.work(2 * GRACE)
-    assert await house.objects() == before
+    before = await harness.objects()
+    harness.restart()
+    await harness.work(2 * GRACE)
+    assert await harness.objects() == before
 
-    house.world.drive.failing = False
+    harness.manifest.drive.failing = False
     for _ in range(20):
-        await house.work(GRACE)
-    assert await house.objects() == []
+        await harness.work(GRACE)
+    assert await harness.objects() == []
 
 
-async def test_objects_that_cannot_be_deleted_are_tried_again(house: House) -> None:
-    operation = await house.deletions.begin(NAME, None)
-    house.world.drive.failing = True
-    await house.work(GRACE)
-    assert await house.phase(operation) == "sweeping"
-    house.world.drive.failing = False
+async def test_objects_that_cannot_be_deleted_are_tried_again(harness: DeletionHarness) -> None:
+    operation = await harness.deletions.begin(NAME, None)
+    harness.manifest.drive.failing = True
+    await harness.work(GRACE)
+    assert await harness.phase(operation) == "sweeping"
+    harness.manifest.drive.failing = False
     for _ in range(20):
-        await house.work(GRACE)
-    assert await house.phase(operation) == "succeeded"
-    assert await house.objects() == []
+        await harness.work(GRACE)
+    assert await harness.phase(operation) == "succeeded"
+    assert await harness.objects() == []
 
 
 async def test_a_crash_in_each_page_is_gone_on_from() -> None:
     """M44: of each page one object is deleted when the process dies."""
-    house = await House(page_count=2).declare()
+    harness = await DeletionHarness(page_count=2).declare()
     for number in range(2, 9):
-        await house.put(number)
-    operation = await house.deletions.begin(NAME, None)
-    await house.work(GRACE - 1)
-    fragments = [key for key in await house.objects() if key.endswith("fragment")]
+        await harness.put(number)
+    operation = await harness.deletions.begin(NAME, None)
+    await harness.work(GRACE - 1)
+    fragments = [key for key in await harness.objects() if key.endswith("fragment")]
     for key in fragments[:-2:2]:
-        await house.world.drive.delete([key])
-        house.world.drive.failing = True
-        await house.work(1)
-        house.restart()
-    house.world.drive.failing = False
-    assert len(await house.objects()) > 3
+        await harness.manifest.drive.delete([key])
+        harness.manifest.drive.failing = True
+        await harness.work(1)
+        harness.restart()
+    harness.manifest.drive.failing = False
+    assert len(await harness.objects()) > 3
     for _ in range(20):
-        await house.work(GRACE)
-    assert await house.phase(operation) == "succeeded"
-    assert await house.objects() == []
+        await harness.work(GRACE)
+    assert await harness.phase(operation) == "succeeded"
+    assert await harness.objects() == []
 
 
 async def test_after_the_tombstone_no_fragment_is_registered_and_no_epoch_is_live(
-    house: House,
+    harness: DeletionHarness,
 ) -> None:
     """M43: a late uploader's register fails, also where its process knows the old record."""
-    world = house.world
-    committer = await Committer.open(world.context, house.stream_id)
-    (uid,) = await intend(world.context, committer, "s1", [0])
-    await house.deletions.begin(NAME, None)
+    manifest = harness.manifest
+    committer = await Committer.open(manifest.context, harness.stream_id)
+    (uid,) = await intend(manifest.context, committer, "s1", [0])
+    await harness.deletions.begin(NAME, None)
     with pytest.raises((NotFound, Fenced)):
         await committer.register("s1", [a_fragment(0, 10, uid=uid)])
-    assert (await house.record()).published_next == 0
+    assert (await harness.record()).published_next == 0
 
 
-async def test_who_waits_for_the_manifest_of_a_deleted_stream_is_woken(house: House) -> None:
-    mutator = house.mutators.of(house.stream_id)
+async def test_who_waits_for_the_manifest_of_a_deleted_stream_is_woken(
+    harness: DeletionHarness,
+) -> None:
+    mutator = harness.mutators.of(harness.stream_id)
     record, _ = await mutator.refresh()
     assert record.epoch == 1
     change = mutator.next_change
-    await house.deletions.begin(NAME, None)
+    await harness.deletions.begin(NAME, None)
     assert change.is_set()
     assert mutator.record is None
-    await house.mutators.aclose()
+    await harness.mutators.aclose()
 
 
-async def test_a_forgotten_record_ends_the_operation(house: House) -> None:
+async def test_a_forgotten_record_ends_the_operation(harness: DeletionHarness) -> None:
     """A crash between the record's end and the operation's."""
-    operation = await house.deletions.begin(NAME, None)
-    await house.world.streams.forget(await house.record())
-    await house.work(GRACE)
-    assert await house.phase(operation) == "succeeded"
+    operation = await harness.deletions.begin(NAME, None)
+    await harness.manifest.streams.forget(await harness.record())
+    await harness.work(GRACE)
+    assert await harness.phase(operation) == "succeeded"
 
 
 async def test_objects_that_the_store_keeps_hold_up_no_others_and_are_told() -> None:
     """A page full of them was listed again for ever: found by attack. The tests before had one
     object at a time that could not be deleted, and a page has a thousand places."""
-    house = await House(page_count=10).declare()
+    harness = await DeletionHarness(page_count=10).declare()
     for number in range(2, 100):
-        await house.put(number)
-    keys = [key for key in await house.objects() if "/data/" in key]
-    house.world.drive.stubborn = set(keys[:10])
-    operation = await house.deletions.begin(NAME, None)
-    deleter = Deleter(house.world.context)
+        await harness.put(number)
+    keys = [key for key in await harness.objects() if "/data/" in key]
+    harness.manifest.drive.stubborn = set(keys[:10])
+    operation = await harness.deletions.begin(NAME, None)
+    deleter = Deleter(harness.manifest.context)
     for _ in range(60):
-        await house.work(MINUTE)
+        await harness.work(MINUTE)
 
-    found = await house.operations.find(operation.operation_id)
+    found = await harness.operations.find(operation.operation_id)
     assert found.error == {"code": Code.OBJECT_STORE_UNAVAILABLE.value, "detail": "not this one"}
     assert found.progress["phase"] == "sweeping"
-    assert [key for key in await house.objects() if "/data/" in key] == keys[:10]
-    counts = house.world.context.counts
+    assert [key for key in await harness.objects() if "/data/" in key] == keys[:10]
+    counts = harness.manifest.context.counts
     # The first pass counts, and the second would sweep out what nobody knows.
     for _ in range(2):
         await deleter.make_pass()
     assert counts.failing_deletes == 1
     assert counts.failing_delete_ms > 30 * MINUTE
 
-    house.world.drive.stubborn = set()
+    harness.manifest.drive.stubborn = set()
     for _ in range(5):
-        await house.work(MINUTE)
-    assert await house.phase(operation) == OperationState.SUCCEEDED
-    assert await house.objects() == []
+        await harness.work(MINUTE)
+    assert await harness.phase(operation) == OperationState.SUCCEEDED
+    assert await harness.objects() == []
     await deleter.make_pass()
     assert counts.failing_deletes == 0
-    await house.mutators.aclose()
+    await harness.mutators.aclose()
 
 
 async def test_a_sweep_that_fails_is_tried_again_at_least_once_a_minute() -> None:
-    house = await House(page_count=10).declare()
-    [key] = [key for key in await house.objects() if "/data/" in key]
-    house.world.drive.stubborn = {key}
-    await house.deletions.begin(NAME, None)
+    harness = await DeletionHarness(page_count=10).declare()
+    [key] = [key for key in await harness.objects() if "/data/" in key]
+    harness.manifest.drive.stubborn = {key}
+    await harness.deletions.begin(NAME, None)
     tries = 0
 
     async def tried() -> None:
         nonlocal tries
         tries += 1
-        house.world.drive.before_delete = tried
+        harness.manifest.drive.before_delete = tried
 
     for _ in range(10):
-        house.world.drive.before_delete = tried
-        await house.work(MINUTE)
+        harness.manifest.drive.before_delete = tried
+        await harness.work(MINUTE)
     # The one that begins it waits for its graces first.
     assert tries >= 9
-    await house.mutators.aclose()
+    await harness.mutators.aclose()
 
 
 async def test_what_is_counted_of_a_stream_goes_with_its_record() -> None:
     """A crash between the two leaves it, and the deleter finds it."""
-    house = await House(page_count=10).declare()
-    coordination = house.world.coordination
-    await note_stream(coordination, f"default/{house.stream_id}/", 1)
-    deleter = Deleter(house.world.context)
+    harness = await DeletionHarness(page_count=10).declare()
+    coordination = harness.manifest.coordination
+    await note_stream(coordination, f"default/{harness.stream_id}/", 1)
+    deleter = Deleter(harness.manifest.context)
     for _ in range(2):
         await deleter.make_pass()
-    assert house.world.context.counts.failing_deletes == 1
-    await house.deletions.begin(NAME, None)
+    assert harness.manifest.context.counts.failing_deletes == 1
+    await harness.deletions.begin(NAME, None)
     for _ in range(5):
-        await house.work(MINUTE)
+        await harness.work(MINUTE)
     for _ in range(2):
         await deleter.make_pass()
-    assert house.world.context.counts.failing_deletes == 0
-    await house.mutators.aclose()
+    assert harness.manifest.context.counts.failing_deletes == 0
+    await harness.mutators.aclose()
 
 
 def below(root: Path) -> list[str]:
@@ -437,18 +447,18 @@ class _Confirmed(LocalDrive):
 async def test_a_deleted_stream_leaves_no_directory(tmp_path: Path) -> None:
     """The simulation looks for tables that grow with streams that are gone; its drive is in
     memory, and has no directories."""
-    house = House()
+    harness = DeletionHarness()
     drive = _Confirmed(tmp_path)
-    house.world.context = replace(house.world.context, drive=drive)
-    drive.now = house.world.clock
-    house.restart()
-    record, _ = await house.registry.declare(NAME, StreamConfig())
+    harness.manifest.context = replace(harness.manifest.context, drive=drive)
+    drive.now = harness.manifest.clock
+    harness.restart()
+    record, _ = await harness.registry.declare(NAME, StreamConfig())
     key = fragment_key(record.stream_id, 1, Uid(f"{1:032x}"))
     await drive.put(key, [b"x"], crc32c(b"x"))
-    operation = await house.deletions.begin(NAME, None)
+    operation = await harness.deletions.begin(NAME, None)
     for _ in range(5):
-        await house.work(15 * MINUTE)
-    assert await house.phase(operation) == OperationState.SUCCEEDED
+        await harness.work(15 * MINUTE)
+    assert await harness.phase(operation) == OperationState.SUCCEEDED
     assert below(tmp_path) == [".tmp", "default"]
-    await house.mutators.aclose()
+    await harness.mutators.aclose()
     await drive.aclose()

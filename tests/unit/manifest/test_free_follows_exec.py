@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from support.manifest import STREAM, Fault, KnownOwners, World
+from support.manifest import STREAM, Fault, KnownOwners, ManifestHarness
 
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId
@@ -21,16 +21,16 @@ from bottomless_server.stores.streams import stream_key
 class SuspiciousOwners(KnownOwners):
     """Compare what is said with what coordination holds at that moment."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, harness: ManifestHarness) -> None:
         super().__init__()
         self.told: list[int] = []
         self.early: list[int] = []
-        self._world = world
+        self._harness = harness
 
     async def published(
         self, url: str, stream_id: StreamId, next_offset: int, version: int
     ) -> bool:
-        if next_offset > (await self._world.record()).published_next:
+        if next_offset > (await self._harness.record()).published_next:
             self.early.append(next_offset)
         # Last, since who waits for it ends the task that calls this.
         self.told.append(next_offset)
@@ -40,7 +40,7 @@ class SuspiciousOwners(KnownOwners):
 T = TypeVar("T")
 
 
-class WorldWithoutPublish(World):
+class HarnessWithoutPublish(ManifestHarness):
     """Its coordination answers to a publish as if it were done, and does nothing."""
 
     def __init__(self) -> None:
@@ -63,17 +63,17 @@ class WorldWithoutPublish(World):
         self.coordination.transact = transact  # type: ignore[method-assign,assignment]
 
 
-async def publish_ten(world: World, *, after_faults: int = 0) -> SuspiciousOwners:
+async def publish_ten(harness: ManifestHarness, *, after_faults: int = 0) -> SuspiciousOwners:
     """Register ten records through the stream's task, and wait until the owner was told."""
-    owners = SuspiciousOwners(world)
-    await world.open()
-    context = world.context
+    owners = SuspiciousOwners(harness)
+    await harness.open()
+    context = harness.context
     object.__setattr__(context, "owners", owners)
     task = StreamTask(context, STREAM)
 
     async def register(committer: Committer) -> None:
-        await world.register(committer, (0, 10))
-        world.coordination.faults = [Fault.UNAVAILABLE] * after_faults
+        await harness.register(committer, (0, 10))
+        harness.coordination.faults = [Fault.UNAVAILABLE] * after_faults
 
     await task.run(register)
     for _ in range(after_faults):
@@ -88,13 +88,13 @@ async def publish_ten(world: World, *, after_faults: int = 0) -> SuspiciousOwner
 
 
 async def test_the_owner_is_told_only_what_the_exec_has_made_so() -> None:
-    owners = await publish_ten(World(), after_faults=3)
+    owners = await publish_ten(ManifestHarness(), after_faults=3)
 
     assert owners.told[-1] == 10
     assert owners.early == []
 
 
 async def test_the_check_sees_an_owner_told_without_an_exec() -> None:
-    owners = await publish_ten(WorldWithoutPublish())
+    owners = await publish_ten(HarnessWithoutPublish())
 
     assert owners.early == [10]

@@ -10,8 +10,8 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
-from support.api_keys import HOUR_MS, a_world, create, is_good, nobody_checks
-from support.manifest import Crash, World
+from support.api_keys import HOUR_MS, a_harness, create, is_good, nobody_checks
+from support.manifest import Crash, ManifestHarness
 from support.rebuilding import a_step, agree
 from unit.formats.examples import API_KEY
 
@@ -32,28 +32,28 @@ from bottomless_server.stores.streams import GENERATION_KEY
 DEAD = revoked(API_KEY, 5)
 
 
-async def rebuild(world: World, generation: int = 1) -> tuple[int, int]:
+async def rebuild(harness: ManifestHarness, generation: int = 1) -> tuple[int, int]:
     """What a rebuild does about keys; how many came back, and how many could not."""
-    step, after = await a_step(world.coordination, generation), ""
-    while after := await discard_keys(world.context, after, step):
+    step, after = await a_step(harness.coordination, generation), ""
+    while after := await discard_keys(harness.context, after, step):
         pass
     counts = [0, 0]
     while True:
-        done = await restore_keys(world.context, after, step)
+        done = await restore_keys(harness.context, after, step)
         counts = [counts[0] + done.keys, counts[1] + done.unreadable_keys]
         if not (after := done.after):
             break
-    await agree(world, generation)
+    await agree(harness, generation)
     return counts[0], counts[1]
 
 
-async def look_after(world: World) -> None:
-    await KeyUpkeep(world.context, Keys(world.context)).make_pass()
+async def look_after(harness: ManifestHarness) -> None:
+    await KeyUpkeep(harness.context, Keys(harness.context)).make_pass()
 
 
-async def damage(world: World, place: ApiKeyKey) -> None:
-    await world.drive.delete([api_key_key(*place)])
-    await world.drive.put(api_key_key(*place), [b"{}"], crc32c(b"{}"))
+async def damage(harness: ManifestHarness, place: ApiKeyKey) -> None:
+    await harness.drive.delete([api_key_key(*place)])
+    await harness.drive.put(api_key_key(*place), [b"{}"], crc32c(b"{}"))
 
 
 # What is believed
@@ -113,169 +113,169 @@ def test_what_an_earlier_attempt_of_the_same_rebuild_has_left_is_passed_over(
 
 async def test_a_key_that_was_forgotten_since_a_rebuild_was_given_up_does_not_come_back() -> None:
     """Only a copy of it is left, under a generation that never came."""
-    world = await a_world()
+    harness = await a_harness()
     data = encode_key_object(KeyObject(1, 1, API_KEY))
-    await world.drive.put(api_key_key(API_KEY.key_id, 1, 1), [data], crc32c(data))
-    world.coordination.lose()
+    await harness.drive.put(api_key_key(API_KEY.key_id, 1, 1), [data], crc32c(data))
+    harness.coordination.lose()
 
-    assert await rebuild(world) == (0, 0)
+    assert await rebuild(harness) == (0, 0)
 
-    assert await ApiKeys(world.coordination, world.streams).ids() == []
+    assert await ApiKeys(harness.coordination, harness.streams).ids() == []
 
 
 # What comes back
 
 
 async def test_keys_come_back_as_they_were() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     first, second = await create(keys), await create(keys, tenant="globex")
     rotated = await keys.rotate(first.key.key_id, HOUR_MS, nobody_checks)
     dead = await create(keys)
     gone = await keys.revoke(dead.key.key_id, nobody_checks)
-    ending = await create(keys, ends_at=world.clock.now + 500)
-    world.coordination.lose()
+    ending = await create(keys, ends_at=harness.clock.now + 500)
+    harness.coordination.lose()
 
-    assert await rebuild(world) == (4, 0)
+    assert await rebuild(harness) == (4, 0)
 
     for issued in (first, second, rotated, ending):
-        assert await is_good(world, issued.credential)
-    assert not await is_good(world, dead.credential)
+        assert await is_good(harness, issued.credential)
+    assert not await is_good(harness, dead.credential)
     listed = [one.key for one in await keys.records.page("acme", "", 10)]
     assert sorted(listed, key=lambda key: key.key_id) == sorted(
         [rotated.key, gone, ending.key], key=lambda key: key.key_id
     )
     assert [one.key for one in await keys.records.page("globex", "", 10)] == [second.key]
-    world.clock.now += 500
-    assert not await is_good(world, ending.credential)
+    harness.clock.now += 500
+    assert not await is_good(harness, ending.credential)
 
 
 async def test_more_keys_than_one_step_takes_come_back() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     made = [await create(keys) for _ in range(40)]
-    world.coordination.lose()
+    harness.coordination.lose()
 
-    assert await rebuild(world) == (40, 0)
+    assert await rebuild(harness) == (40, 0)
 
     for issued in made:
-        assert await is_good(world, issued.credential)
+        assert await is_good(harness, issued.credential)
 
 
 async def test_what_an_older_coordination_says_of_keys_is_forgotten() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
     revoked_one = await create(keys)
     await keys.revoke(revoked_one.key.key_id, nobody_checks)
     # Known to coordination alone: nobody was told of it.
     stray = replace(issued.key, key_id=KeyId("f" * 24))
     await keys.records.change(stray.key_id, lambda _: KeyRecord(stray, 0, 1, 1, durable=True))
-    await agree(world, 1)
-    world.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
+    await agree(harness, 1)
+    harness.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
 
-    assert await rebuild(world, 2) == (2, 0)
+    assert await rebuild(harness, 2) == (2, 0)
 
     with pytest.raises(NotFound):
         await keys.records.find(stray.key_id)
-    assert await is_good(world, issued.credential)
-    assert not await is_good(world, revoked_one.credential)
+    assert await is_good(harness, issued.credential)
+    assert not await is_good(harness, revoked_one.credential)
 
 
 async def test_a_rebuild_that_begins_anew_discards_no_key_that_is_restored_already() -> None:
     """That was tested for streams and consumers alone. A process that is paused before it discards a
     key wakes up while another one has restored it already, and the generation is still the old one."""
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
-    world.coordination.lose()
-    step = await a_step(world.coordination, 1)
-    await restore_keys(world.context, "", step)
+    harness.coordination.lose()
+    step = await a_step(harness.coordination, 1)
+    await restore_keys(harness.context, "", step)
 
     await keys.records.discard(issued.key.key_id, step)
-    assert await discard_keys(world.context, "", step) == issued.key.key_id
-    assert await discard_keys(world.context, issued.key.key_id, step) == ""
+    assert await discard_keys(harness.context, "", step) == issued.key.key_id
+    assert await discard_keys(harness.context, issued.key.key_id, step) == ""
 
-    await agree(world, 1)
-    assert await is_good(world, issued.credential)
+    await agree(harness, 1)
+    assert await is_good(harness, issued.credential)
     [listed] = await keys.records.page("acme", "", 10)
     assert listed.key == issued.key
 
 
 async def test_a_rebuilt_key_goes_on_like_any_other() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
-    world.coordination.lose()
-    await rebuild(world)
+    harness.coordination.lose()
+    await rebuild(harness)
 
     rotated = await keys.rotate(issued.key.key_id, 0, nobody_checks)
-    assert await is_good(world, rotated.credential)
-    world.coordination.lose()
-    await rebuild(world, 2)
-    assert await is_good(world, rotated.credential)
+    assert await is_good(harness, rotated.credential)
+    harness.coordination.lose()
+    await rebuild(harness, 2)
+    assert await is_good(harness, rotated.credential)
     await keys.revoke(issued.key.key_id, nobody_checks)
-    world.coordination.lose()
-    await rebuild(world, 3)
-    assert not await is_good(world, rotated.credential)
-    await look_after(world)
-    left = [one.object_key async for one in world.drive.list(API_KEYS_PREFIX)]
+    harness.coordination.lose()
+    await rebuild(harness, 3)
+    assert not await is_good(harness, rotated.credential)
+    await look_after(harness)
+    left = [one.object_key async for one in harness.drive.list(API_KEYS_PREFIX)]
     assert left == [api_key_key(issued.key.key_id, 3, 3)]
-    assert len(await world.coordination.due(TIDY_KEY, 2**52, 10)) == 1
+    assert len(await harness.coordination.due(TIDY_KEY, 2**52, 10)) == 1
 
 
 async def test_a_key_whose_newest_object_is_damaged_comes_back_revoked() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
     await keys.revoke(issued.key.key_id, nobody_checks)
-    await damage(world, ApiKeyKey(issued.key.key_id, 0, 2))
-    world.coordination.lose()
+    await damage(harness, ApiKeyKey(issued.key.key_id, 0, 2))
+    harness.coordination.lose()
 
-    assert await rebuild(world) == (1, 0)
+    assert await rebuild(harness) == (1, 0)
 
-    assert not await is_good(world, issued.credential)
+    assert not await is_good(harness, issued.credential)
     [listed] = await keys.records.page("acme", "", 10)
-    assert listed.key.revoked_at == world.clock.now
+    assert listed.key.revoked_at == harness.clock.now
 
 
 async def test_a_key_of_which_nothing_can_be_read_is_counted_and_disturbs_no_other() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     lost, issued = await create(keys), await create(keys)
-    await damage(world, ApiKeyKey(lost.key.key_id, 0, 1))
+    await damage(harness, ApiKeyKey(lost.key.key_id, 0, 1))
     stranger = KeyObject(0, 1, API_KEY)
     data = encode_key_object(stranger)
-    await world.drive.put(api_key_key(KeyId("e" * 24), 0, 1), [data], crc32c(data))
-    await world.drive.put(f"{API_KEYS_PREFIX}notes.txt", [data], crc32c(data))
-    world.coordination.lose()
+    await harness.drive.put(api_key_key(KeyId("e" * 24), 0, 1), [data], crc32c(data))
+    await harness.drive.put(f"{API_KEYS_PREFIX}notes.txt", [data], crc32c(data))
+    harness.coordination.lose()
 
-    assert await rebuild(world) == (1, 2)
+    assert await rebuild(harness) == (1, 2)
 
-    assert await is_good(world, issued.credential)
-    assert not await is_good(world, lost.credential)
+    assert await is_good(harness, issued.credential)
+    assert not await is_good(harness, lost.credential)
 
 
 async def test_a_revocation_is_not_answered_by_a_history_that_was_lost_meanwhile() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
 
     async def lost_and_rebuilt() -> None:
-        world.coordination.lose()
-        await rebuild(world)
+        harness.coordination.lose()
+        await rebuild(harness)
 
     # Between the EXEC and the put: the rebuild does not see the object.
-    world.drive.before_put = lost_and_rebuilt
+    harness.drive.before_put = lost_and_rebuilt
     key = await keys.revoke(issued.key.key_id, nobody_checks)
 
     # It was noticed, and done again in the history that counts.
     assert key.revoked_at is not None
-    assert not await is_good(world, issued.credential)
+    assert not await is_good(harness, issued.credential)
     assert (await keys.records.find(key.key_id)).generation == 1
-    world.coordination.lose()
-    await rebuild(world, 2)
-    assert not await is_good(world, issued.credential)
+    harness.coordination.lose()
+    await rebuild(harness, 2)
+    assert not await is_good(harness, issued.credential)
 
 
 # Coordination from a backup
@@ -284,100 +284,100 @@ async def test_a_revocation_is_not_answered_by_a_history_that_was_lost_meanwhile
 class Backup:
     """Coordination as it was, put back later."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._stored = deepcopy(world.coordination._stored)
+    def __init__(self, harness: ManifestHarness) -> None:
+        self._harness = harness
+        self._stored = deepcopy(harness.coordination._stored)
 
     def restore(self) -> None:
-        self._world.coordination._stored = self._stored
+        self._harness.coordination._stored = self._stored
 
 
 async def test_a_coordination_from_a_backup_is_told_what_it_has_lost_of_keys() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     dead, leaked, untouched = [await create(keys) for _ in range(3)]
-    backup = Backup(world)
+    backup = Backup(harness)
     await keys.revoke(dead.key.key_id, nobody_checks)
     rotated = await keys.rotate(leaked.key.key_id, 0, nobody_checks)
     later = await create(keys)
     backup.restore()
-    assert await is_good(world, dead.credential)
+    assert await is_good(harness, dead.credential)
 
-    assert await reconcile_keys(world.context) == 3
-    assert await reconcile_keys(world.context) == 0
+    assert await reconcile_keys(harness.context) == 3
+    assert await reconcile_keys(harness.context) == 0
 
     for issued in (dead, leaked):
-        assert not await is_good(world, issued.credential)
+        assert not await is_good(harness, issued.credential)
     for issued in (rotated, later, untouched):
-        assert await is_good(world, issued.credential)
+        assert await is_good(harness, issued.credential)
     assert await keys.records.count("acme") == 4
     again = await keys.rotate(leaked.key.key_id, 0, nobody_checks)
     await keys.revoke(later.key.key_id, nobody_checks)
-    world.coordination.lose()
-    await rebuild(world)
-    assert await is_good(world, again.credential)
-    assert not await is_good(world, later.credential)
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert await is_good(harness, again.credential)
+    assert not await is_good(harness, later.credential)
 
 
 async def test_a_process_that_starts_looks_at_what_the_bucket_knows_of_keys() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(world)
+    backup = Backup(harness)
     await keys.revoke(dead.key.key_id, nobody_checks)
-    upkeep = KeyUpkeep(world.context, keys)
+    upkeep = KeyUpkeep(harness.context, keys)
     await upkeep.make_pass()
     backup.restore()
 
     await upkeep.make_pass()
-    assert await is_good(world, dead.credential)
-    world.clock.now += RECONCILE_MS
+    assert await is_good(harness, dead.credential)
+    harness.clock.now += RECONCILE_MS
     await upkeep.make_pass()
-    assert not await is_good(world, dead.credential)
+    assert not await is_good(harness, dead.credential)
     backup.restore()
-    await look_after(world)
-    assert not await is_good(world, dead.credential)
+    await look_after(harness)
+    assert not await is_good(harness, dead.credential)
 
 
 @pytest.mark.parametrize("steps", range(4))
 async def test_a_reconciliation_that_died_is_done_again(steps: int) -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(world)
+    backup = Backup(harness)
     key = await keys.revoke(dead.key.key_id, nobody_checks)
     # Of a history that went back as well, and was newer than the revocation.
     late = KeyObject(0, 3, dead.key)
     data = encode_key_object(late)
-    await world.drive.put(api_key_key(key.key_id, 0, 3), [data], crc32c(data))
+    await harness.drive.put(api_key_key(key.key_id, 0, 3), [data], crc32c(data))
     backup.restore()
-    world.fuse.left = steps
+    harness.fuse.left = steps
 
     with pytest.raises(Crash):
-        await reconcile_keys(world.context)
-    world.fuse.left = None
-    await reconcile_keys(world.context)
+        await reconcile_keys(harness.context)
+    harness.fuse.left = None
+    await reconcile_keys(harness.context)
 
-    assert not await is_good(world, dead.credential)
+    assert not await is_good(harness, dead.credential)
     assert (await keys.records.find(key.key_id)).key == key
-    world.coordination.lose()
-    await rebuild(world)
-    assert not await is_good(world, dead.credential)
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert not await is_good(harness, dead.credential)
 
 
 async def test_a_reconciliation_leaves_what_was_changed_meanwhile() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     key_id = (await create(keys)).key.key_id
-    backup = Backup(world)
+    backup = Backup(harness)
     await keys.rotate(key_id, HOUR_MS, nobody_checks)
     backup.restore()
 
     async def revoke() -> None:
         await keys.revoke(key_id, nobody_checks)
 
-    world.drive.before_put = revoke
-    assert await reconcile_keys(world.context) == 0
+    harness.drive.before_put = revoke
+    assert await reconcile_keys(harness.context) == 0
 
     record = await keys.records.find(key_id)
     assert record.key.revoked_at is not None
@@ -385,33 +385,33 @@ async def test_a_reconciliation_leaves_what_was_changed_meanwhile() -> None:
 
 
 async def test_a_rotation_in_a_coordination_that_went_back_meets_what_was_lost() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(world)
+    backup = Backup(harness)
     await keys.revoke(dead.key.key_id, nobody_checks)
     backup.restore()
 
     with pytest.raises(Exists):
         await keys.rotate(dead.key.key_id, HOUR_MS, nobody_checks)
 
-    assert not await is_good(world, dead.credential)
+    assert not await is_good(harness, dead.credential)
 
 
 async def test_what_is_under_way_is_not_taken_for_a_coordination_that_went_back() -> None:
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = await create(keys)
 
     async def reconcile() -> None:
-        assert await reconcile_keys(world.context) == 0
+        assert await reconcile_keys(harness.context) == 0
 
     for doing in (
         lambda: create(keys),
         lambda: keys.rotate(issued.key.key_id, 0, nobody_checks),
         lambda: keys.revoke(issued.key.key_id, nobody_checks),
     ):
-        world.drive.before_put = reconcile
+        harness.drive.before_put = reconcile
         await doing()
         await reconcile()
 
@@ -430,11 +430,11 @@ class Told:
         self.dead: set[str] = set()
         """Secrets of which it was answered that they are good for nothing."""
 
-    async def check(self, world: World) -> None:
+    async def check(self, harness: ManifestHarness) -> None:
         for one in self.good:
-            assert await is_good(world, one), "a secret that was shown is lost"
+            assert await is_good(harness, one), "a secret that was shown is lost"
         for one in self.dead:
-            assert not await is_good(world, one), "a secret that was taken back is good again"
+            assert not await is_good(harness, one), "a secret that was taken back is good again"
 
 
 async def rotate(keys: Keys, told: Told) -> None:
@@ -466,31 +466,31 @@ async def live_through(doing: Doing, steps: int, *, lost: bool) -> bool:
 
     Whether it died; where not, it had fewer steps.
     """
-    world = await a_world()
-    told, other = [Told(await create(Keys(world.context))) for _ in range(2)]
-    await rotate(Keys(world.context), told)
-    world.fuse.left = steps
+    harness = await a_harness()
+    told, other = [Told(await create(Keys(harness.context))) for _ in range(2)]
+    await rotate(Keys(harness.context), told)
+    harness.fuse.left = steps
     died = False
     try:
-        await doing(Keys(world.context), told)
+        await doing(Keys(harness.context), told)
     except Crash:
         died = True
-    world.fuse.left = None
+    harness.fuse.left = None
     if lost:
-        world.coordination.lose()
-        await rebuild(world)
-    await told.check(world)
+        harness.coordination.lose()
+        await rebuild(harness)
+    await told.check(harness)
     # Whoever was not answered does the same again, and then revokes the key.
     with suppress(Exists):
-        await doing(Keys(world.context), told)
-    await told.check(world)
-    await revoke(Keys(world.context), told)
-    await look_after(world)
-    world.coordination.lose()
-    await rebuild(world, 2)
+        await doing(Keys(harness.context), told)
+    await told.check(harness)
+    await revoke(Keys(harness.context), told)
+    await look_after(harness)
+    harness.coordination.lose()
+    await rebuild(harness, 2)
     assert told.dead == told.shown
-    await told.check(world)
-    await other.check(world)
+    await told.check(harness)
+    await other.check(harness)
     return died
 
 
@@ -509,20 +509,20 @@ async def test_whenever_the_process_dies_what_was_told_of_a_key_holds(
 async def test_whenever_the_process_dies_a_key_that_was_shown_is_there(lost: bool) -> None:
     died = []
     for steps in range(STEP_COUNT_MAX):
-        world = await a_world()
-        world.fuse.left = steps
+        harness = await a_harness()
+        harness.fuse.left = steps
         try:
-            issued = await create(Keys(world.context))
+            issued = await create(Keys(harness.context))
         except Crash:
             issued = None
-        world.fuse.left = None
+        harness.fuse.left = None
         if lost:
-            world.coordination.lose()
-            await rebuild(world)
+            harness.coordination.lose()
+            await rebuild(harness)
         if issued is not None:
-            await Told(issued).check(world)
+            await Told(issued).check(harness)
         died.append(issued is None)
-        assert len(await Keys(world.context).records.page("acme", "", 10)) <= 1
+        assert len(await Keys(harness.context).records.page("acme", "", 10)) <= 1
     assert died == sorted(died, reverse=True)
     assert 4 < died.count(True) < STEP_COUNT_MAX
 
@@ -543,28 +543,28 @@ class ForgetfulKeys(Keys):
 
 
 async def test_a_revocation_that_is_answered_before_its_object_would_be_caught() -> None:
-    world = await a_world()
-    told = Told(await create(Keys(world.context)))
-    await revoke(HastyKeys(world.context), told)
-    await told.check(world)
+    harness = await a_harness()
+    told = Told(await create(Keys(harness.context)))
+    await revoke(HastyKeys(harness.context), told)
+    await told.check(harness)
 
-    world.coordination.lose()
-    await rebuild(world)
+    harness.coordination.lose()
+    await rebuild(harness)
 
     with pytest.raises(AssertionError, match="good again"):
-        await told.check(world)
+        await told.check(harness)
 
 
 async def test_a_revocation_that_is_answered_without_looking_again_would_be_caught() -> None:
-    world = await a_world()
-    told = Told(await create(Keys(world.context)))
+    harness = await a_harness()
+    told = Told(await create(Keys(harness.context)))
 
     async def lost_and_rebuilt() -> None:
-        world.coordination.lose()
-        await rebuild(world)
+        harness.coordination.lose()
+        await rebuild(harness)
 
-    world.drive.before_put = lost_and_rebuilt
-    await revoke(ForgetfulKeys(world.context), told)
+    harness.drive.before_put = lost_and_rebuilt
+    await revoke(ForgetfulKeys(harness.context), told)
 
     with pytest.raises(AssertionError, match="good again"):
-        await told.check(world)
+        await told.check(harness)

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
-from support.api_keys import DAY_MS, a_world
+from support.api_keys import DAY_MS, a_harness
 from support.asgi import client_of
 from support.contract import pointers, problem_of
-from support.manifest import World
+from support.manifest import ManifestHarness
 
 from bottomless.model.api_key import hash_secret
 from bottomless.model.offset_spec import format_timestamp
@@ -44,8 +44,8 @@ MEMBERS = {
 class Service:
     """`caller` is whom the gate let in."""
 
-    def __init__(self, world: World, service: ManifestService) -> None:
-        self.world = world
+    def __init__(self, harness: ManifestHarness, service: ManifestService) -> None:
+        self.harness = harness
         self.caller: Principal = LOCAL
         self.public = client_of(wrap(self._gate(service.public)))
         self.internal = client_of(wrap(service.internal))
@@ -77,11 +77,11 @@ class Service:
 
 @asynccontextmanager
 async def running(**settings: object) -> AsyncIterator[Service]:
-    world = await a_world(**settings)
-    service = ManifestService(world.context)
+    harness = await a_harness(**settings)
+    service = ManifestService(harness.context)
     await service.start()
     try:
-        yield Service(world, service)
+        yield Service(harness, service)
     finally:
         await service.stop()
 
@@ -106,16 +106,16 @@ async def test_a_key_is_created_shown_rotated_and_revoked(service: Service) -> N
 
     rotated = (await service.public.post(path + "/rotate", json={"overlap_seconds": 60})).json()
     assert rotated["secret"] != created["secret"]
-    assert rotated["overlap_ends_at"] == format_timestamp(service.world.clock.now + 60_000)
+    assert rotated["overlap_ends_at"] == format_timestamp(service.harness.clock.now + 60_000)
     assert await service.good(rotated["secret"])
     assert await service.good(created["secret"])
-    service.world.clock.now += 60_000
+    service.harness.clock.now += 60_000
     assert not await service.good(created["secret"])
 
     revoked = await service.public.delete(path)
     assert revoked.status_code == 200
     assert revoked.json()["state"] == "revoked"
-    assert revoked.json()["revoked_at"] == format_timestamp(service.world.clock.now)
+    assert revoked.json()["revoked_at"] == format_timestamp(service.harness.clock.now)
     assert not await service.good(rotated["secret"])
     assert (await service.public.delete(path)).json() == revoked.json()
     assert (await service.public.get(path)).json() == revoked.json()
@@ -146,8 +146,8 @@ async def test_no_answer_but_the_two_that_make_one_holds_anything_of_a_secret(
     assert not [one for one in secrets if one in inside]
     printed = capsys.readouterr()
     assert not [one for one in hidden if one in printed.out + printed.err]
-    names = [facts.object_key async for facts in service.world.drive.list("")]
-    stored = b"".join([await service.world.drive.get(name) for name in names]).decode()
+    names = [facts.object_key async for facts in service.harness.drive.list("")]
+    stored = b"".join([await service.harness.drive.get(name) for name in names]).decode()
     assert not [one for one in secrets if one in stored + "".join(names)]
 
 
@@ -156,7 +156,7 @@ async def test_keys_are_listed_by_pages_each_tenant_its_own(service: Service) ->
     made = []
     for _ in range(5):
         made.append((await service.create())["key_id"])
-        service.world.clock.now += 1
+        service.harness.clock.now += 1
     service.caller = LOCAL
     other = (await service.create())["key_id"]
 
@@ -219,13 +219,13 @@ async def test_nobody_grants_or_takes_what_they_may_not_do(service: Service) -> 
 
 
 async def test_a_key_ends_when_it_was_said(service: Service) -> None:
-    now = service.world.clock.now
+    now = service.harness.clock.now
     by_time = await service.create(expires_at=format_timestamp(now + 1_000))
     by_ttl = await service.create(ttl_seconds=1)
     assert by_time["expires_at"] == by_ttl["expires_at"] == format_timestamp(now + 1_000)
     assert (await service.checked(by_ttl["key_id"])).json()["expires_at"] == now + 1_000
 
-    service.world.clock.now += 1_000
+    service.harness.clock.now += 1_000
     for created in (by_time, by_ttl):
         assert not await service.good(created["secret"])
         checked = (await service.checked(created["key_id"])).json()
@@ -292,16 +292,16 @@ async def test_a_revocation_that_waits_for_the_bucket_is_finished_by_itself(
 ) -> None:
     async with running(manifest_put_seconds=0.05, manifest_key_interval_ms=10) as hurried:
         created = await hurried.create()
-        hurried.world.drive.failing = True
+        hurried.harness.drive.failing = True
         answer = await hurried.public.delete(f"/v1/keys/{created['key_id']}")
         problem = problem_of(answer, 503, "object-store-unavailable")
         assert problem["outcome"] == "committed"
         assert not await hurried.good(created["secret"])
 
-        hurried.world.drive.failing = False
+        hurried.harness.drive.failing = False
         name = f"_system/keys/{created['key_id']}.0000000000.0000000002.json"
         async with asyncio.timeout(30):
-            while not hurried.world.drive.has(name):
+            while not hurried.harness.drive.has(name):
                 await asyncio.sleep(0.01)
 
 
@@ -309,7 +309,7 @@ async def test_keys_that_ended_go_by_themselves() -> None:
     async with running(manifest_key_interval_ms=10) as hurried:
         created = await hurried.create()
         await hurried.public.delete(f"/v1/keys/{created['key_id']}")
-        hurried.world.clock.now += 8 * DAY_MS
+        hurried.harness.clock.now += 8 * DAY_MS
         async with asyncio.timeout(30):
             while (await hurried.public.get("/v1/keys")).json()["items"]:
                 await asyncio.sleep(0.01)
@@ -338,7 +338,7 @@ async def test_the_root_key_is_good_without_any_store(tmp_path: Path) -> None:
         assert (described["state"], described["expires_at"]) == ("active", None)
         created = await rooted.create()
 
-        rooted.world.coordination.lose()
+        rooted.harness.coordination.lose()
         async with asyncio.timeout(30):
             while (await rooted.public.get("/v1/limits")).status_code != 503:
                 await asyncio.sleep(0.01)

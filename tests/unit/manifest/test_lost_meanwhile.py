@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from support.manifest import World, a_record
+from support.manifest import ManifestHarness, a_record
 from unit.manifest.test_consumers import snapshots_of, store
 from unit.manifest.test_manifest_api import Service, running
 
@@ -47,7 +47,7 @@ async def test_who_asks_while_all_is_lost_is_never_told_that_it_was_not_there(
     """Each is told what it is told at other times, or that coordination was lost."""
     expected, count, done = None, 0, False
     while not done:
-        async with running(world := World()) as service:
+        async with running(harness := ManifestHarness()) as service:
             await create(service)
             if expected is None:
                 expected = told(await service.public.request(method, path, json=body))
@@ -55,7 +55,7 @@ async def test_who_asks_while_all_is_lost_is_never_told_that_it_was_not_there(
             asking = asyncio.create_task(service.public.request(method, path, json=body))
             await turns(count, asking)
             done = asking.done()
-            world.coordination.lose()
+            harness.coordination.lose()
             answer = await asking
             lost = answer.status_code == 503 and answer.json()["code"] == "coordination-regressed"
             assert lost or told(answer) == expected, f"after {count} turns: {answer.text}"
@@ -92,19 +92,19 @@ async def test_without_the_look_a_snapshot_has_less_in_it(monkeypatch: pytest.Mo
 async def lose_all_while_a_snapshot_is_made() -> None:
     done, count = False, 0
     while not done:
-        world = World()
-        world.streams.generation = await check_generation(world.drive, world.coordination)
-        await world.streams.create(a_record())
+        harness = ManifestHarness()
+        harness.streams.generation = await check_generation(harness.drive, harness.coordination)
+        await harness.streams.create(a_record())
         for consumer in ("audit", "billing"):
-            await store(world, 5, consumer)
-        writing = asyncio.create_task(ConsumerSnapshots(world.context).make_pass())
+            await store(harness, 5, consumer)
+        writing = asyncio.create_task(ConsumerSnapshots(harness.context).make_pass())
         await turns(count, writing)
         done = writing.done()
-        world.coordination.lose()
+        harness.coordination.lose()
         with suppress(Unavailable):
             await writing
 
-        for snapshot in await snapshots_of(world):
+        for snapshot in await snapshots_of(harness):
             assert [one.consumer for one in snapshot.consumers] == ["audit", "billing"]
         count += 1
     assert count > 10

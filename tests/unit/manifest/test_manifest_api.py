@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from support.asgi import client_of
-from support.manifest import OWNER, World, a_fragment
+from support.manifest import OWNER, ManifestHarness, a_fragment
 from support.object_keys import registry_key
 
 from bottomless.formats.stream_record import decode_registry
@@ -24,8 +24,8 @@ from bottomless_server.runtime.http.app import wrap
 
 
 class Service:
-    def __init__(self, world: World, service: ManifestService) -> None:
-        self.world = world
+    def __init__(self, harness: ManifestHarness, service: ManifestService) -> None:
+        self.harness = harness
         self.public = client_of(wrap(service.public))
         self.internal = client_of(wrap(service.internal))
 
@@ -36,7 +36,7 @@ class Service:
         """A stream that an ingest node has claimed, with a session begun."""
         answer = await self.public.put(f"/v1/streams/{name}")
         stream_id = StreamId(answer.json()["stream_id"])
-        await self.world.streams.update(stream_id, claim)
+        await self.harness.streams.update(stream_id, claim)
         assert (await self.post(stream_id, "uploads", {"session": session})).status_code == 200
         return stream_id
 
@@ -70,17 +70,17 @@ def _loop_ms() -> int:
 
 
 @asynccontextmanager
-async def running(world: World) -> AsyncIterator[Service]:
-    service = ManifestService(replace(world.context, clock=_loop_ms, elapsed=_loop_ms))
+async def running(harness: ManifestHarness) -> AsyncIterator[Service]:
+    service = ManifestService(replace(harness.context, clock=_loop_ms, elapsed=_loop_ms))
     await service.start()
-    yield Service(world, service)
+    yield Service(harness, service)
     await service.drain()
     await service.stop()
 
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    async with running(World()) as started:
+    async with running(ManifestHarness()) as started:
         yield started
 
 
@@ -175,7 +175,7 @@ async def test_a_bad_name_creates_nothing(service: Service, name: str, status: i
     answer = await service.public.put(f"/v1/streams/{name}")
 
     assert answer.status_code == status
-    keys = [facts.object_key async for facts in service.world.drive.list()]
+    keys = [facts.object_key async for facts in service.harness.drive.list()]
     assert keys == ["_system/generation.json"]
 
 
@@ -234,17 +234,17 @@ async def test_an_unchanged_description_is_not_sent_again(service: Service) -> N
 async def test_the_registry_object_is_put_and_a_crash_before_it_is_mended(
     service: Service,
 ) -> None:
-    world = service.world
-    world.drive.failing = True
+    harness = service.harness
+    harness.drive.failing = True
     answer = await service.public.put("/v1/streams/orders")
     assert (answer.status_code, answer.json()["outcome"]) == (503, "committed")
 
-    world.drive.failing = False
+    harness.drive.failing = False
     answer = await service.public.get("/v1/streams/orders")
 
     stream_id = answer.json()["stream_id"]
     assert answer.status_code == 200
-    assert decode_registry(await world.drive.get(registry_key(stream_id, 1))).name == "orders"
+    assert decode_registry(await harness.drive.get(registry_key(stream_id, 1))).name == "orders"
     assert (await service.public.put("/v1/streams/orders")).status_code == 200
 
 
@@ -254,7 +254,7 @@ async def test_offsets_are_the_owners_or_unknown(service: Service) -> None:
     assert unknown.json()["offsets"] == {"first": 0, "committed": None, "next": None}
     assert "stream-next-offset" not in unknown.headers
 
-    service.world.owners.committed[stream_id] = 43
+    service.harness.owners.committed[stream_id] = 43
     known = await service.public.get("/v1/streams/orders")
 
     assert known.json()["offsets"] == {"first": 0, "committed": 42, "next": 43}
@@ -275,12 +275,12 @@ async def test_a_registered_fragment_is_applied_and_the_owner_hears_of_it(
     assert described["fragment_count"] == 3
     assert described["size_bytes"] == 3_030
     async with asyncio.timeout(5):
-        while (30, body["version"]) not in service.world.owners.heard:
+        while (30, body["version"]) not in service.harness.owners.heard:
             await asyncio.sleep(0.01)
 
 
 async def test_a_fragment_after_a_hole_is_said_to_wait(service: Service) -> None:
-    quick = World(manifest_register_wait_ms=50)
+    quick = ManifestHarness(manifest_register_wait_ms=50)
     async with running(quick) as started:
         stream_id = await started.owned()
         body = (await started.register(stream_id, (10, 20))).json()
@@ -319,7 +319,7 @@ async def test_an_old_session_is_fenced(service: Service) -> None:
 
 async def test_a_fragment_of_an_old_epoch_is_fenced(service: Service) -> None:
     stream_id = await service.owned()
-    await service.world.streams.update(
+    await service.harness.streams.update(
         stream_id, lambda r: replace(r, epoch=2, epochs=(EpochStart(1, 0), EpochStart(2, 5)))
     )
 
@@ -405,10 +405,10 @@ async def test_the_root_is_named_and_waited_for(service: Service) -> None:
 async def test_a_missing_root_is_said_and_not_hidden(service: Service) -> None:
     stream_id = await service.owned()
     await service.register(stream_id, (0, 10))
-    keys = [facts.object_key async for facts in service.world.drive.list()]
-    await service.world.drive.delete([key for key in keys if key.endswith(".manifest")])
+    keys = [facts.object_key async for facts in service.harness.drive.list()]
+    await service.harness.drive.delete([key for key in keys if key.endswith(".manifest")])
 
-    async with running(service.world) as restarted:
+    async with running(service.harness) as restarted:
         answers = [
             await restarted.public.get("/v1/streams/orders"),
             await restarted.internal.get(f"/internal/v1/streams/{stream_id}/root"),
@@ -421,23 +421,23 @@ async def test_a_restart_goes_on_where_the_record_is(service: Service) -> None:
     stream_id = await service.owned()
     await service.register(stream_id, (0, 10))
 
-    async with running(service.world) as restarted:
+    async with running(service.harness) as restarted:
         body = (await restarted.register(stream_id, (10, 20))).json()
 
     assert body["published_next"] == 20
 
 
 async def test_a_drain_publishes_what_waits_for_its_time() -> None:
-    world = World(manifest_debounce_ms=60_000, manifest_register_wait_ms=1)
-    async with running(world) as started:
+    harness = ManifestHarness(manifest_debounce_ms=60_000, manifest_register_wait_ms=1)
+    async with running(harness) as started:
         stream_id = await started.owned()
         assert (await started.register(stream_id, (0, 10))).json()["applied"] == []
 
-    assert (await world.streams.load(stream_id)).published_next == 10
+    assert (await harness.streams.load(stream_id)).published_next == 10
 
 
 async def test_streams_beyond_the_bound_take_turns() -> None:
-    async with running(World(manifest_stream_count_max=2)) as started:
+    async with running(ManifestHarness(manifest_stream_count_max=2)) as started:
         names = [f"s{n}" for n in range(6)]
         for _ in range(2):
             statuses = [(await started.public.put(f"/v1/streams/{n}")).status_code for n in names]

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from support.manifest import STREAM, World
+from support.manifest import STREAM, ManifestHarness
 
 from bottomless.errors import Overloaded
 from bottomless_server.manifest.mutators.stream_task import MAILBOX_COUNT_MAX, StreamTask
@@ -11,9 +11,9 @@ from bottomless_server.manifest.tree.committer import Committer
 
 
 async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None:
-    world = World()
-    await world.open()
-    task = StreamTask(world.context, STREAM)
+    harness = ManifestHarness()
+    await harness.open()
+    task = StreamTask(harness.context, STREAM)
     go, begun = asyncio.Event(), asyncio.Event()
     done: list[int] = []
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from support.manifest import World
+from support.manifest import ManifestHarness
 
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
 from bottomless_server.coordination.base import Changes
@@ -25,17 +25,17 @@ from bottomless_server.stores.operations import (
 HOUR = 3_600_000
 
 
-class House:
-    """A world, and processes in it that carry out operations of the kind `count`."""
+class OperationsHarness:
+    """A manifest, and processes in it that carry out operations of the kind `count`."""
 
     def __init__(self, **settings: object) -> None:
-        self.world = World(**settings)
+        self.manifest = ManifestHarness(**settings)
         self.seen: list[int] = []
         self.meets: list[Exception | Callable[[], Any]] = []
         """What the next steps meet instead of counting on."""
 
     def process(self, *, endless: bool = False) -> Operations:
-        operations = Operations(self.world.context)
+        operations = Operations(self.manifest.context)
         operations.register("count", self.step, endless=endless)
         return operations
 
@@ -59,12 +59,12 @@ async def work(operations: Operations) -> None:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def harness() -> OperationsHarness:
+    return OperationsHarness()
 
 
-async def test_an_operation_is_carried_out_step_by_step(house: House) -> None:
-    process = house.process()
+async def test_an_operation_is_carried_out_step_by_step(harness: OperationsHarness) -> None:
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 3})
     assert (await process.find(begun.operation_id)).state is OperationState.PENDING
 
@@ -72,43 +72,43 @@ async def test_an_operation_is_carried_out_step_by_step(house: House) -> None:
 
     found = await process.find(begun.operation_id)
     assert (found.state, found.result, found.error) == ("succeeded", {"counted": 3}, None)
-    assert house.seen == [1, 2, 3]
+    assert harness.seen == [1, 2, 3]
     assert begun.operation_id.startswith("op_")
 
 
-async def test_a_step_for_later_waits_for_its_time(house: House) -> None:
-    process = house.process()
+async def test_a_step_for_later_waits_for_its_time(harness: OperationsHarness) -> None:
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 2, "pause": 500})
     await work(process)
     found = await process.find(begun.operation_id)
     assert (found.state, found.progress["done"]) == ("running", 1)
 
-    house.world.clock.now += 499
+    harness.manifest.clock.now += 499
     await work(process)
-    assert house.seen == [1]
-    house.world.clock.now += 1
+    assert harness.seen == [1]
+    harness.manifest.clock.now += 1
     await work(process)
-    assert house.seen == [1, 2]
+    assert harness.seen == [1, 2]
 
 
 @pytest.mark.parametrize("ahead_ms", [3 * HOUR, 3_650 * 24 * HOUR])
 async def test_what_a_clock_that_was_ahead_has_entered_or_moved_is_done_all_the_same(
-    house: House, ahead_ms: int
+    harness: OperationsHarness, ahead_ms: int
 ) -> None:
     """No check looked at what lasts too long: it waited until the right clock came there, or for
     ten years."""
-    world = house.world
-    world.one_machine = True
-    await world.context.time.look()
-    process = house.process()
+    manifest = harness.manifest
+    manifest.one_machine = True
+    await manifest.context.time.look()
+    process = harness.process()
     moved = await process.begin("count", tenant="default", arguments={"to": 2, "pause": 1_000})
-    world.clock.skew_ms = ahead_ms
+    manifest.clock.skew_ms = ahead_ms
     entered = await process.begin("count", tenant="default", arguments={"to": 1})
-    house.meets = [Unavailable("the clock is ahead")] * 2
+    harness.meets = [Unavailable("the clock is ahead")] * 2
     await work(process)
-    world.clock.skew_ms = 0
+    manifest.clock.skew_ms = 0
     for _ in range(4):
-        world.clock.now += 60_000
+        manifest.clock.now += 60_000
         await work(process)
 
     for operation in (moved, entered):
@@ -116,43 +116,47 @@ async def test_what_a_clock_that_was_ahead_has_entered_or_moved_is_done_all_the_
         assert found.state is OperationState.SUCCEEDED
 
 
-async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_result(house: House) -> None:
-    process, world = house.process(), house.world
-    world.one_machine = True
-    await world.context.time.look()
+async def test_a_clock_that_is_ahead_for_a_moment_forgets_no_result(
+    harness: OperationsHarness,
+) -> None:
+    process, manifest = harness.process(), harness.manifest
+    manifest.one_machine = True
+    await manifest.context.time.look()
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
-    world.clock.skew_ms = 30 * 24 * HOUR
+    manifest.clock.skew_ms = 30 * 24 * HOUR
     for _ in range(2):
         await work(process)
     assert (await process.find(begun.operation_id)).finished
     later = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
     assert (await process.find(later.operation_id)).finished
-    world.clock.skew_ms = 0
+    manifest.clock.skew_ms = 0
     await work(process)
 
     assert (await process.find(begun.operation_id)).finished
-    world.clock.now += world.context.settings.manifest_operation_keep_ms
+    manifest.clock.now += manifest.context.settings.manifest_operation_keep_ms
     for _ in range(2):
         await work(process)
     with pytest.raises(NotFound):
         await process.find(begun.operation_id)
 
 
-async def test_what_is_not_available_is_tried_again_with_backoff(house: House) -> None:
-    process = house.process()
+async def test_what_is_not_available_is_tried_again_with_backoff(
+    harness: OperationsHarness,
+) -> None:
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
-    house.meets = [Unavailable("not now"), Overloaded("full"), Unavailable("not now")]
+    harness.meets = [Unavailable("not now"), Overloaded("full"), Unavailable("not now")]
     for pause in (1_000, 2_000, 4_000):
         await work(process)
         found = await process.find(begun.operation_id)
         assert found.state is OperationState.RUNNING
         assert found.error is not None
-        house.world.clock.now += pause - 1
+        harness.manifest.clock.now += pause - 1
         await work(process)
-        assert house.seen == []
-        house.world.clock.now += 1
+        assert harness.seen == []
+        harness.manifest.clock.now += 1
     await work(process)
     found = await process.find(begun.operation_id)
     assert (found.state, found.error) == ("succeeded", None)
@@ -162,11 +166,11 @@ async def test_what_is_not_available_is_tried_again_with_backoff(house: House) -
     ("met", "code"), [(Corrupt("damaged"), "data-corrupt"), (RuntimeError("a bug"), "internal")]
 )
 async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
-    house: House, met: Exception, code: str
+    harness: OperationsHarness, met: Exception, code: str
 ) -> None:
-    process, endless = house.process(), house.process(endless=True)
+    process, endless = harness.process(), harness.process(endless=True)
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
-    house.meets = [met, met]
+    harness.meets = [met, met]
     await work(process)
     found = await process.find(begun.operation_id)
     assert found.state is OperationState.FAILED
@@ -177,13 +181,15 @@ async def test_what_time_does_not_mend_fails_an_operation_but_an_endless_one(
     second = await endless.begin("count", tenant="default", arguments={"to": 1})
     await work(endless)
     assert (await endless.find(second.operation_id)).state is OperationState.RUNNING
-    house.world.clock.now += 1_000
+    harness.manifest.clock.now += 1_000
     await work(endless)
     assert (await endless.find(second.operation_id)).state is OperationState.SUCCEEDED
 
 
-async def test_two_processes_never_work_on_one_operation_at_once(house: House) -> None:
-    first, second = house.process(), house.process()
+async def test_two_processes_never_work_on_one_operation_at_once(
+    harness: OperationsHarness,
+) -> None:
+    first, second = harness.process(), harness.process()
     await first.begin("count", tenant="default", arguments={"to": 2})
     entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -191,19 +197,19 @@ async def test_two_processes_never_work_on_one_operation_at_once(house: House) -
         entered.set()
         await leave.wait()
 
-    house.meets = [wait]
+    harness.meets = [wait]
     await first.make_pass()
     await entered.wait()
     await work(second)
-    assert house.seen == []
+    assert harness.seen == []
     leave.set()
     await first.settled()
-    assert house.seen == [1, 2]
+    assert harness.seen == [1, 2]
 
 
-async def test_without_the_lease_two_processes_do_work_at_once(house: House) -> None:
+async def test_without_the_lease_two_processes_do_work_at_once(harness: OperationsHarness) -> None:
     """The twin: with the guard gone, what it guards against happens."""
-    first, second = house.process(), house.process()
+    first, second = harness.process(), harness.process()
     begun = await first.begin("count", tenant="default", arguments={"to": 2})
     entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -211,43 +217,45 @@ async def test_without_the_lease_two_processes_do_work_at_once(house: House) -> 
         entered.set()
         await leave.wait()
 
-    house.meets = [wait]
+    harness.meets = [wait]
     await first.make_pass()
     await entered.wait()
     key = operation_lease_key(begun.operation_id)
-    house.world.coordination.write(Changes({key: None}))
+    harness.manifest.coordination.write(Changes({key: None}))
     await work(second)
     leave.set()
     await first.settled()
-    assert house.seen == [1, 2, 1]
+    assert harness.seen == [1, 2, 1]
     # What the one that came late did is not written down over the other's.
     assert (await first.find(begun.operation_id)).result == {"counted": 2}
 
 
-async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(house: House) -> None:
-    dead, next_one = house.process(), house.process()
+async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(
+    harness: OperationsHarness,
+) -> None:
+    dead, next_one = harness.process(), harness.process()
     begun = await dead.begin("count", tenant="default", arguments={"to": 3, "pause": 1})
     await work(dead)
 
     async def die() -> None:
         raise asyncio.CancelledError
 
-    house.meets = [die]
-    house.world.clock.now += 1
+    harness.meets = [die]
+    harness.manifest.clock.now += 1
     running = asyncio.create_task(dead.run())
-    await until(lambda: not house.meets)
+    await until(lambda: not harness.meets)
     # A killed process gives nothing back: its lease is there until it runs out.
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): b"dead"}))
+    harness.manifest.coordination.write(Changes({operation_lease_key(begun.operation_id): b"dead"}))
     await work(next_one)
-    assert house.seen == [1]
-    house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): None}))
+    assert harness.seen == [1]
+    harness.manifest.coordination.write(Changes({operation_lease_key(begun.operation_id): None}))
 
     for _ in range(2):
         await work(next_one)
-        house.world.clock.now += 1
-    assert house.seen == [1, 2, 3]
+        harness.manifest.clock.now += 1
+    assert harness.seen == [1, 2, 3]
 
 
 async def until(fact: Callable[[], bool]) -> None:
@@ -256,21 +264,21 @@ async def until(fact: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_who_loses_the_lease_stops(house: House) -> None:
-    house = House(manifest_operation_lease_ms=100)
-    process = house.process()
+async def test_who_loses_the_lease_stops(harness: OperationsHarness) -> None:
+    harness = OperationsHarness(manifest_operation_lease_ms=100)
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
     stopped = asyncio.Event()
 
     async def wait() -> None:
         key = operation_lease_key(begun.operation_id)
-        house.world.coordination.write(Changes({key: b"another"}))
+        harness.manifest.coordination.write(Changes({key: b"another"}))
         try:
             await asyncio.Event().wait()
         finally:
             stopped.set()
 
-    house.meets = [wait]
+    harness.meets = [wait]
     await process.make_pass()
     async with asyncio.timeout(60):
         await stopped.wait()
@@ -279,27 +287,27 @@ async def test_who_loses_the_lease_stops(house: House) -> None:
 
 
 async def test_finished_operations_are_kept_for_a_while_and_then_forgotten() -> None:
-    house = House(manifest_operation_keep_ms=1_000)
-    process = house.process()
+    harness = OperationsHarness(manifest_operation_keep_ms=1_000)
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
-    house.world.clock.now += 999
+    harness.manifest.clock.now += 999
     await work(process)
     assert (await process.find(begun.operation_id)).finished
 
-    house.world.clock.now += 1
+    harness.manifest.clock.now += 1
     await work(process)
     with pytest.raises(NotFound) as caught:
         await process.find(begun.operation_id)
     assert caught.value.code is Code.OPERATION_NOT_FOUND
-    assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0
+    assert await harness.manifest.coordination.member_count(OPERATIONS_KEY) == 0
 
 
 async def test_what_another_process_has_finished_since_the_look_at_the_queue_is_kept(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    harness: OperationsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found with two manifests under chaos, seed 2: a collection that had succeeded was unknown."""
-    one, other = house.process(), house.process()
+    one, other = harness.process(), harness.process()
     begun = await one.begin("count", tenant="default", arguments={"to": 1})
     find = other._store.find
 
@@ -314,8 +322,8 @@ async def test_what_another_process_has_finished_since_the_look_at_the_queue_is_
 
 
 async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> None:
-    house = House(manifest_operation_count_max=2)
-    process = house.process()
+    harness = OperationsHarness(manifest_operation_count_max=2)
+    process = harness.process()
     first = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
     second = await process.begin("count", tenant="default", arguments={"to": 9, "pause": 1})
@@ -332,8 +340,8 @@ async def test_too_many_make_the_oldest_finished_ones_go_and_nothing_else() -> N
 async def test_unfinished_ones_do_not_hide_finished_ones_that_may_go() -> None:
     """Only the 64 that are due first were looked at. Unfinished ones are due before finished
     ones, so 64 that waited refused every other one, for days."""
-    house = House(manifest_operation_count_max=201)
-    process = house.process()
+    harness = OperationsHarness(manifest_operation_count_max=201)
+    process = harness.process()
     done = await process.begin("count", tenant="default", arguments={"to": 1})
     await work(process)
     for _ in range(200):
@@ -346,7 +354,7 @@ async def test_unfinished_ones_do_not_hide_finished_ones_that_may_go() -> None:
     assert (await process.find(begun.operation_id)).state is OperationState.PENDING
     with pytest.raises(Overloaded):
         await process.begin("count", tenant="default", arguments={"to": 1})
-    house.world.clock.now += 1_000
+    harness.manifest.clock.now += 1_000
     await work(process)
     await process.begin("count", tenant="default", arguments={"to": 1})
 
@@ -361,15 +369,17 @@ async def running(operations: Operations) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_operations_without_an_end_keep_no_other_one_waiting(house: House) -> None:
+async def test_operations_without_an_end_keep_no_other_one_waiting(
+    harness: OperationsHarness,
+) -> None:
     """Operations were tested one or two at a time: eight that went on at once, step by step, had
     all places for as long as they lasted."""
-    process = house.process()
+    process = harness.process()
     endless = [
         await process.begin("count", tenant="acme", arguments={"to": 2**40}) for _ in range(100)
     ]
     async with running(process):
-        await until(lambda: len(house.seen) > 50)
+        await until(lambda: len(harness.seen) > 50)
         one = await process.begin("count", tenant="default", arguments={"to": 3})
         async with asyncio.timeout(60):
             while not (await process.find(one.operation_id)).finished:
@@ -380,16 +390,20 @@ async def test_operations_without_an_end_keep_no_other_one_waiting(house: House)
                     await asyncio.sleep(0)
 
 
-async def test_one_that_is_alone_keeps_its_place_from_step_to_step(house: House) -> None:
-    process = house.process()
+async def test_one_that_is_alone_keeps_its_place_from_step_to_step(
+    harness: OperationsHarness,
+) -> None:
+    process = harness.process()
     for _ in range(8):
         await process.begin("count", tenant="acme", arguments={"to": 20})
     await work(process)
-    assert len(house.seen) == 8 * 20
+    assert len(harness.seen) == 8 * 20
 
 
-async def test_steps_of_long_operations_keep_no_short_one_waiting(house: House) -> None:
-    process = house.process()
+async def test_steps_of_long_operations_keep_no_short_one_waiting(
+    harness: OperationsHarness,
+) -> None:
+    process = harness.process()
     leave = asyncio.Event()
 
     async def long(_: Context, __: Operation) -> Done:
@@ -411,8 +425,10 @@ async def test_steps_of_long_operations_keep_no_short_one_waiting(house: House) 
                 await asyncio.sleep(0)
 
 
-async def test_where_only_one_kind_may_go_on_the_others_end_with_their_step(house: House) -> None:
-    process = house.process()
+async def test_where_only_one_kind_may_go_on_the_others_end_with_their_step(
+    harness: OperationsHarness,
+) -> None:
+    process = harness.process()
 
     async def mend(_: Context, __: Operation) -> Done:
         return Done({})
@@ -421,62 +437,66 @@ async def test_where_only_one_kind_may_go_on_the_others_end_with_their_step(hous
     for _ in range(20):
         await process.begin("count", tenant="acme", arguments={"to": 2**40})
     async with running(process):
-        await until(lambda: len(house.seen) > 50)
+        await until(lambda: len(harness.seen) > 50)
         process.only = "mend"
         one = await process.begin("mend", tenant="default")
         async with asyncio.timeout(60):
             while not (await process.find(one.operation_id)).finished:
                 await asyncio.sleep(0)
         await until(lambda: not process._working)
-        done = len(house.seen)
+        done = len(harness.seen)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert len(house.seen) == done
+        assert len(harness.seen) == done
         process.only = None
         process.wake()
-        await until(lambda: len(house.seen) > done)
+        await until(lambda: len(harness.seen) > done)
 
 
 async def test_what_another_process_works_on_is_asked_for_once_in_an_interval(
-    house: House,
+    harness: OperationsHarness,
 ) -> None:
     """Who found it leased looked at the queue again at once, and found it again: without a pause,
     for as long as the other process had it."""
-    one, other = house.process(), house.process()
+    one, other = harness.process(), harness.process()
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def wait() -> None:
         entered.set()
         await leave.wait()
 
-    house.meets = [wait]
+    harness.meets = [wait]
     begun = await one.begin("count", tenant="default", arguments={"to": 1})
     await one.make_pass()
     await entered.wait()
     asked = 0
-    hold = house.world.coordination.hold
+    hold = harness.manifest.coordination.hold
 
     async def counted(*arguments: Any) -> Any:
         nonlocal asked
         asked += 1
         return await hold(*arguments)
 
-    house.world.coordination.hold = counted  # type: ignore[method-assign, assignment]
+    harness.manifest.coordination.hold = counted  # type: ignore[method-assign, assignment]
     async with running(other):
         await until(lambda: asked > 0)
         for _ in range(500):
             await asyncio.sleep(0)
         assert asked == 1
-        house.world.coordination.write(Changes({operation_lease_key(begun.operation_id): None}))
-        house.world.clock.now += 1_000
+        harness.manifest.coordination.write(
+            Changes({operation_lease_key(begun.operation_id): None})
+        )
+        harness.manifest.clock.now += 1_000
         other.wake()
         await until(lambda: asked == 2)
     leave.set()
     await one.settled()
 
 
-async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: House) -> None:
-    old, new = Operations(house.world.context), house.process()
+async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(
+    harness: OperationsHarness,
+) -> None:
+    old, new = Operations(harness.manifest.context), harness.process()
     begun = await old.begin("count", tenant="default", arguments={"to": 1})
     await work(old)
     assert (await old.find(begun.operation_id)).state is OperationState.PENDING
@@ -484,12 +504,12 @@ async def test_operations_of_an_unknown_kind_are_left_for_who_knows_it(house: Ho
     assert (await old.find(begun.operation_id)).state is OperationState.SUCCEEDED
 
 
-async def test_a_queue_entry_without_its_operation_goes(house: House) -> None:
-    process = house.process()
+async def test_a_queue_entry_without_its_operation_goes(harness: OperationsHarness) -> None:
+    process = harness.process()
     begun = await process.begin("count", tenant="default", arguments={"to": 1})
-    house.world.coordination.write(Changes({operation_key(begun.operation_id): None}))
+    harness.manifest.coordination.write(Changes({operation_key(begun.operation_id): None}))
     await work(process)
-    assert await house.world.coordination.member_count(OPERATIONS_KEY) == 0
+    assert await harness.manifest.coordination.member_count(OPERATIONS_KEY) == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"7", b'{"state": "odd"}'])

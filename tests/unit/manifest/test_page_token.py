@@ -5,7 +5,7 @@ from base64 import urlsafe_b64decode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.manifest import World
+from support.manifest import ManifestHarness
 
 from bottomless.errors import InvalidRequest
 from bottomless_server.core.sealed_token import seal, unseal
@@ -52,12 +52,12 @@ def test_no_text_is_too_strange_to_be_refused(text: str) -> None:
 
 
 async def test_all_processes_of_an_installation_understand_each_others_tokens() -> None:
-    coordination = World().coordination
+    coordination = ManifestHarness().coordination
     token = await Paging(coordination).token_for("abc", SCOPE)
     assert await Paging(coordination).start_of(token, SCOPE) == "abc"
     assert await Paging(coordination).start_of(None, SCOPE) == ""
     with pytest.raises(InvalidRequest):
-        await Paging(World().coordination).start_of(token, SCOPE)
+        await Paging(ManifestHarness().coordination).start_of(token, SCOPE)
 
 
 def test_a_token_of_the_release_before_goes_on_with_its_list() -> None:

@@ -6,9 +6,9 @@ one for the sake of one lost fragment, and all that was published after it was d
 """
 
 import pytest
-from support.manifest import STREAM, World
+from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key, group_key
-from support.rebuilding import a_world, doomed, firsts, publish, put, rebuild
+from support.rebuilding import a_harness, doomed, firsts, publish, put, rebuild
 
 from bottomless.errors import Corrupt
 from bottomless.model.manifest import EntryKind, no_entries
@@ -21,27 +21,27 @@ from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 FIRSTS = [0, 10, 20, 30, 40, 50]
 
 
-async def a_damaged_world(gone: int) -> World:
+async def a_damaged_harness(gone: int) -> ManifestHarness:
     """Published one by one, so that the roots of before linger; then one fragment is lost."""
-    world = await a_world(fanout=100)
+    harness = await a_harness(fanout=100)
     for first in FIRSTS:
-        await publish(world, first)
-    (leaf,) = [leaf for leaf in await world.leaves() if leaf.first_offset == gone]
-    await world.drive.delete([fragment_key(STREAM, gone, leaf.uid)])
-    world.coordination.lose()
-    return world
+        await publish(harness, first)
+    (leaf,) = [leaf for leaf in await harness.leaves() if leaf.first_offset == gone]
+    await harness.drive.delete([fragment_key(STREAM, gone, leaf.uid)])
+    harness.coordination.lose()
+    return harness
 
 
 @pytest.mark.parametrize("gone", FIRSTS[:-1])
 async def test_of_a_stream_that_lost_a_fragment_all_others_stay(gone: int) -> None:
-    world = await a_damaged_world(gone)
+    harness = await a_damaged_harness(gone)
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert (result["damaged_streams"], result["damaged"]) == (1, ["orders"])
-    assert await firsts(world) == FIRSTS
-    assert (await world.record()).published_next == 60
-    assert await doomed(world) == set()
+    assert await firsts(harness) == FIRSTS
+    assert (await harness.record()).published_next == 60
+    assert await doomed(harness) == set()
 
 
 async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
@@ -51,73 +51,73 @@ async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
         return not older.missing
 
     monkeypatch.setattr(root_search, "_takes_its_place", takes)
-    world = await a_damaged_world(20)
+    harness = await a_damaged_harness(20)
 
-    await rebuild(world)
+    await rebuild(harness)
 
-    assert await firsts(world) == [0, 10]
+    assert await firsts(harness) == [0, 10]
 
 
 async def test_where_all_that_a_root_adds_is_gone_it_was_given_up() -> None:
     """As an attempt to publish leaves it that lost: its fragments were given up, and are deleted."""
-    world = await a_damaged_world(50)
+    harness = await a_damaged_harness(50)
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["damaged_streams"] == 0
-    assert await firsts(world) == FIRSTS[:-1]
+    assert await firsts(harness) == FIRSTS[:-1]
 
 
 async def test_an_attempt_that_lost_hides_no_damage_before_it() -> None:
-    world = await a_world(fanout=100)
+    harness = await a_harness(fanout=100)
     for first in FIRSTS:
-        await publish(world, first)
-    lost = [leaf for leaf in await world.leaves() if leaf.first_offset in (20, 50)]
-    await world.drive.delete([fragment_key(STREAM, leaf.first_offset, leaf.uid) for leaf in lost])
-    world.coordination.lose()
+        await publish(harness, first)
+    lost = [leaf for leaf in await harness.leaves() if leaf.first_offset in (20, 50)]
+    await harness.drive.delete([fragment_key(STREAM, leaf.first_offset, leaf.uid) for leaf in lost])
+    harness.coordination.lose()
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["damaged_streams"] == 1
-    assert await firsts(world) == FIRSTS[:-1]
+    assert await firsts(harness) == FIRSTS[:-1]
 
 
 async def test_a_lost_group_is_proved_by_an_older_root_and_the_fragments_after_it() -> None:
-    world = await a_world()
+    harness = await a_harness()
     groups, published = no_entries(), list[int]()
     while not len(groups):
         published.append(10 * len(published))
-        await publish(world, published[-1])
-        _, root = await load_root(world.context, await world.record())
+        await publish(harness, published[-1])
+        _, root = await load_root(harness.context, await harness.record())
         groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
     group = groups[0]
     uid = uid_from_bytes(group["uid"].tobytes())
-    await world.drive.delete([group_key(STREAM, 0, uid, 1)])
-    world.coordination.lose()
+    await harness.drive.delete([group_key(STREAM, 0, uid, 1)])
+    harness.coordination.lose()
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["damaged_streams"] == 0
-    assert await firsts(world) == published
+    assert await firsts(harness) == published
 
 
 async def test_where_the_newest_root_cannot_be_read_nothing_is_doomed() -> None:
     """It may have named what lies after a hole."""
-    world = await a_world(fanout=100)
+    harness = await a_harness(fanout=100)
     for first in FIRSTS[:3]:
-        await publish(world, first)
-    await publish(world, 30, 40)
-    newest = await world.record()
-    (gone,) = [leaf for leaf in await world.leaves() if leaf.first_offset == 30]
-    await world.drive.delete([root_object_key(newest), fragment_key(STREAM, 30, gone.uid)])
-    await put(world, root_object_key(newest), b"damaged")
-    world.coordination.lose()
+        await publish(harness, first)
+    await publish(harness, 30, 40)
+    newest = await harness.record()
+    (gone,) = [leaf for leaf in await harness.leaves() if leaf.first_offset == 30]
+    await harness.drive.delete([root_object_key(newest), fragment_key(STREAM, 30, gone.uid)])
+    await put(harness, root_object_key(newest), b"damaged")
+    harness.coordination.lose()
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["damaged_streams"] == 1
-    assert await firsts(world) == FIRSTS[:3]
-    assert await doomed(world) == set()
+    assert await firsts(harness) == FIRSTS[:3]
+    assert await doomed(harness) == set()
 
 
 async def test_copies_of_a_rebuild_that_died_are_no_part_of_what_is_lost() -> None:
@@ -125,27 +125,27 @@ async def test_copies_of_a_rebuild_that_died_are_no_part_of_what_is_lost() -> No
     root. The next attempt found two fragments at one place, and took the one for the rest of a
     manifest that is lost. The rebuilds of the tests died after their roots alone; seed 44 of the
     simulation died between."""
-    world = await a_world()
+    harness = await a_harness()
     infos = [
-        await world.put_fragment(Uid(digit * 32), first, timestamp=1_000 + first)
+        await harness.put_fragment(Uid(digit * 32), first, timestamp=1_000 + first)
         for digit, first in (("a", 0), ("b", 10))
     ]
-    await copy_run(world.context, await world.record(), infos)
-    world.coordination.lose()
+    await copy_run(harness.context, await harness.record(), infos)
+    harness.coordination.lose()
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["damaged_streams"] == 0
-    assert await firsts(world) == [0, 10]
+    assert await firsts(harness) == [0, 10]
 
 
 async def test_another_fragment_at_the_same_place_is_part_of_what_is_lost() -> None:
-    world = await a_world()
-    await world.put_fragment(Uid("a" * 32), 0, timestamp=1_000)
-    await world.put_fragment(Uid("b" * 32), 0, timestamp=1_001)
-    world.coordination.lose()
+    harness = await a_harness()
+    await harness.put_fragment(Uid("a" * 32), 0, timestamp=1_000)
+    await harness.put_fragment(Uid("b" * 32), 0, timestamp=1_001)
+    harness.coordination.lose()
 
-    await rebuild(world)
+    await rebuild(harness)
 
     with pytest.raises(Corrupt, match="missing"):
-        await world.leaves()
+        await harness.leaves()

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import pytest
-from support.manifest import STREAM, World
+from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key
-from support.rebuilders import Town, carry_out, goes_on, paused
+from support.rebuilders import RebuildHarness, carry_out, goes_on, paused
 from support.rebuilding import doomed, nothing
 
 from bottomless.errors import Code, StoreError
@@ -35,24 +35,26 @@ STEPS = 200
 """More requests than a rebuild has."""
 
 
-async def objects(town: Town) -> set[str]:
-    return {one.object_key async for one in town.world.drive.list("")}
+async def objects(harness: RebuildHarness) -> set[str]:
+    return {one.object_key async for one in harness.manifest.drive.list("")}
 
 
-async def serves(town: Town) -> None:
+async def serves(harness: RebuildHarness) -> None:
     """Every stream can be opened by another process, and no key is set back."""
-    await Committer.open(town.world.context, STREAM)
-    assert await reconcile_keys(town.world.context) == 0
-    await town.all_is_there()
+    await Committer.open(harness.manifest.context, STREAM)
+    assert await reconcile_keys(harness.manifest.context) == 0
+    await harness.all_is_there()
 
 
-async def survives(town: Town) -> None:
+async def survives(harness: RebuildHarness) -> None:
     """After one more loss and rebuild all is still there, and nothing of it is to be deleted."""
-    town.lose()
-    await town.rebuild()
-    await town.all_is_there()
-    named = {fragment_key(STREAM, one.first_offset, one.uid) for one in await town.world.leaves()}
-    assert not named & await doomed(town.world)
+    harness.lose()
+    await harness.rebuild()
+    await harness.all_is_there()
+    named = {
+        fragment_key(STREAM, one.first_offset, one.uid) for one in await harness.manifest.leaves()
+    }
+    assert not named & await doomed(harness.manifest)
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["emptied", "of an older generation"])
@@ -60,32 +62,32 @@ async def test_who_wakes_up_after_a_rebuild_changes_nothing_that_is_served(older
     """It put a root far above the live record, forgot operations and queues, and gave an API key a
     number that nobody had given out."""
     for at in range(0, STEPS, 3 if older else 1):
-        town = await Town.begin()
+        harness = await RebuildHarness.begin()
         if older:
-            before = town.world.coordination.copy()
-            town.lose()
-            await town.rebuild()
-            town.world.coordination.put_back(before)
+            before = harness.manifest.coordination.copy()
+            harness.lose()
+            await harness.rebuild()
+            harness.manifest.coordination.put_back(before)
         else:
-            town.lose()
-        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+            harness.lose()
+        async with paused(harness.manifest, at, partial(carry_out, harness.manifest)) as process:
             if process is None:
                 assert at > 20
                 return
-            if await town.has_generation():
+            if await harness.has_generation():
                 # It has only to note that.
                 return
-            await town.rebuild()
-            await town.live()
-            seen, bucket = town.seen(), await objects(town)
+            await harness.rebuild()
+            await harness.live()
+            seen, bucket = harness.seen(), await objects(harness)
 
             await goes_on(*process)
 
-        assert town.seen() == seen, process[0].request
+        assert harness.seen() == seen, process[0].request
         if not process[0].request.startswith("put "):
-            assert await objects(town) == bucket, process[0].request
-        await serves(town)
-        await survives(town)
+            assert await objects(harness) == bucket, process[0].request
+        await serves(harness)
+        await survives(harness)
     raise AssertionError("it never ends")
 
 
@@ -93,56 +95,56 @@ async def test_a_root_that_is_put_late_is_above_no_record_that_is_served() -> No
     """Two processes restore one stream: the second has seen what the first one put, and goes on when
     that has ended. Its version was a million above: 503 `coordination-regressed` for ever, or, with
     one more loss, all that was published since then was deleted."""
-    town = await Town.begin()
-    town.lose()
-    restore, work = r"transact \['bottomless:stream:", partial(carry_out, town.world)
-    async with paused(town.world, 0, work, restore) as first:
+    harness = await RebuildHarness.begin()
+    harness.lose()
+    restore, work = r"transact \['bottomless:stream:", partial(carry_out, harness.manifest)
+    async with paused(harness.manifest, 0, work, restore) as first:
         assert first is not None
-        async with paused(town.world, 0, work, "put .*/root") as second:
+        async with paused(harness.manifest, 0, work, "put .*/root") as second:
             assert second is not None
             done = await goes_on(*first)
             assert done.state is OperationState.SUCCEEDED
-            assert await town.has_generation()
+            assert await harness.has_generation()
 
             await goes_on(*second)
 
-    roots = [one async for one in town.world.drive.list("") if "/root." in one.object_key]
+    roots = [one async for one in harness.manifest.drive.list("") if "/root." in one.object_key]
     assert len(roots) == 3
-    await serves(town)
-    await town.live()
-    await survives(town)
+    await serves(harness)
+    await harness.live()
+    await survives(harness)
 
 
 async def test_a_rebuild_that_is_given_up_leaves_nothing_that_counts() -> None:
     """Valkey's own data comes back, as the runbook has it first. Roots and API keys of a generation
     that never came stopped every publish, and made secrets good again that had been replaced."""
     for at in range(0, STEPS, 2):
-        town = await Town.begin()
-        own = town.world.coordination.copy()
-        town.lose()
-        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+        harness = await RebuildHarness.begin()
+        own = harness.manifest.coordination.copy()
+        harness.lose()
+        async with paused(harness.manifest, at, partial(carry_out, harness.manifest)) as process:
             if process is None:
                 assert at > 20
                 return
-        town.world.coordination.put_back(own)
+        harness.manifest.coordination.put_back(own)
         # Where the bucket has the next generation already, what came back is refused as a whole.
-        await town.recover()
-        await serves(town)
-        await town.live()
-        await serves(town)
-        await collected(town.world)
-        await serves(town)
-        await survives(town)
+        await harness.recover()
+        await serves(harness)
+        await harness.live()
+        await serves(harness)
+        await collected(harness.manifest)
+        await serves(harness)
+        await survives(harness)
     raise AssertionError("it never ends")
 
 
-async def collected(world: World) -> None:
-    operations = Operations(world.context)
+async def collected(manifest: ManifestHarness) -> None:
+    operations = Operations(manifest.context)
     register_gc(operations)
     arguments = gc_arguments(dry_run=False, minimum_age_ms=1, tenant=None)
     operation = await operations.begin("gc", tenant=TENANT_DEFAULT, arguments=arguments)
     while not operation.finished:
-        world.clock.now += 600_000
+        manifest.clock.now += 600_000
         await operations.make_pass()
         await operations.settled()
         operation = await operations.find(operation.operation_id)
@@ -154,24 +156,27 @@ async def test_who_wakes_up_after_a_rebuild_was_given_up_changes_nothing_that_is
     """Only a generation that it is just about to put comes too late to be held back: that, and no
     more, is left out here."""
     for at in range(1, STEPS, 2):
-        town = await Town.begin()
-        own = town.world.coordination.copy()
-        town.lose()
-        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+        harness = await RebuildHarness.begin()
+        own = harness.manifest.coordination.copy()
+        harness.lose()
+        async with paused(harness.manifest, at, partial(carry_out, harness.manifest)) as process:
             if process is None:
                 assert at > 20
                 return
-            town.world.coordination.put_back(own)
-            if f"put {GENERATION_PREFIX}" in process[0].request or not await town.has_generation():
+            harness.manifest.coordination.put_back(own)
+            if (
+                f"put {GENERATION_PREFIX}" in process[0].request
+                or not await harness.has_generation()
+            ):
                 continue
-            await town.live()
-            seen = town.seen()
+            await harness.live()
+            seen = harness.seen()
 
             await goes_on(*process)
 
-        assert town.seen() == seen, process[0].request
-        await serves(town)
-        await survives(town)
+        assert harness.seen() == seen, process[0].request
+        await serves(harness)
+        await survives(harness)
     raise AssertionError("it never ends")
 
 
@@ -179,36 +184,36 @@ async def test_the_data_of_a_valkey_that_was_lost_in_a_rebuild_goes_on_with_noth
     """It was found by its own operation, which went on to a generation that was over, and deleted what
     had been published under it."""
     for at in range(STEPS):
-        town = await Town.begin()
-        town.lose()
-        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+        harness = await RebuildHarness.begin()
+        harness.lose()
+        async with paused(harness.manifest, at, partial(carry_out, harness.manifest)) as process:
             if process is None:
                 assert at > 20
                 return
-            lost = town.world.coordination.copy()
-        town.lose()
-        await town.rebuild()
-        await town.live()
-        town.world.coordination.put_back(lost)
-        town.world.streams.generation = None
-        bucket = await objects(town)
+            lost = harness.manifest.coordination.copy()
+        harness.lose()
+        await harness.rebuild()
+        await harness.live()
+        harness.manifest.coordination.put_back(lost)
+        harness.manifest.streams.generation = None
+        bucket = await objects(harness)
 
-        await left_alone(town.world)
+        await left_alone(harness.manifest)
 
-        assert await is_regressed(town.world.drive, town.world.coordination) is not None
-        assert await objects(town) == bucket
-        await town.rebuild()
-        await serves(town)
+        assert await is_regressed(harness.manifest.drive, harness.manifest.coordination) is not None
+        assert await objects(harness) == bucket
+        await harness.rebuild()
+        await serves(harness)
     raise AssertionError("it never ends")
 
 
-async def left_alone(world: World) -> None:
+async def left_alone(manifest: ManifestHarness) -> None:
     """A manifest process serves nothing, and carries out what it finds."""
-    operations = Operations(world.context)
+    operations = Operations(manifest.context)
     operations.only = KIND
-    Rebuild(world.context, operations, nothing)
+    Rebuild(manifest.context, operations, nothing)
     for _ in range(8):
-        world.clock.now += 120_000
+        manifest.clock.now += 120_000
         await operations.make_pass()
         await operations.settled()
 
@@ -216,12 +221,13 @@ async def left_alone(world: World) -> None:
 async def test_of_two_that_ask_for_a_rebuild_at_once_both_are_told_the_same_one() -> None:
     """Each forgot the other's operation, and nothing was rebuilt; asked for one by one they never met."""
     for at in range(STEPS):
-        town = await Town.begin()
-        town.lose()
+        harness = await RebuildHarness.begin()
+        harness.lose()
         first, second = [
-            Rebuild(town.world.context, Operations(town.world.context), nothing) for _ in range(2)
+            Rebuild(harness.manifest.context, Operations(harness.manifest.context), nothing)
+            for _ in range(2)
         ]
-        async with paused(town.world, at, partial(first.begin, TENANT_DEFAULT)) as process:
+        async with paused(harness.manifest, at, partial(first.begin, TENANT_DEFAULT)) as process:
             if process is None:
                 assert at > 2
                 return
@@ -230,9 +236,9 @@ async def test_of_two_that_ask_for_a_rebuild_at_once_both_are_told_the_same_one(
             mine = await goes_on(*process)
 
         assert mine == theirs
-        assert (await carry_out(town.world, theirs)).state is OperationState.SUCCEEDED
-        assert await town.has_generation()
-        await serves(town)
+        assert (await carry_out(harness.manifest, theirs)).state is OperationState.SUCCEEDED
+        assert await harness.has_generation()
+        await serves(harness)
     raise AssertionError("it never ends")
 
 
@@ -240,30 +246,30 @@ async def test_a_rebuild_whose_generation_somebody_else_may_have_put_fails() -> 
     """After a crash between the bucket's generation and coordination's it cannot be told from one that
     another coordination has: it says so, and the next one that is asked for ends."""
     for at in range(STEPS):
-        town = await Town.begin()
-        town.lose()
-        async with paused(town.world, at, partial(carry_out, town.world)) as process:
+        harness = await RebuildHarness.begin()
+        harness.lose()
+        async with paused(harness.manifest, at, partial(carry_out, harness.manifest)) as process:
             if process is None:
                 assert at > 20
                 return
-        if not await generation_is_put(town.world) or await town.has_generation():
+        if not await generation_is_put(harness.manifest) or await harness.has_generation():
             continue
-        operations = Operations(town.world.context)
-        operation_id = (await town.world.coordination.due(OPERATIONS_KEY, 2**52, 1))[0].member
+        operations = Operations(harness.manifest.context)
+        operation_id = (await harness.manifest.coordination.due(OPERATIONS_KEY, 2**52, 1))[0].member
 
-        await left_alone(town.world)
+        await left_alone(harness.manifest)
 
         told = await operations.find(operation_id.decode())
         assert (told.kind, told.state) == (KIND, OperationState.FAILED)
         assert told.error is not None
         assert told.error["code"] == Code.COORDINATION_REGRESSED.value
-        assert (await town.rebuild()).arguments["generation"] == 2
-        await serves(town)
+        assert (await harness.rebuild()).arguments["generation"] == 2
+        await serves(harness)
     raise AssertionError("it never ends")
 
 
-async def generation_is_put(world: World) -> bool:
-    return [one async for one in world.drive.list(f"{GENERATION_PREFIX}0")] != []
+async def generation_is_put(manifest: ManifestHarness) -> bool:
+    return [one async for one in manifest.drive.list(f"{GENERATION_PREFIX}0")] != []
 
 
 def _without_the_operation(patch: pytest.MonkeyPatch) -> None:

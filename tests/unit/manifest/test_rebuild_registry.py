@@ -7,7 +7,7 @@ older one without a word, and deleted by a retention that had been raised since.
 from functools import partial
 
 from support.rebuilding import put, rebuild
-from unit.manifest.test_deletion import NAME, House
+from unit.manifest.test_deletion import NAME, DeletionHarness
 
 from bottomless.model.config import StreamConfig, parse_config
 from bottomless.model.stream import StreamRecord
@@ -22,48 +22,48 @@ def _to(config: StreamConfig, before: StreamRecord) -> StreamConfig:
     return config
 
 
-async def a_house_with_a_raised_retention() -> House:
-    house = House()
-    world = house.world
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    await house.declare()
+async def a_harness_with_a_raised_retention() -> DeletionHarness:
+    harness = DeletionHarness()
+    manifest = harness.manifest
+    manifest.streams.generation = await check_generation(manifest.drive, manifest.coordination)
+    await harness.declare()
     for config in [parse_config({"retention": {"max_age": age}}) for age in AGES]:
-        await house.registry.update(NAME, partial(_to, config))
-    return house
+        await harness.registry.update(NAME, partial(_to, config))
+    return harness
 
 
-async def damage_the_newest(house: House) -> None:
-    listing = house.world.drive.list("default/")
+async def damage_the_newest(harness: DeletionHarness) -> None:
+    listing = harness.manifest.drive.list("default/")
     keys = [facts.object_key async for facts in listing if "/stream." in facts.object_key]
-    await house.world.drive.delete([max(keys)])
-    await put(house.world, max(keys), b"damaged")
+    await harness.manifest.drive.delete([max(keys)])
+    await put(harness.manifest, max(keys), b"damaged")
 
 
 async def test_nothing_goes_by_a_retention_that_may_be_an_older_one() -> None:
-    house = await a_house_with_a_raised_retention()
-    await damage_the_newest(house)
-    house.world.coordination.lose()
+    harness = await a_harness_with_a_raised_retention()
+    await damage_the_newest(harness)
+    harness.manifest.coordination.lose()
 
-    result = await rebuild(house.world)
+    result = await rebuild(harness.manifest)
 
-    record = await house.world.streams.load(house.stream_id)
+    record = await harness.manifest.streams.load(harness.stream_id)
     default = parse_config({"retention": {"max_age": "1D"}}).retention
     assert limits_of(record.config.retention, default) == (None, None)
     assert (result["damaged_configurations"], result["without_retention"]) == (1, [NAME.name])
     # Whoever gives it one is heard, and the bucket says so.
-    await house.registry.update(NAME, lambda _: parse_config({"retention": {"max_age": "7D"}}))
-    house.world.coordination.lose()
-    assert (await rebuild(house.world))["damaged_configurations"] == 0
-    again = await house.world.streams.load(house.stream_id)
+    await harness.registry.update(NAME, lambda _: parse_config({"retention": {"max_age": "7D"}}))
+    harness.manifest.coordination.lose()
+    assert (await rebuild(harness.manifest))["damaged_configurations"] == 0
+    again = await harness.manifest.streams.load(harness.stream_id)
     assert again.config.retention.max_age == "7D"
-    await house.mutators.aclose()
+    await harness.mutators.aclose()
 
 
 async def test_a_sound_one_is_believed() -> None:
-    house = await a_house_with_a_raised_retention()
-    house.world.coordination.lose()
+    harness = await a_harness_with_a_raised_retention()
+    harness.manifest.coordination.lose()
 
-    assert (await rebuild(house.world))["damaged_configurations"] == 0
-    record = await house.world.streams.load(house.stream_id)
+    assert (await rebuild(harness.manifest))["damaged_configurations"] == 0
+    record = await harness.manifest.streams.load(harness.stream_id)
     assert record.config.retention.max_age == AGES[-1]
-    await house.mutators.aclose()
+    await harness.mutators.aclose()

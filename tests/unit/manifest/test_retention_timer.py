@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from support.manifest import (
     STREAM,
-    World,
+    ManifestHarness,
     a_record,
     damage_a_neighbour,
     of_a_later_release,
@@ -18,28 +18,28 @@ from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 
 
-async def limited(world: World, **retention: object) -> None:
+async def limited(harness: ManifestHarness, **retention: object) -> None:
     config = parse_config({"retention": retention})
-    await world.streams.update(STREAM, lambda record: replace(record, config=config))
+    await harness.streams.update(STREAM, lambda record: replace(record, config=config))
 
 
 async def test_a_stream_that_nobody_touches_is_evaluated() -> None:
-    world = World()
-    await tens(world, 5)
-    await limited(world, max_bytes=1)
-    mutators = Mutators(world.context)
+    harness = ManifestHarness()
+    await tens(harness, 5)
+    await limited(harness, max_bytes=1)
+    mutators = Mutators(harness.context)
 
-    assert await RetentionTimer(world.context, mutators).walk() == 1
+    assert await RetentionTimer(harness.context, mutators).walk() == 1
 
-    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    assert [leaf.first_offset for leaf in await harness.leaves()] == [40]
     await mutators.aclose()
 
 
 async def test_streams_without_a_limit_without_an_object_or_being_deleted_cost_nothing() -> None:
-    world = World()
-    await tens(world, 5)
+    harness = ManifestHarness()
+    await tens(harness, 5)
     for number, state in enumerate(StreamState):
-        await world.streams.create(
+        await harness.streams.create(
             a_record(
                 stream_id=StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c{number:02x}"),
                 name=StreamName(f"other-{number}"),
@@ -47,60 +47,60 @@ async def test_streams_without_a_limit_without_an_object_or_being_deleted_cost_n
                 state=state,
             )
         )
-    mutators = Mutators(world.context)
+    mutators = Mutators(harness.context)
 
-    assert await RetentionTimer(world.context, mutators).walk() == 0
+    assert await RetentionTimer(harness.context, mutators).walk() == 0
 
     await mutators.aclose()
 
 
 async def test_one_process_walks_and_another_after_its_lease() -> None:
-    world = World(manifest_retention_interval_ms=1_000)
-    await tens(world, 5)
-    await limited(world, max_bytes=1)
-    mutators = Mutators(world.context)
-    first, second = (RetentionTimer(world.context, mutators) for _ in range(2))
+    harness = ManifestHarness(manifest_retention_interval_ms=1_000)
+    await tens(harness, 5)
+    await limited(harness, max_bytes=1)
+    mutators = Mutators(harness.context)
+    first, second = (RetentionTimer(harness.context, mutators) for _ in range(2))
     assert await first.walk() == 1
 
     assert await second.walk() == 0
     assert await first.walk() == 1
-    world.clock.now += 12_000
+    harness.clock.now += 12_000
     assert await second.walk() == 1
 
     await mutators.aclose()
 
 
 async def test_streams_that_pause_are_counted_for_the_alarm() -> None:
-    world = World()
-    await tens(world, 5)
-    await limited(world, max_age="1s")
-    world.drive.clock_skew_ms = 3_600_000
-    mutators = Mutators(world.context)
-    timer = RetentionTimer(world.context, mutators)
+    harness = ManifestHarness()
+    await tens(harness, 5)
+    await limited(harness, max_age="1s")
+    harness.drive.clock_skew_ms = 3_600_000
+    mutators = Mutators(harness.context)
+    timer = RetentionTimer(harness.context, mutators)
 
     await timer.walk()
     assert timer.paused_count == 1
-    world.drive.clock_skew_ms = 0
-    world.clock.now += 60_000
+    harness.drive.clock_skew_ms = 0
+    harness.clock.now += 60_000
     await timer.walk()
 
     assert timer.paused_count == 0
-    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    assert [leaf.first_offset for leaf in await harness.leaves()] == [40]
     await mutators.aclose()
 
 
 async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other() -> None:
     """All tests of the walk had records of this very release."""
-    world = World()
-    await tens(world, 5)
-    await limited(world, max_bytes=1)
-    await damage_a_neighbour(world, count=0)
-    await of_a_later_release(world)
-    mutators = Mutators(world.context)
-    timer = RetentionTimer(world.context, mutators)
+    harness = ManifestHarness()
+    await tens(harness, 5)
+    await limited(harness, max_bytes=1)
+    await damage_a_neighbour(harness, count=0)
+    await of_a_later_release(harness)
+    mutators = Mutators(harness.context)
+    timer = RetentionTimer(harness.context, mutators)
 
     assert await timer.walk() == 1
 
-    assert [leaf.first_offset for leaf in await world.leaves()] == [40]
+    assert [leaf.first_offset for leaf in await harness.leaves()] == [40]
     assert timer.unreadable_count == 1
     await mutators.aclose()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.manifest import NODE, STREAM, Crash, Fault, World
+from support.manifest import NODE, STREAM, Crash, Fault, ManifestHarness
 from support.object_keys import root_key
 from support.rebuilding import put, put_registry, rebuild
 from unit.manifest.test_edits import tens
@@ -35,18 +35,18 @@ def owned(**changes: Any) -> dict[str, Any]:
     return {"home": NODE, "reserved_next": 1_000, **changes}
 
 
-async def put_durable(world: World, committer: Committer, *firsts: int) -> list[Uid]:
+async def put_durable(harness: ManifestHarness, committer: Committer, *firsts: int) -> list[Uid]:
     """Fragments that are in the bucket, and that nobody has registered."""
-    uids = await intend(world.context, committer, "s1", firsts)
+    uids = await intend(harness.context, committer, "s1", firsts)
     for uid, first in zip(uids, firsts, strict=True):
-        await world.put_fragment(uid, first, timestamp=1_000 + first)
+        await harness.put_fragment(uid, first, timestamp=1_000 + first)
     return list(uids)
 
 
 async def test_between_fence_and_gap_nobody_claims_and_nobody_reserves() -> None:
-    world = World()
-    committer = await tens(world, 3, **owned())
-    record = await world.record()
+    harness = ManifestHarness()
+    committer = await tens(harness, 3, **owned())
+    record = await harness.record()
     fenced = fence(record, NODE, 1, home_held=False)
     local = LocalView(next_offset=0, empty=True)
 
@@ -63,28 +63,28 @@ async def test_between_fence_and_gap_nobody_claims_and_nobody_reserves() -> None
 @pytest.mark.parametrize("left", range(8))
 @pytest.mark.parametrize("by", ["the operation", "a session", "a mutator"])
 async def test_a_crash_in_a_takeover_is_finished_by_whoever_comes_next(left: int, by: str) -> None:
-    world = World()
-    committer = await tens(world, 3, **owned())
-    await put_durable(world, committer, 30, 40)
-    world.fuse.left = left
+    harness = ManifestHarness()
+    committer = await tens(harness, 3, **owned())
+    await put_durable(harness, committer, 30, 40)
+    harness.fuse.left = left
     with contextlib.suppress(Crash):
-        await take_over(world.context, committer, NODE, 1)
-    world.fuse.left = None
-    begun = (await world.record()).epoch == 2
+        await take_over(harness.context, committer, NODE, 1)
+    harness.fuse.left = None
+    begun = (await harness.record()).epoch == 2
 
     if by == "the operation" or not begun:
-        await take_over(world.context, await Committer.open(world.context, STREAM), NODE, 1)
+        await take_over(harness.context, await Committer.open(harness.context, STREAM), NODE, 1)
     elif by == "a session":
-        await begin(world.context, await Committer.open(world.context, STREAM), "s2")
+        await begin(harness.context, await Committer.open(harness.context, STREAM), "s2")
     else:
-        mutators = Mutators(world.context)
+        mutators = Mutators(harness.context)
         await mutators.of(STREAM).refresh()
         await mutators.aclose()
 
-    record = await world.record()
+    record = await harness.record()
     assert (record.epoch, record.home, record.dirty) == (2, None, False)
     assert record.epochs == (EpochStart(2, 1_000),)
-    assert [(one.first_offset, one.next_offset) for one in await world.entries()] == [
+    assert [(one.first_offset, one.next_offset) for one in await harness.entries()] == [
         *((n, n + 10) for n in range(0, 50, 10)),
         (50, 1_000),
     ]
@@ -92,68 +92,68 @@ async def test_a_crash_in_a_takeover_is_finished_by_whoever_comes_next(left: int
 
 async def test_a_takeover_keeps_what_is_durable_and_goes_on_without_a_hole() -> None:
     """No check looked at what a takeover gives up: the model's takeovers came after publishes."""
-    world = World()
-    committer = await tens(world, 1, **owned())
-    uids = await intend(world.context, committer, "s1", [10, 20])
+    harness = ManifestHarness()
+    committer = await tens(harness, 1, **owned())
+    uids = await intend(harness.context, committer, "s1", [10, 20])
     infos = [
-        await world.put_fragment(uid, first, timestamp=1_000 + first)
+        await harness.put_fragment(uid, first, timestamp=1_000 + first)
         for uid, first in zip(uids, (10, 20), strict=True)
     ]
     await committer.register("s1", infos)
-    other = await Committer.open(world.context, STREAM)
-    await put_durable(world, other, 30)
-    lost = await put_durable(world, other, 50)
+    other = await Committer.open(harness.context, STREAM)
+    await put_durable(harness, other, 30)
+    lost = await put_durable(harness, other, 50)
 
-    await take_over(world.context, other, NODE, 1)
+    await take_over(harness.context, other, NODE, 1)
 
-    assert [(one.first_offset, one.next_offset) for one in await world.entries()] == [
+    assert [(one.first_offset, one.next_offset) for one in await harness.entries()] == [
         (0, 10),
         (10, 20),
         (20, 30),
         (30, 40),
         (40, 1_000),
     ]
-    assert [intent.uid for intent in (await world.record()).intents] == lost
+    assert [intent.uid for intent in (await harness.record()).intents] == lost
 
 
 async def test_a_takeover_believes_no_fragment_that_a_later_epoch_wrote_anew() -> None:
-    world = World()
+    harness = ManifestHarness()
     epochs = (EpochStart(1, 0), EpochStart(2, 10))
-    committer = await tens(world, 1, **owned(epoch=2, epochs=epochs))
-    await put_durable(world, committer, 10)
+    committer = await tens(harness, 1, **owned(epoch=2, epochs=epochs))
+    await put_durable(harness, committer, 10)
 
-    await take_over(world.context, committer, NODE, 2)
+    await take_over(harness.context, committer, NODE, 2)
 
-    assert [(one.first_offset, one.next_offset) for one in await world.entries()] == [
+    assert [(one.first_offset, one.next_offset) for one in await harness.entries()] == [
         (0, 10),
         (10, 1_000),
     ]
 
 
-async def a_world_at_home(*first_offsets: int) -> World:
+async def a_harness_at_home(*first_offsets: int) -> ManifestHarness:
     """A stream of NODE with real fragments, in stores that belong together."""
-    world = World()
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    committer = await world.open(**owned())
-    await put_registry(world, await world.record())
-    await publish(world, committer, *first_offsets)
-    return world
+    harness = ManifestHarness()
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
+    committer = await harness.open(**owned())
+    await put_registry(harness, await harness.record())
+    await publish(harness, committer, *first_offsets)
+    return harness
 
 
-async def publish(world: World, committer: Committer, *first_offsets: int) -> None:
+async def publish(harness: ManifestHarness, committer: Committer, *first_offsets: int) -> None:
     """Each under a root of its own."""
-    await begin(world.context, committer, "s1")
+    await begin(harness.context, committer, "s1")
     for first in first_offsets:
-        (uid,) = await intend(world.context, committer, "s1", [first])
-        info = await world.put_fragment(uid, first, timestamp=1_000 + first)
+        (uid,) = await intend(harness.context, committer, "s1", [first])
+        info = await harness.put_fragment(uid, first, timestamp=1_000 + first)
         assert await committer.register("s1", [info]) == ()
         await committer.flush()
 
 
-async def offsets_after_a_rebuild(world: World) -> list[tuple[int, int]]:
-    world.coordination.lose()
-    await rebuild(world)
-    return [(one.first_offset, one.next_offset) for one in await world.entries()]
+async def offsets_after_a_rebuild(harness: ManifestHarness) -> list[tuple[int, int]]:
+    harness.coordination.lose()
+    await rebuild(harness)
+    return [(one.first_offset, one.next_offset) for one in await harness.entries()]
 
 
 def tens_to(end: int) -> list[tuple[int, int]]:
@@ -166,35 +166,39 @@ async def test_a_takeover_that_did_not_happen_leaves_nothing_that_a_rebuild_beli
 ) -> None:
     """Lost attempts were tried of one epoch only, and takeovers ended at their refusal: nobody lost
     coordination after one. The model does it after any step now."""
-    world = await a_world_at_home(0, 10)
-    committer = await Committer.open(world.context, STREAM)
+    harness = await a_harness_at_home(0, 10)
+    committer = await Committer.open(harness.context, STREAM)
 
     async def come_back() -> None:
-        await world.coordination.hold(node_key(NODE), b"x", 10_000)
+        await harness.coordination.hold(node_key(NODE), b"x", 10_000)
 
     match how:
         case "refused":
-            world.coordination.before_transact = come_back
+            harness.coordination.before_transact = come_back
         case "crashed":
-            world.fuse.left = 0
+            harness.fuse.left = 0
         case _:
-            world.coordination.faults = [Fault.UNAVAILABLE]
-            world.drive.slow_puts = 1
+            harness.coordination.faults = [Fault.UNAVAILABLE]
+            harness.drive.slow_puts = 1
     with pytest.raises((Fenced, Crash, Unavailable)):
-        await take_over(world.context, committer, NODE, 1)
-    world.fuse.left, world.drive.slow_puts = None, 0
-    await publish(world, await Committer.open(world.context, STREAM), 20, 30, 40, 50)
-    await world.drive.land()
+        await take_over(harness.context, committer, NODE, 1)
+    harness.fuse.left, harness.drive.slow_puts = None, 0
+    await publish(harness, await Committer.open(harness.context, STREAM), 20, 30, 40, 50)
+    await harness.drive.land()
 
-    assert await offsets_after_a_rebuild(world) == tens_to(60)
+    assert await offsets_after_a_rebuild(harness) == tens_to(60)
 
     local = LocalView(next_offset=65, empty=False, epoch=1, version=6, published_next=60)
-    assert claim(await world.record(), NODE, "unix:///x.sock", local, home_held=False).home == NODE
+    assert (
+        claim(await harness.record(), NODE, "unix:///x.sock", local, home_held=False).home == NODE
+    )
 
 
-async def put_gap_root(world: World, *, epoch_of_gap: int, epoch: int, gap_next: int) -> None:
+async def put_gap_root(
+    harness: ManifestHarness, *, epoch_of_gap: int, epoch: int, gap_next: int
+) -> None:
     """A root that goes on from the committed one with a gap, and that no record names."""
-    record, root = await load_root(world.context, await world.record())
+    record, root = await load_root(harness.context, await harness.record())
     gap = np.zeros(1, dtype=ENTRY_DTYPE)
     gap["first_offset"], gap["next_offset"] = root.next_offset, gap_next
     gap["first_timestamp"] = gap["last_timestamp"] = root.last_timestamp
@@ -203,29 +207,29 @@ async def put_gap_root(world: World, *, epoch_of_gap: int, epoch: int, gap_next:
     uid = Uid("f" * 32)
     node = replace(append_entries(root, gap), uid=uid, epoch=epoch, version=record.version + 1)
     key = root_key(STREAM, node.generation, node.epoch, node.version, uid)
-    await put(world, key, encode_node(node))
+    await put(harness, key, encode_node(node))
 
 
 @pytest.mark.parametrize("later", [1, 2, 4])
 async def test_a_stray_root_of_a_takeover_of_the_release_before_does_not_win(later: int) -> None:
-    world = await a_world_at_home(0, 10)
-    await put_gap_root(world, epoch_of_gap=1, epoch=2, gap_next=1_000)
-    committer = await Committer.open(world.context, STREAM)
-    await publish(world, committer, *range(20, 20 + 10 * later, 10))
+    harness = await a_harness_at_home(0, 10)
+    await put_gap_root(harness, epoch_of_gap=1, epoch=2, gap_next=1_000)
+    committer = await Committer.open(harness.context, STREAM)
+    await publish(harness, committer, *range(20, 20 + 10 * later, 10))
 
-    assert await offsets_after_a_rebuild(world) == tens_to(20 + 10 * later)
+    assert await offsets_after_a_rebuild(harness) == tens_to(20 + 10 * later)
 
 
 async def test_after_a_fence_a_rebuild_keeps_both_the_gap_and_what_another_process_published() -> (
     None
 ):
-    world = await a_world_at_home(0, 10)
-    before = await Committer.open(world.context, STREAM)
-    (uid,) = await intend(world.context, before, "s1", [20])
-    await world.streams.update(STREAM, lambda record: fence(record, NODE, 1, home_held=False))
-    await put_gap_root(world, epoch_of_gap=2, epoch=2, gap_next=1_000)
-    committer = await Committer.open(world.context, STREAM)
-    await committer.register(None, [await world.put_fragment(uid, 20, timestamp=2_000)])
+    harness = await a_harness_at_home(0, 10)
+    before = await Committer.open(harness.context, STREAM)
+    (uid,) = await intend(harness.context, before, "s1", [20])
+    await harness.streams.update(STREAM, lambda record: fence(record, NODE, 1, home_held=False))
+    await put_gap_root(harness, epoch_of_gap=2, epoch=2, gap_next=1_000)
+    committer = await Committer.open(harness.context, STREAM)
+    await committer.register(None, [await harness.put_fragment(uid, 20, timestamp=2_000)])
     await committer.flush()
 
-    assert await offsets_after_a_rebuild(world) == [*tens_to(30), (30, 1_000)]
+    assert await offsets_after_a_rebuild(harness) == [*tens_to(30), (30, 1_000)]

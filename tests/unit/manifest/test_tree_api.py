@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 from support.asgi import client_of
-from support.manifest import STREAM, World
+from support.manifest import STREAM, ManifestHarness
 
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.mutators.retention import trim
@@ -16,30 +16,30 @@ PATH = "/v1/streams/orders/manifest"
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> ManifestHarness:
+    return ManifestHarness()
 
 
 @pytest.fixture
-async def http(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    service = ManifestService(world.context)
+async def http(harness: ManifestHarness) -> AsyncIterator[httpx.AsyncClient]:
+    service = ManifestService(harness.context)
     async with client_of(service.public) as client:
         yield client
     await service.stop()
 
 
-async def filled(world: World, count: int) -> Any:
-    committer = await world.open()
-    await world.register(committer, *((n * 10, n * 10 + 10) for n in range(count)))
+async def filled(harness: ManifestHarness, count: int) -> Any:
+    committer = await harness.open()
+    await harness.register(committer, *((n * 10, n * 10 + 10) for n in range(count)))
     await committer.flush()
     return committer
 
 
 async def test_the_root_is_shown_with_an_etag_that_changes_with_it(
-    world: World, http: httpx.AsyncClient
+    harness: ManifestHarness, http: httpx.AsyncClient
 ) -> None:
     """T15."""
-    committer = await filled(world, 12)
+    committer = await filled(harness, 12)
     first = await http.get(PATH)
     assert first.status_code == 200, first.text
     body = first.json()
@@ -52,7 +52,7 @@ async def test_the_root_is_shown_with_an_etag_that_changes_with_it(
     again = await http.get(PATH, headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
-    await world.register(committer, (120, 130))
+    await harness.register(committer, (120, 130))
     await committer.flush()
     changed = await http.get(PATH, headers={"if-none-match": first.headers["etag"]})
     assert changed.status_code == 200
@@ -60,9 +60,9 @@ async def test_the_root_is_shown_with_an_etag_that_changes_with_it(
 
 
 async def test_groups_are_opened_by_depth_or_one_by_one(
-    world: World, http: httpx.AsyncClient
+    harness: ManifestHarness, http: httpx.AsyncClient
 ) -> None:
-    await filled(world, 12)
+    await filled(harness, 12)
     deep = (await http.get(PATH, params={"depth": 8})).json()
 
     def leaves(entries: list[dict[str, Any]]) -> list[int]:
@@ -88,9 +88,9 @@ async def test_groups_are_opened_by_depth_or_one_by_one(
     assert await follow((await http.get(PATH)).json()["entries"]) == [n * 10 for n in range(12)]
 
 
-async def test_what_was_cut_is_not_shown(world: World, http: httpx.AsyncClient) -> None:
-    committer = await filled(world, 16)
-    await trim(world.context, committer, 50, allow_empty=False)
+async def test_what_was_cut_is_not_shown(harness: ManifestHarness, http: httpx.AsyncClient) -> None:
+    committer = await filled(harness, 16)
+    await trim(harness.context, committer, 50, allow_empty=False)
     body = (await http.get(PATH, params={"depth": 8})).json()
     text = str(body)
     assert body["first_offset"] == 50
@@ -101,9 +101,9 @@ async def test_what_was_cut_is_not_shown(world: World, http: httpx.AsyncClient) 
 
 
 async def test_groups_are_not_opened_beyond_the_bound(
-    world: World, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    harness: ManifestHarness, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    committer = await filled(world, 12)
+    committer = await filled(harness, 12)
     monkeypatch.setattr(tree_routes, "ENTRY_COUNT_MAX", len(committer.keeper.root.entries) + 3)
     body = (await http.get(PATH, params={"depth": 8})).json()
     opened = [one for one in body["entries"] if "entries" in one]
@@ -112,8 +112,10 @@ async def test_groups_are_not_opened_beyond_the_bound(
     assert closed or any("entries" not in one for one in opened[0]["entries"])
 
 
-async def test_an_empty_stream_has_an_empty_root(world: World, http: httpx.AsyncClient) -> None:
-    await world.open()
+async def test_an_empty_stream_has_an_empty_root(
+    harness: ManifestHarness, http: httpx.AsyncClient
+) -> None:
+    await harness.open()
     body = (await http.get(PATH)).json()
     assert (body["uid"], body["entries"], body["next_offset"]) == (None, [], 0)
 
@@ -130,9 +132,9 @@ async def test_an_empty_stream_has_an_empty_root(world: World, http: httpx.Async
     ],
 )
 async def test_what_cannot_be_shown_is_refused(
-    world: World, http: httpx.AsyncClient, query: str, status: int, code: str
+    harness: ManifestHarness, http: httpx.AsyncClient, query: str, status: int, code: str
 ) -> None:
-    await filled(world, 4)
+    await filled(harness, 4)
     answer = await http.get(f"{PATH}?{query}")
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
@@ -147,17 +149,17 @@ async def test_what_cannot_be_shown_is_refused(
     ],
 )
 async def test_a_collection_that_must_not_be_is_refused(
-    world: World, http: httpx.AsyncClient, body: dict[str, Any], status: int, code: str
+    harness: ManifestHarness, http: httpx.AsyncClient, body: dict[str, Any], status: int, code: str
 ) -> None:
-    del world
+    del harness
     answer = await http.post("/v1/admin/gc", json=body)
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
 
 async def test_a_collection_that_nobody_qualified_deletes_nothing(
-    world: World, http: httpx.AsyncClient
+    harness: ManifestHarness, http: httpx.AsyncClient
 ) -> None:
-    await world.open()
+    await harness.open()
     answer = await http.post("/v1/admin/gc")
     assert answer.status_code == 202, answer.text
     shown = (await http.get(answer.headers["location"])).json()
@@ -166,8 +168,10 @@ async def test_a_collection_that_nobody_qualified_deletes_nothing(
     assert (await http.get(named.headers["location"])).json()["stream_id"] == STREAM
 
 
-async def test_a_verification_is_an_operation(world: World, http: httpx.AsyncClient) -> None:
-    await world.open()
+async def test_a_verification_is_an_operation(
+    harness: ManifestHarness, http: httpx.AsyncClient
+) -> None:
+    await harness.open()
     answer = await http.post(f"{PATH}/verify", json={"checksums": True})
     assert answer.status_code == 202, answer.text
     assert (await http.get(answer.headers["location"])).json()["kind"] == "verify"

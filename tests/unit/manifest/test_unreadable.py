@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.api_keys import a_world, create, is_good, nobody_checks
+from support.api_keys import a_harness, create, is_good, nobody_checks
 from support.manifest import (
     NEIGHBOUR,
     STREAM,
-    World,
+    ManifestHarness,
     a_record,
     damage_a_neighbour,
     of_a_later_release,
@@ -22,7 +22,7 @@ from support.object_keys import fragment_key
 from support.rebuilding import put, put_registry, rebuild
 from unit.manifest.test_garbage import collect
 from unit.manifest.test_manifest_api import Service, running
-from unit.manifest.test_operations import House, work
+from unit.manifest.test_operations import OperationsHarness, work
 
 from bottomless.model.api_key import KeyId
 from bottomless.model.consumer import StoredOffset
@@ -39,7 +39,7 @@ from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 
 
 async def test_a_list_names_what_it_cannot_read_beside_its_items() -> None:
-    async with running(World()) as service:
+    async with running(ManifestHarness()) as service:
         await look_at_a_list(service)
 
 
@@ -48,7 +48,7 @@ async def look_at_a_list(service: Service) -> None:
     for name in ("a", "b", "c"):
         answer = await service.public.put(f"/v1/streams/{name}")
         ids[name] = answer.json()["stream_id"]
-    await of_a_later_release(service.world, StreamId(ids["b"]))
+    await of_a_later_release(service.harness, StreamId(ids["b"]))
 
     listed = (await service.public.get("/v1/streams")).json()
     assert [item["name"] for item in listed["items"]] == ["a", "c"]
@@ -73,19 +73,19 @@ async def named_in_pages_of_one(service: Service, path: str, member: str) -> lis
 
 
 async def test_a_question_for_many_names_is_answered_for_the_others() -> None:
-    world = World()
-    await world.streams.create(a_record())
-    await damage_a_neighbour(world, count=0)
-    await of_a_later_release(world)
+    harness = ManifestHarness()
+    await harness.streams.create(a_record())
+    await damage_a_neighbour(harness, count=0)
+    await of_a_later_release(harness)
     names = [a_record(name=StreamName(name)).full_name for name in ("orders", "damaged")]
 
-    assert await Registry(world.context).find_many(names) == {names[0]: STREAM}
+    assert await Registry(harness.context).find_many(names) == {names[0]: STREAM}
 
 
 async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() -> None:
-    house = House()
-    coordination = house.world.coordination
-    process = house.process()
+    harness = OperationsHarness()
+    coordination = harness.manifest.coordination
+    process = harness.process()
     for n in range(200):
         later = await process.begin("of a later release", tenant="default")
         if n % 2:
@@ -102,35 +102,35 @@ async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() 
 
 
 async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said() -> None:
-    world = World()
-    await world.open()
-    await damage_a_neighbour(world, count=0)
-    await of_a_later_release(world)
+    harness = ManifestHarness()
+    await harness.open()
+    await damage_a_neighbour(harness, count=0)
+    await of_a_later_release(harness)
     mine, other = (fragment_key(one, 50, Uid("e" * 32)) for one in (STREAM, NEIGHBOUR))
     for key in (mine, other):
-        await put(world, key, b"something")
+        await put(harness, key, b"something")
 
-    result = await collect(world)
+    result = await collect(harness)
 
     assert result["skipped"] == [{"stream_id": NEIGHBOUR, "code": "data-corrupt"}]
     assert result["orphan_count"] == 1
-    assert world.drive.has(other)
+    assert harness.drive.has(other)
 
 
 async def test_a_rebuild_goes_on_over_records_that_cannot_be_read() -> None:
-    world = World()
-    world.streams.generation = await check_generation(world.drive, world.coordination)
-    await world.streams.create(a_record())
-    await put_registry(world, a_record())
-    await of_a_later_release(world, STREAM)
+    harness = ManifestHarness()
+    harness.streams.generation = await check_generation(harness.drive, harness.coordination)
+    await harness.streams.create(a_record())
+    await put_registry(harness, a_record())
+    await of_a_later_release(harness, STREAM)
     # Coordination went back to a time before the bucket's generation.
-    world.coordination.write(Changes({"bottomless:generation": None}))
+    harness.coordination.write(Changes({"bottomless:generation": None}))
 
-    result = await rebuild(world)
+    result = await rebuild(harness)
 
     assert result["streams"] == 1
-    assert (await world.record()).name == "orders"
-    assert await world.streams.find(a_record().full_name) == STREAM
+    assert (await harness.record()).name == "orders"
+    assert await harness.streams.find(a_record().full_name) == STREAM
 
 
 def keep(stored: StoredOffset, _: StoredOffset | None) -> StoredOffset:
@@ -138,8 +138,8 @@ def keep(stored: StoredOffset, _: StoredOffset | None) -> StoredOffset:
 
 
 async def test_lists_of_keys_and_consumers_name_what_they_cannot_read_beside_their_items() -> None:
-    async with running(World()) as service:
-        coordination, public = service.world.coordination, service.public
+    async with running(ManifestHarness()) as service:
+        coordination, public = service.harness.coordination, service.public
         stream_id = (await public.put("/v1/streams/orders")).json()["stream_id"]
         ids = [
             (await public.post("/v1/keys", json={"scopes": ["read"]})).json()["key_id"]
@@ -168,28 +168,28 @@ async def test_lists_of_keys_and_consumers_name_what_they_cannot_read_beside_the
 async def test_a_key_that_cannot_be_read_keeps_no_other_one_good_that_was_revoked() -> None:
     """Walks over keys were tested with sound records alone, and the first that did not decode ended
     them: a key revoked before coordination went back stayed good where it stood after that one."""
-    world = await a_world()
-    keys = Keys(world.context)
+    harness = await a_harness()
+    keys = Keys(harness.context)
     issued = []
     for _ in range(3):
         issued.append(await create(keys))
-        world.clock.now += 10
+        harness.clock.now += 10
     bad, *others = sorted(issued, key=lambda one: one.key.key_id)
-    before = world.coordination.copy()
+    before = harness.coordination.copy()
     for one in others:
         await keys.revoke(one.key.key_id, nobody_checks)
-    world.coordination.put_back(before)
+    harness.coordination.put_back(before)
     value = b'{"format":99}'
-    world.coordination.write(Changes({key_key(bad.key.key_id): value}))
+    harness.coordination.write(Changes({key_key(bad.key.key_id): value}))
 
-    upkeep = KeyUpkeep(world.context, keys)
+    upkeep = KeyUpkeep(harness.context, keys)
     await upkeep.make_pass()
 
-    assert not any([await is_good(world, one.credential) for one in others])
-    assert await world.coordination.get(key_key(bad.key.key_id)) == value
-    assert world.context.counts.unreadable_keys == 1
+    assert not any([await is_good(harness, one.credential) for one in others])
+    assert await harness.coordination.get(key_key(bad.key.key_id)) == value
+    assert harness.context.counts.unreadable_keys == 1
     # It is not begun anew by every pass, which would list all keys each time.
-    world.drive.list = None  # type: ignore[assignment, method-assign]
+    harness.drive.list = None  # type: ignore[assignment, method-assign]
     await upkeep.make_pass()
 
 
@@ -199,31 +199,31 @@ async def test_a_consumer_that_cannot_be_read_keeps_no_other_one_out_of_snapshot
 ) -> None:
     """Snapshots were tested with sound offsets alone: one that did not decode ended all of its
     stream's, and a rebuild put every consumer back to before."""
-    world = await a_world()
+    harness = await a_harness()
     record = a_record()
-    await world.streams.create(record)
-    await put_registry(world, record)
-    offsets, snapshots = ConsumerOffsets(world.coordination), ConsumerSnapshots(world.context)
+    await harness.streams.create(record)
+    await put_registry(harness, record)
+    offsets, snapshots = ConsumerOffsets(harness.coordination), ConsumerSnapshots(harness.context)
     audit, billing = Reference("audit"), Reference("billing")
 
     async def commit(consumer: Reference, next_offset: int) -> None:
-        stored = StoredOffset(consumer, next_offset, world.clock.now, next_offset)
-        await offsets.change(STREAM, consumer, partial(keep, stored), world.clock.now)
+        stored = StoredOffset(consumer, next_offset, harness.clock.now, next_offset)
+        await offsets.change(STREAM, consumer, partial(keep, stored), harness.clock.now)
 
     await commit(audit, 10)
     await commit(billing, 10)
     if is_known:
         await snapshots.make_pass()
     value = b'{"format":99}'
-    world.coordination.write(Changes({consumer_key(STREAM, audit): value}))
+    harness.coordination.write(Changes({consumer_key(STREAM, audit): value}))
     for next_offset in (20, 30):
-        world.clock.now += 1_000
+        harness.clock.now += 1_000
         await commit(billing, next_offset)
         await snapshots.make_pass()
 
-    assert await world.coordination.get(consumer_key(STREAM, audit)) == value
-    assert world.context.counts.unreadable_consumers == 2
-    world.coordination.lose()
-    await rebuild(world)
+    assert await harness.coordination.get(consumer_key(STREAM, audit)) == value
+    assert harness.context.counts.unreadable_consumers == 2
+    harness.coordination.lose()
+    await rebuild(harness)
     restored = {one.consumer: one.next_offset for one in await offsets.all(STREAM)}
     assert restored == {billing: 30} | ({audit: 10} if is_known else {})

@@ -75,7 +75,7 @@ from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.stores.streams import Streams as StoredStreams
 from bottomless_server.uploader.calls import ManifestCalls
-from unit.ingest.house import StandingClocks
+from unit.ingest.harness import StandingClocks
 from unit.protocol.wire import STREAM_ID, Asked, NotingPeer, received, sent
 
 ROOT = RootPointer(Uid("ab" * 16), 0, 7, 5, 320, 99)

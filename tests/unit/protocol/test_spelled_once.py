@@ -20,7 +20,7 @@ MESSAGES: Final = frozenset({"forwarding", "keys", "registry", "secret", "tail",
 """The modules of `protocol/` that hold messages."""
 FAKES: Final = (
     "tests/support/uploading.py",
-    "tests/unit/ingest/house.py",
+    "tests/unit/ingest/harness.py",
     "tests/unit/reader/protocol.py",
 )
 """Tests' own ingest and manifest, which answer whoever asks them in this protocol."""
@@ -28,7 +28,7 @@ OTHER_NAMES: Final = {
     # Columns of the entries of a manifest, which object storage has.
     "services/bottomless_server/reader/roots.py": {"first_offset", "next_offset", "uid"},
     # Columns of the rows that a test gets to see.
-    "tests/unit/ingest/house.py": {"offset"},
+    "tests/unit/ingest/harness.py": {"offset"},
 }
 """What is called like a name of the wire and is none, by module."""
 HTTP_NAMES: Final = frozenset({"etag", "if-none-match", "authorization"})

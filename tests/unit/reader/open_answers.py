@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 from support.asgi import on_tcp
-from unit.reader.world import World
+from unit.reader.harness import ReaderHarness
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
@@ -90,10 +90,10 @@ class Client:
 
 
 @asynccontextmanager
-async def served(world: World) -> AsyncIterator[Client]:
-    """A client of the world's reader, on a port of its own."""
+async def served(harness: ReaderHarness) -> AsyncIterator[Client]:
+    """A client of the reader in a harness, on a port of its own."""
     async with (
-        on_tcp(world.service.public) as port,
+        on_tcp(harness.service.public) as port,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
         yield Client(http, port)

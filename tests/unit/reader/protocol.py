@@ -1,4 +1,4 @@
-"""A manifest and an ingest that answer as the internal protocol says, about a world's stream."""
+"""A manifest and an ingest that answer as the internal protocol says, about the stream of a harness."""
 
 import asyncio
 from contextlib import suppress
@@ -40,7 +40,7 @@ from bottomless_server.protocol.tail import (
 )
 
 if TYPE_CHECKING:
-    from unit.reader.world import LocalChunk, World
+    from unit.reader.harness import LocalChunk, ReaderHarness
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 OWNER = "http://owner"
@@ -49,7 +49,7 @@ ORDERS = FullName(TENANT_DEFAULT, StreamName("orders"))
 
 @dataclass
 class Manifest(SilentPeer):
-    world: "World"
+    harness: "ReaderHarness"
 
     async def call(
         self,
@@ -58,51 +58,53 @@ class Manifest(SilentPeer):
         /,
         **__: Any,
     ) -> PeerAnswer:
-        world = self.world
-        world.asked.append(path)
-        if world.manifest_hangs:
+        harness = self.harness
+        harness.asked.append(path)
+        if harness.manifest_hangs:
             await asyncio.Event().wait()
         if path == NODES:
             return PeerAnswer(200, {}, encode_nodes([NodeSaid("0" * 32, "http://ingest")]))
         if path == by_name(FullName(TENANT_DEFAULT, StreamName(path.rpartition("/")[2]))):
-            if not world.exists or path != by_name(ORDERS):
+            if not harness.exists or path != by_name(ORDERS):
                 raise NotFound("there is no such stream")
             return PeerAnswer(200, {}, encode_stream(self._record()))
-        for consumer, next_offset in world.stored.items():
+        for consumer, next_offset in harness.stored.items():
             name = Reference(consumer)
-            if path == stored_offset(world.stream_id, name):
+            if path == stored_offset(harness.stream_id, name):
                 stored = StoredOffset(name, next_offset, committed_at=1_000, revision=1)
                 return PeerAnswer(200, {}, encode_stored_offset(stored))
-        if path != of_stream(ROOT, world.stream_id):
+        if path != of_stream(ROOT, harness.stream_id):
             raise NotFound("nothing is stored", code=Code.OFFSET_NOT_FOUND)
         return PeerAnswer(200, {}, encode_root(self._root()))
 
     def _record(self) -> StreamRecord:
-        world = self.world
+        harness = self.harness
         record = StreamRecord(
-            world.stream_id, ORDERS.name, ORDERS.tenant, StreamState.ACTIVE, 0, StreamConfig()
+            harness.stream_id, ORDERS.name, ORDERS.tenant, StreamState.ACTIVE, 0, StreamConfig()
         )
-        return replace(record, epoch=world.epoch, owner_url=world.owner_url)
+        return replace(record, epoch=harness.epoch, owner_url=harness.owner_url)
 
     def _root(self) -> RootState:
-        world = self.world
-        version = world.version if world.announced_version is None else world.announced_version
+        harness = self.harness
+        version = (
+            harness.version if harness.announced_version is None else harness.announced_version
+        )
         return RootState(
             version=version,
-            epoch=world.node.epoch,
-            published_next=world.node.next_offset,
-            first_offset=world.node.first_offset,
-            root=world.pointer,
-            last_timestamp=world.node.last_timestamp,
+            epoch=harness.node.epoch,
+            published_next=harness.node.next_offset,
+            first_offset=harness.node.first_offset,
+            root=harness.pointer,
+            last_timestamp=harness.node.last_timestamp,
         )
 
 
 @dataclass
 class Owners:
-    world: "World"
+    harness: "ReaderHarness"
 
     def at(self, url: str) -> "Ingest":
-        return Ingest(self.world, url)
+        return Ingest(self.harness, url)
 
     async def aclose(self) -> None:
         """There is nothing to close."""
@@ -110,25 +112,25 @@ class Owners:
 
 @dataclass
 class Ingest(SilentPeer):
-    world: "World"
+    harness: "ReaderHarness"
     url: str
 
     def bounds(self) -> Bounds:
-        world = self.world
+        harness = self.harness
         return Bounds(
-            epoch=world.epoch,
-            local_first_offset=world.local_first,
-            committed_next=world.committed_next,
-            published_next=world.node.next_offset,
-            version=world.version,
-            last_chunk_offset=world.chunks[-1].first_offset if world.chunks else None,
-            last_timestamp=world.records[max(world.records)][0] if world.records else 0,
+            epoch=harness.epoch,
+            local_first_offset=harness.local_first,
+            committed_next=harness.committed_next,
+            published_next=harness.node.next_offset,
+            version=harness.version,
+            last_chunk_offset=harness.chunks[-1].first_offset if harness.chunks else None,
+            last_timestamp=harness.records[max(harness.records)][0] if harness.records else 0,
         )
 
     def check(self, path: str) -> None:
-        if self.url not in self.world.alive:
+        if self.url not in self.harness.alive:
             raise Unavailable("ingest does not answer", code=Code.PEER_UNAVAILABLE)
-        if not self.world.exists or self.world.stream_id not in path:
+        if not self.harness.exists or self.harness.stream_id not in path:
             raise NotFound("there is no such stream")
 
     async def call(
@@ -138,28 +140,28 @@ class Ingest(SilentPeer):
         assert path == of_stream(LOCATE, STREAM_ID)
         assert params is not None
         asked = decode_locate_asked(params)
-        found = [c for c in self.world.chunks if c.timestamp >= asked.timestamp]
+        found = [c for c in self.harness.chunks if c.timestamp >= asked.timestamp]
         located = Located(found[0].first_offset if found else None, self.bounds())
         return PeerAnswer(200, {}, encode_located(located))
 
     async def fetch(self, path: str, /, *, params: Params | None = None, **__: Any) -> PeerBytes:
         self.check(path)
-        world = self.world
-        assert path == of_stream(CHUNKS, world.stream_id)
+        harness = self.harness
+        assert path == of_stream(CHUNKS, harness.stream_id)
         assert params is not None
         asked = decode_chunks_asked(params)
         offset = asked.first_offset
-        world.asked.append(f"chunks {offset}")
-        if offset < world.local_first:
+        harness.asked.append(f"chunks {offset}")
+        if offset < harness.local_first:
             raise moved(self.bounds())
-        if offset == world.committed_next and asked.wait_ms:
-            appended = world.appended
-            world.waiting.set()
+        if offset == harness.committed_next and asked.wait_ms:
+            appended = harness.appended
+            harness.waiting.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(appended.wait(), asked.wait_ms / 1000)
             self.check(path)
         chunks: list[LocalChunk] = []
-        for chunk in world.chunks:
+        for chunk in harness.chunks:
             held = sum(map(len, sent(chunks)))
             if chunk.next_offset > offset and (not chunks or held < asked.max_bytes):
                 chunks.append(chunk)

@@ -13,7 +13,7 @@ import pytest
 from starlette.types import Message
 from support.asgi import scope_of
 from support.counting import counted_calls
-from unit.reader.world import ARROW, Sent, World, a_batch
+from unit.reader.harness import ARROW, ReaderHarness, Sent, a_batch
 
 from bottomless.model.limits import KIB, MIB
 from bottomless.model.record import Columns
@@ -30,20 +30,20 @@ READERS: Final = 50
 @asynccontextmanager
 async def a_stream(
     chunk_count: int, records: int, *, stored: bool, **settings: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[ReaderHarness]:
     """Chunks of so many records of 100 bytes each."""
-    world = World(reader_block_bytes=BLOCK, reader_root_ttl_ms=60_000, **settings)
+    harness = ReaderHarness(reader_block_bytes=BLOCK, reader_root_ttl_ms=60_000, **settings)
     try:
         for _ in range(chunk_count):
-            world.append(*([Sent(VALUE)] * records))
+            harness.append(*([Sent(VALUE)] * records))
         if stored:
-            await world.upload(chunk_count, free=True)
-        yield world
+            await harness.upload(chunk_count, free=True)
+        yield harness
     finally:
-        await world.aclose()
+        await harness.aclose()
 
 
-async def page(world: World, accept: str = CHUNKS, query: str = "offset=0") -> Gathered:
+async def page(harness: ReaderHarness, accept: str = CHUNKS, query: str = "offset=0") -> Gathered:
     """A page as our own listener gets it."""
     sent: list[Message] = []
 
@@ -56,7 +56,7 @@ async def page(world: World, accept: str = CHUNKS, query: str = "offset=0") -> G
 
     path = "/v1/streams/orders/records"
     scope = scope_of({"accept": accept}, f"{query}&max_bytes={16 * MIB}&limit=1000000", path=path)
-    await world.service.public({**scope, GATHERS: True}, receive, send)
+    await harness.service.public({**scope, GATHERS: True}, receive, send)
     assert sent[0]["status"] == 200
     (body,) = [message["body"] for message in sent[1:]]
     assert isinstance(body, Gathered)
@@ -68,49 +68,49 @@ def held_by(view: memoryview) -> int:
     return memoryview(view.obj).nbytes
 
 
-async def gets(world: World, readers: int) -> int:
-    before = len(world.drive.reads)
-    await asyncio.gather(*(page(world) for _ in range(readers)))
-    return len(world.drive.reads) - before
+async def gets(harness: ReaderHarness, readers: int) -> int:
+    before = len(harness.drive.reads)
+    await asyncio.gather(*(page(harness) for _ in range(readers)))
+    return len(harness.drive.reads) - before
 
 
 async def test_a_cold_page_gets_each_block_once_and_a_warm_one_nothing() -> None:
-    async with a_stream(8, 2_000, stored=True) as world:
-        (info,) = world.fragments
+    async with a_stream(8, 2_000, stored=True) as harness:
+        (info,) = harness.fragments
         blocks = -(-info.size // BLOCK)
         assert blocks > 20
-        cold = await gets(world, 1)
+        cold = await gets(harness, 1)
         assert blocks <= cold <= blocks + 1, "the root is the one thing beside them"
-        assert await gets(world, 1) == 0
-    async with a_stream(8, 2_000, stored=True, reader_cache_bytes=0) as world:
-        await gets(world, 1)
-        assert await gets(world, 1) >= blocks, "without a cache it is seen"
+        assert await gets(harness, 1) == 0
+    async with a_stream(8, 2_000, stored=True, reader_cache_bytes=0) as harness:
+        await gets(harness, 1)
+        assert await gets(harness, 1) >= blocks, "without a cache it is seen"
 
 
 async def test_fifty_readers_of_a_cold_stream_get_what_one_gets() -> None:
-    async with a_stream(8, 2_000, stored=True) as world:
-        one = await gets(world, 1)
-    async with a_stream(8, 2_000, stored=True) as world:
-        assert await gets(world, READERS) <= 1.2 * one
-    async with a_stream(8, 2_000, stored=True, reader_cache_bytes=0) as world:
-        assert sum([await gets(world, 1) for _ in range(READERS)]) > 10 * one
+    async with a_stream(8, 2_000, stored=True) as harness:
+        one = await gets(harness, 1)
+    async with a_stream(8, 2_000, stored=True) as harness:
+        assert await gets(harness, READERS) <= 1.2 * one
+    async with a_stream(8, 2_000, stored=True, reader_cache_bytes=0) as harness:
+        assert sum([await gets(harness, 1) for _ in range(READERS)]) > 10 * one
 
 
 async def test_a_page_asks_the_owner_once_whatever_it_holds() -> None:
-    async with a_stream(16, 1_000, stored=False) as world:
-        await page(world)
-        world.asked.clear()
-        assert len(await page(world)) > 16 * 1_000 * 100
-        assert world.asked == ["chunks 0"]
+    async with a_stream(16, 1_000, stored=False) as harness:
+        await page(harness)
+        harness.asked.clear()
+        assert len(await page(harness)) > 16 * 1_000 * 100
+        assert harness.asked == ["chunks 0"]
 
 
 @pytest.mark.parametrize("accept", [CHUNKS, ARROW])
 async def test_no_python_runs_for_each_record_of_a_page(accept: str) -> None:
     async def calls(records: int) -> int:
-        async with a_stream(1, records, stored=False) as world:
-            await page(world, accept)
+        async with a_stream(1, records, stored=False) as harness:
+            await page(harness, accept)
             with counted_calls() as calls:
-                await page(world, accept)
+                await page(harness, accept)
             return calls.count
 
     await calls(700)
@@ -119,12 +119,12 @@ async def test_no_python_runs_for_each_record_of_a_page(accept: str) -> None:
 
 
 async def test_a_page_of_chunks_is_what_ingest_answered() -> None:
-    async with a_stream(8, 2_000, stored=False) as world:
-        body = await page(world)
-        answered = sum(len(chunk.data) for chunk in world.chunks)
+    async with a_stream(8, 2_000, stored=False) as harness:
+        body = await page(harness)
+        answered = sum(len(chunk.data) for chunk in harness.chunks)
         assert len(body) == answered
         assert [held_by(view) for view in body.views] == [answered] * 8, "views of one answer"
-        assert bytes(body) == b"".join(chunk.data for chunk in world.chunks)
+        assert bytes(body) == b"".join(chunk.data for chunk in harness.chunks)
 
 
 def is_value(view: memoryview) -> bool:
@@ -133,8 +133,8 @@ def is_value(view: memoryview) -> bool:
 
 
 async def test_an_arrow_page_of_large_batches_is_their_stored_columns() -> None:
-    async with a_stream(8, 2_000, stored=False) as world:
-        body = await page(world, ARROW)
+    async with a_stream(8, 2_000, stored=False) as harness:
+        body = await page(harness, ARROW)
         table = pa.ipc.open_stream(bytes(body)).read_all()
         assert table.num_rows == 16_000
         assert table.column("value").to_pylist() == [VALUE] * 16_000
@@ -154,16 +154,16 @@ def test_columns_that_a_batch_lacks_add_a_fixed_number_of_bytes() -> None:
 
 
 async def test_small_batches_are_put_together() -> None:
-    async with a_stream(300, 3, stored=False) as world:
-        body = await page(world, ARROW)
+    async with a_stream(300, 3, stored=False) as harness:
+        body = await page(harness, ARROW)
         with pa.ipc.open_stream(bytes(body)) as reader:
             assert [batch.num_rows for batch in reader] == [900]
         assert len(body.views) < 10
-        assert len((await page(world)).views) < 10
+        assert len((await page(harness)).views) < 10
 
 
 async def test_a_few_records_do_not_keep_what_was_read_with_them() -> None:
-    async with a_stream(1, 500, stored=True) as world:
+    async with a_stream(1, 500, stored=True) as harness:
         for accept in (CHUNKS, ARROW):
-            (view,) = (await page(world, accept, "offset=499")).views
+            (view,) = (await page(harness, accept, "offset=499")).views
             assert held_by(view) < BLOCK

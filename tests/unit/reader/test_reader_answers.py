@@ -7,8 +7,8 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from unit.reader.harness import ARROW, ReaderHarness, Sent
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import ARROW, Sent, World
 
 from bottomless.model.record import Content
 
@@ -21,11 +21,11 @@ ALL_KINDS = (
 )
 
 
-async def test_json_shows_what_was_sent(world: World) -> None:
-    world.append(*ALL_KINDS, timestamp=1_755_854_401_004)
+async def test_json_shows_what_was_sent(harness: ReaderHarness) -> None:
+    harness.append(*ALL_KINDS, timestamp=1_755_854_401_004)
     same: dict[str, Any] = {"timestamp": "2025-08-22T09:20:01.004Z"}
 
-    records = (await world.read(0))["records"]
+    records = (await harness.read(0))["records"]
 
     assert records == [
         {"offset": 0, **same, "value": "text"},
@@ -49,11 +49,11 @@ async def test_json_shows_what_was_sent(world: World) -> None:
     ]
 
 
-async def test_value_encodings(world: World) -> None:
-    world.append(*ALL_KINDS)
+async def test_value_encodings(harness: ReaderHarness) -> None:
+    harness.append(*ALL_KINDS)
 
-    base64 = (await world.read(0, value_encoding="base64"))["records"]
-    text = (await world.read(0, value_encoding="text"))["records"]
+    base64 = (await harness.read(0, value_encoding="base64"))["records"]
+    text = (await harness.read(0, value_encoding="text"))["records"]
 
     assert [record["value_base64"] for record in base64][:3] == [
         "dGV4dA==",
@@ -64,7 +64,9 @@ async def test_value_encodings(world: World) -> None:
     assert text[2]["value_base64"] == "AAEC/w=="
 
 
-async def test_arrow_holds_the_same_records_and_other_libraries_read_it(hundred: World) -> None:
+async def test_arrow_holds_the_same_records_and_other_libraries_read_it(
+    hundred: ReaderHarness,
+) -> None:
     page = await hundred.get("/records?offset=5&limit=60", accept=ARROW)
     empty = await hundred.get("/records?offset=next", accept=ARROW)
 
@@ -81,9 +83,9 @@ async def test_arrow_holds_the_same_records_and_other_libraries_read_it(hundred:
     assert page.headers["Page-Next-Offset"] == "65"
 
 
-async def test_arrow_keeps_headers_and_keys_for_polars(world: World) -> None:
-    world.append(*ALL_KINDS)
-    answer = await world.get("/records?offset=first", accept=ARROW)
+async def test_arrow_keeps_headers_and_keys_for_polars(harness: ReaderHarness) -> None:
+    harness.append(*ALL_KINDS)
+    answer = await harness.get("/records?offset=first", accept=ARROW)
 
     frame = pl.read_ipc_stream(io.BytesIO(answer.content))
     table = pa.ipc.open_stream(answer.content).read_all()
@@ -93,9 +95,9 @@ async def test_arrow_keeps_headers_and_keys_for_polars(world: World) -> None:
     assert table["content"].to_pylist() == [1, 2, 0, 1, 2]
 
 
-async def test_headers_say_where_the_page_and_the_stream_end(world: World) -> None:
-    world.fill(20)
-    answer = await world.get("/records?offset=3&limit=2")
+async def test_headers_say_where_the_page_and_the_stream_end(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    answer = await harness.get("/records?offset=3&limit=2")
 
     wanted = {
         "stream-id": STREAM_ID,
@@ -135,14 +137,16 @@ async def test_headers_say_where_the_page_and_the_stream_end(world: World) -> No
         ("/records/", 404, "not-found"),
     ],
 )
-async def test_bad_requests_are_problems(world: World, path: str, status: int, code: str) -> None:
-    answer = await world.get(path)
+async def test_bad_requests_are_problems(
+    harness: ReaderHarness, path: str, status: int, code: str
+) -> None:
+    answer = await harness.get(path)
 
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_media_types_are_negotiated(world: World) -> None:
+async def test_media_types_are_negotiated(harness: ReaderHarness) -> None:
     json = "application/json"
     for accept, status, media_type in (
         ("*/*", 200, json),
@@ -150,5 +154,5 @@ async def test_media_types_are_negotiated(world: World) -> None:
         (f"{json};q=0.1, {ARROW}", 200, ARROW),
         (f"{json}, {ARROW};q=0.5", 200, json),
     ):
-        answer = await world.get("/records?offset=0", accept=accept)
+        answer = await harness.get("/records?offset=0", accept=accept)
         assert (answer.status_code, answer.headers["content-type"]) == (status, media_type)

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from unit.reader.world import WatchedDrive
+from unit.reader.harness import WatchedDrive
 
 from bottomless.errors import Corrupt, NotFound, StoreError, Unavailable
 from bottomless.formats.checks import crc32c

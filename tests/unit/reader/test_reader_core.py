@@ -9,8 +9,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.reader.harness import Sent, a_chunk
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import Sent, a_chunk
 
 from bottomless.errors import InvalidRequest, OffsetGone
 from bottomless.formats.fragment import FragmentIndex, decode_index, pack_fragment

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+from unit.reader.harness import ReaderHarness, Sent
 from unit.reader.open_answers import Client, Open, comes_true, served
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import Sent, World
 
 from bottomless import AsyncClient
 from bottomless.errors import Code, Corrupt
@@ -16,24 +16,24 @@ from bottomless.model.record import Content
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[Client]:
-    async with served(world) as connected:
+async def client(harness: ReaderHarness) -> AsyncIterator[Client]:
+    async with served(harness) as connected:
         yield connected
 
 
 @pytest.fixture
-async def quick() -> AsyncIterator[World]:
+async def quick() -> AsyncIterator[ReaderHarness]:
     """A reader without patience."""
-    made = World(reader_heartbeat_seconds=0.05, reader_blocked_seconds=0.3)
+    made = ReaderHarness(reader_heartbeat_seconds=0.05, reader_blocked_seconds=0.3)
     yield made
     await made.aclose()
 
 
-def waiting(world: World) -> int:
-    return world.asked.count(f"chunks {world.committed_next}")
+def waiting(harness: ReaderHarness) -> int:
+    return harness.asked.count(f"chunks {harness.committed_next}")
 
 
-async def test_events_bring_what_is_there_and_then_what_comes(hundred: World) -> None:
+async def test_events_bring_what_is_there_and_then_what_comes(hundred: ReaderHarness) -> None:
     async with served(hundred) as client, client.events("offset=95&max_bytes=24") as answer:
         assert await answer.line() == ": open\n"
         events = [await answer.event(), await answer.event()]
@@ -50,7 +50,7 @@ async def test_events_bring_what_is_there_and_then_what_comes(hundred: World) ->
 
 
 async def test_headers_keep_proxies_from_holding_or_changing_events(
-    world: World, client: Client
+    harness: ReaderHarness, client: Client
 ) -> None:
     async with client.events() as answer:
         headers = answer.response.headers
@@ -62,16 +62,16 @@ async def test_headers_keep_proxies_from_holding_or_changing_events(
 
 
 async def test_events_start_at_the_next_record_and_say_where_to_resume(
-    world: World, client: Client
+    harness: ReaderHarness, client: Client
 ) -> None:
-    world.fill(10)
+    harness.fill(10)
     async with client.events() as answer:
         event = await answer.event()
 
     assert (event.offsets, event.id) == ([], f"{STREAM_ID}:10")
 
 
-async def test_the_last_event_id_beats_the_offset(hundred: World) -> None:
+async def test_the_last_event_id_beats_the_offset(hundred: ReaderHarness) -> None:
     async with served(hundred) as client:
         async with client.events("offset=3", Last_Event_ID=f"{STREAM_ID}:97") as answer:
             assert (await answer.event()).offsets == [97, 98, 99]
@@ -110,21 +110,23 @@ async def test_an_id_of_another_stream_is_a_conflict(client: Client, parameters:
     ],
 )
 async def test_what_fails_before_the_first_byte_is_a_problem(
-    world: World, client: Client, query: str, status: int, code: str
+    harness: ReaderHarness, client: Client, query: str, status: int, code: str
 ) -> None:
-    world.fill(10)
+    harness.fill(10)
     async with client.get(query, accept="text/event-stream") as answer:
         problem = await answer.json(content_type=None)
 
     assert (answer.status, problem["code"]) == (status, code)
-    assert world.service.followers.places.count == 0
+    assert harness.service.followers.places.count == 0
 
 
-async def test_lines_bring_what_is_there_and_then_what_comes(world: World, client: Client) -> None:
-    world.append("a", Sent(b'{\n"b": "\xe2\x80\xa8"\r\n}', content=Content.JSON))
+async def test_lines_bring_what_is_there_and_then_what_comes(
+    harness: ReaderHarness, client: Client
+) -> None:
+    harness.append("a", Sent(b'{\n"b": "\xe2\x80\xa8"\r\n}', content=Content.JSON))
     async with client.lines("offset=first") as answer:
         lines = [await answer.line() for _ in range(3)]
-        world.append("c")
+        harness.append("c")
         lines += [await answer.line() for _ in range(2)]
 
     assert all(len(line.splitlines()) == 1 for line in lines)
@@ -140,7 +142,7 @@ async def test_lines_bring_what_is_there_and_then_what_comes(world: World, clien
     assert values[4]["_control"] == {"next_offset": 3, "up_to_date": True}
 
 
-async def test_silence_is_filled_with_heartbeats(quick: World) -> None:
+async def test_silence_is_filled_with_heartbeats(quick: ReaderHarness) -> None:
     quick.fill(10)
     async with served(quick) as client:
         async with client.events() as answer:
@@ -166,7 +168,7 @@ async def end_of(answer: Open) -> dict[str, object]:
     return end
 
 
-async def test_an_answer_ends_after_the_records_that_were_asked_for(hundred: World) -> None:
+async def test_an_answer_ends_after_the_records_that_were_asked_for(hundred: ReaderHarness) -> None:
     async with served(hundred) as client:
         async with client.events("offset=95&limit=3") as answer:
             assert (await answer.event()).offsets == [95, 96, 97]
@@ -185,28 +187,30 @@ async def test_an_answer_ends_after_the_records_that_were_asked_for(hundred: Wor
 
 
 async def test_an_answer_rotates_at_different_times() -> None:
-    world = World(reader_rotate_seconds=0.4)
-    async with served(world) as client:
+    harness = ReaderHarness(reader_rotate_seconds=0.4)
+    async with served(harness) as client:
         lives = []
         for _ in range(4):
             began = asyncio.get_running_loop().time()
             async with client.events() as answer:
                 assert await end_of(answer) == {"reason": "rotate", "next_offset": 0}
             lives.append(asyncio.get_running_loop().time() - began)
-    await world.aclose()
+    await harness.aclose()
 
     assert all(0.19 < life < 1.5 for life in lives), lives
     assert max(lives) - min(lives) > 0.01, "clients that came together go together"
 
 
-async def test_draining_ends_all_and_lets_none_begin(world: World, client: Client) -> None:
-    world.fill(10)
+async def test_draining_ends_all_and_lets_none_begin(
+    harness: ReaderHarness, client: Client
+) -> None:
+    harness.fill(10)
     async with AsyncExitStack() as stack:
         answers = [await stack.enter_async_context(client.events()) for _ in range(3)]
         for answer in answers:
             await answer.event()
         async with asyncio.timeout(5):
-            await world.service.drain()
+            await harness.service.drain()
         ends = [await end_of(answer) for answer in answers]
     async with client.get("", accept="text/event-stream") as refused:
         problem = await refused.json(content_type=None)
@@ -215,22 +219,22 @@ async def test_draining_ends_all_and_lets_none_begin(world: World, client: Clien
     assert (refused.status, problem["code"], problem["retryable"]) == (503, "draining", True)
 
 
-async def test_a_deleted_stream_ends_its_answers(world: World, client: Client) -> None:
-    world.fill(10)
+async def test_a_deleted_stream_ends_its_answers(harness: ReaderHarness, client: Client) -> None:
+    harness.fill(10)
     async with client.events() as answer:
         await answer.event()
-        world.exists = False
-        world.appended.set()
+        harness.exists = False
+        harness.appended.set()
         assert await end_of(answer) == {"reason": "stream-deleted", "next_offset": 10}
 
 
-async def test_an_answer_that_trim_passes_ends_and_never_jumps(world: World) -> None:
-    world.fill(100)
+async def test_an_answer_that_trim_passes_ends_and_never_jumps(harness: ReaderHarness) -> None:
+    harness.fill(100)
     for _ in range(10):
-        await world.upload(1, free=True)
-    async with served(world) as client, client.events("offset=10&max_bytes=8") as answer:
+        await harness.upload(1, free=True)
+    async with served(harness) as client, client.events("offset=10&max_bytes=8") as answer:
         assert (await answer.event()).offsets == [10]
-        await world.trim(50)
+        await harness.trim(50)
         while (event := await answer.event()).name == "records":
             assert event.offsets[0] < 50
         end = event
@@ -240,38 +244,38 @@ async def test_an_answer_that_trim_passes_ends_and_never_jumps(world: World) -> 
     assert end.data["next_offset"] < 50
 
 
-async def test_short_trouble_is_not_the_end(world: World, client: Client) -> None:
-    world.fill(10)
+async def test_short_trouble_is_not_the_end(harness: ReaderHarness, client: Client) -> None:
+    harness.fill(10)
     async with client.events() as answer:
         await answer.event()
-        alive, world.alive = world.alive, set()
-        world.appended.set()
-        await comes_true(lambda: world.service.shared.flight_count == 0)
-        world.alive = alive
-        world.append("after")
+        alive, harness.alive = harness.alive, set()
+        harness.appended.set()
+        await comes_true(lambda: harness.service.shared.flight_count == 0)
+        harness.alive = alive
+        harness.append("after")
         assert (await answer.event_of("records")).offsets == [10]
 
 
-async def test_damage_ends_an_answer_with_its_code(world: World) -> None:
-    world.fill(20)
-    await world.upload(1, free=True)
-    await world.upload(1, free=True)
-    async with served(world) as client, client.events("offset=0&limit=20&max_bytes=80") as answer:
+async def test_damage_ends_an_answer_with_its_code(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    await harness.upload(1, free=True)
+    await harness.upload(1, free=True)
+    async with served(harness) as client, client.events("offset=0&limit=20&max_bytes=80") as answer:
         assert (await answer.event()).offsets[0] == 0
-        world.drive.damage_count = 1_000
-        world.service.cache._kept.clear()
+        harness.drive.damage_count = 1_000
+        harness.service.cache._kept.clear()
         end = await end_of(answer)
 
     assert (end["reason"], end["code"], end["retryable"]) == ("error", "data-corrupt", False)
 
 
-async def test_an_end_at_lost_records_says_where_to_read_on(world: World) -> None:
+async def test_an_end_at_lost_records_says_where_to_read_on(harness: ReaderHarness) -> None:
     """The problem of a page said it; an answer that had begun ended with its code alone, and the
     client raised an error without facts."""
-    world.fill(40)
-    await world.upload(1, free=True)
-    first, readable = world.lose_log(2)
-    async with served(world) as connected:
+    harness.fill(40)
+    await harness.upload(1, free=True)
+    first, readable = harness.lose_log(2)
+    async with served(harness) as connected:
         async with connected.events("offset=0") as answer:
             assert (await answer.event()).offsets == list(range(first))
             end = await end_of(answer)
@@ -286,7 +290,7 @@ async def test_an_end_at_lost_records_says_where_to_read_on(world: World) -> Non
     assert raised.value.facts == told
 
 
-async def test_a_client_that_takes_nothing_is_cut_off(quick: World) -> None:
+async def test_a_client_that_takes_nothing_is_cut_off(quick: ReaderHarness) -> None:
     for _ in range(40):
         quick.append("x" * 900_000)
     async with served(quick) as client:
@@ -310,31 +314,31 @@ async def test_a_client_that_takes_nothing_is_cut_off(quick: World) -> None:
 
 
 async def test_many_followers_of_one_stream_ask_for_its_tail_once() -> None:
-    world = World(reader_root_ttl_ms=250)
-    world.fill(10)
+    harness = ReaderHarness(reader_root_ttl_ms=250)
+    harness.fill(10)
     count, appends = 200, 5
-    async with served(world) as client, AsyncExitStack() as stack:
+    async with served(harness) as client, AsyncExitStack() as stack:
         answers = [await stack.enter_async_context(client.events("offset=5")) for _ in range(count)]
         for answer in answers:
             assert (await answer.event()).offsets == [5, 6, 7, 8, 9]
-        await comes_true(lambda: world.service.shared.flight_count == 1)
-        before = [path for path in world.asked if path.startswith("chunks")]
-        roots = len(world.asked) - len(before)
+        await comes_true(lambda: harness.service.shared.flight_count == 1)
+        before = [path for path in harness.asked if path.startswith("chunks")]
+        roots = len(harness.asked) - len(before)
         for number in range(appends):
-            world.append(f"new {number}")
+            harness.append(f"new {number}")
             events = [await answer.event() for answer in answers]
             assert {tuple(event.offsets) for event in events} == {(10 + number,)}
-        asked = [path for path in world.asked if path.startswith("chunks")]
+        asked = [path for path in harness.asked if path.startswith("chunks")]
         assert len(asked) - len(before) <= 2 * appends, "each follower asks for itself"
-        assert len(world.asked) - len(asked) - roots <= 4 * appends, "each asks for the root"
+        assert len(harness.asked) - len(asked) - roots <= 4 * appends, "each asks for the root"
         # Where all are at the end a page is read once; those who come late to it read their own.
-        assert world.service.followers.read_count <= count * appends / 4, "each reads for itself"
-    await world.aclose()
+        assert harness.service.followers.read_count <= count * appends / 4, "each reads for itself"
+    await harness.aclose()
 
 
-async def test_clients_that_leave_free_everything(world: World, client: Client) -> None:
-    world.fill(10)
-    service = world.service
+async def test_clients_that_leave_free_everything(harness: ReaderHarness, client: Client) -> None:
+    harness.fill(10)
+    service = harness.service
     async with AsyncExitStack() as stack:
         answers = [await stack.enter_async_context(client.events()) for _ in range(5)]
         for answer in answers:
@@ -348,27 +352,27 @@ async def test_clients_that_leave_free_everything(world: World, client: Client) 
 
 
 async def test_there_is_a_bound_on_answers_that_stay_open() -> None:
-    world = World(reader_follower_count_max=2)
-    async with served(world) as client:
+    harness = ReaderHarness(reader_follower_count_max=2)
+    async with served(harness) as client:
         async with client.events(), client.events():
             async with client.get("", accept="text/event-stream") as refused:
                 problem = await refused.json(content_type=None)
             assert (refused.status, problem["code"], problem["limit"]) == (503, "overloaded", 2)
             assert refused.headers["retry-after"] == "1"
-        await comes_true(lambda: world.service.followers.places.count < 2)
+        await comes_true(lambda: harness.service.followers.places.count < 2)
         async with client.events() as answer:
             await answer.event()
-    await world.aclose()
+    await harness.aclose()
 
 
 async def test_the_more_answers_there_are_the_less_each_holds() -> None:
-    world = World(reader_followers_bytes=65_536, reader_follower_bytes=65_536)
-    world.append(*("x" * 1_000 for _ in range(100)))
-    async with served(world) as client, AsyncExitStack() as stack:
+    harness = ReaderHarness(reader_followers_bytes=65_536, reader_follower_bytes=65_536)
+    harness.append(*("x" * 1_000 for _ in range(100)))
+    async with served(harness) as client, AsyncExitStack() as stack:
         counts = []
         for _ in range(4):
             answer = await stack.enter_async_context(client.events("offset=first"))
             counts.append(len((await answer.event()).offsets))
-    await world.aclose()
+    await harness.aclose()
 
     assert counts == [16, 8, 5, 4]

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from unit.reader.harness import ReaderHarness, Sent, shown
 from unit.reader.open_answers import NDJSON
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import Sent, World, shown
 
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
@@ -19,7 +19,9 @@ OTHER = STREAM_ID.replace("0", "1")
 # Lines
 
 
-async def test_lines_hold_the_records_of_the_page_and_all_that_it_says(hundred: World) -> None:
+async def test_lines_hold_the_records_of_the_page_and_all_that_it_says(
+    hundred: ReaderHarness,
+) -> None:
     query = "/records?offset=33&limit=9"
     page = (await hundred.get(query)).json()
     answer = await hundred.get(query, accept=NDJSON)
@@ -31,8 +33,8 @@ async def test_lines_hold_the_records_of_the_page_and_all_that_it_says(hundred: 
     assert answer.headers["page-next-offset"] == "42"
 
 
-async def test_an_empty_page_of_lines_is_its_control(world: World) -> None:
-    answer = await world.get("/records?offset=next", accept=NDJSON)
+async def test_an_empty_page_of_lines_is_its_control(harness: ReaderHarness) -> None:
+    answer = await harness.get("/records?offset=next", accept=NDJSON)
 
     assert answer.text.count("\n") == 1
     assert answer.json()["_control"]["next_offset"] == 0
@@ -41,7 +43,7 @@ async def test_an_empty_page_of_lines_is_its_control(world: World) -> None:
 # Chunks
 
 
-async def test_chunks_are_those_that_are_stored(hundred: World) -> None:
+async def test_chunks_are_those_that_are_stored(hundred: ReaderHarness) -> None:
     stored = {chunk.first_offset: chunk.data for chunk in hundred.chunks}
     answer = await hundred.get("/records?offset=33&until_offset=51", accept=CHUNKS)
 
@@ -62,7 +64,7 @@ async def test_chunks_are_those_that_are_stored(hundred: World) -> None:
     assert answer.headers["stream-up-to-date"] == "false"
 
 
-async def test_a_page_of_chunks_is_bounded_by_their_bytes(hundred: World) -> None:
+async def test_a_page_of_chunks_is_bounded_by_their_bytes(hundred: ReaderHarness) -> None:
     whole = await hundred.get("/records?offset=0", accept=CHUNKS)
     sizes = [len(chunk) for _, chunk in split_chunks(memoryview(whole.content))]
     two = await hundred.get(f"/records?offset=0&max_bytes={sum(sizes[:2])}", accept=CHUNKS)
@@ -75,7 +77,7 @@ async def test_a_page_of_chunks_is_bounded_by_their_bytes(hundred: World) -> Non
     assert one.headers["page-start-offset"] == "9"
 
 
-async def test_a_walk_by_chunks_gives_every_byte_once(hundred: World) -> None:
+async def test_a_walk_by_chunks_gives_every_byte_once(hundred: ReaderHarness) -> None:
     whole = await hundred.get("/records?offset=0", accept=CHUNKS)
     parts, offset = [], "0"
     while True:
@@ -92,7 +94,7 @@ async def test_a_walk_by_chunks_gives_every_byte_once(hundred: World) -> None:
 # One record
 
 
-async def test_one_record_is_that_of_its_page(hundred: World) -> None:
+async def test_one_record_is_that_of_its_page(hundred: ReaderHarness) -> None:
     (expected,) = (await hundred.read(57, limit=1))["records"]
     answer = await hundred.get("/records/57")
 
@@ -106,28 +108,30 @@ async def test_one_record_is_that_of_its_page(hundred: World) -> None:
     )
 
 
-async def test_a_raw_value_is_bytes_and_never_a_page_that_runs(world: World) -> None:
+async def test_a_raw_value_is_bytes_and_never_a_page_that_runs(harness: ReaderHarness) -> None:
     value = b"<script>alert(1)</script>\xff"
-    world.append(Sent(value), Sent(b""), Sent(b'{"a": 1}', content=Content.JSON))
-    raw = [await world.get(f"/records/{offset}", accept=OCTETS) for offset in range(3)]
+    harness.append(Sent(value), Sent(b""), Sent(b'{"a": 1}', content=Content.JSON))
+    raw = [await harness.get(f"/records/{offset}", accept=OCTETS) for offset in range(3)]
 
     assert [answer.content for answer in raw] == [value, b"", b'{"a": 1}']
     for answer in raw:
         assert answer.headers["content-type"] == OCTETS
         assert answer.headers["content-disposition"] == "attachment"
         assert answer.headers["x-content-type-options"] == "nosniff"
-    shaped = await world.get("/records/2?value_encoding=base64")
+    shaped = await harness.get("/records/2?value_encoding=base64")
     assert shaped.json()["value_base64"] == "eyJhIjogMX0="
 
 
-async def test_a_record_that_is_not_there_is_not_yet_or_not_any_more(world: World) -> None:
-    world.fill(20)
-    await world.upload(1, free=True)
-    await world.trim(10)
-    early, late, far = [await world.get(f"/records/{n}") for n in (9, 20, 2**53 - 1)]
-    await world.upload(1)
-    await world.lose(5)
-    lost = await world.get("/records/22")
+async def test_a_record_that_is_not_there_is_not_yet_or_not_any_more(
+    harness: ReaderHarness,
+) -> None:
+    harness.fill(20)
+    await harness.upload(1, free=True)
+    await harness.trim(10)
+    early, late, far = [await harness.get(f"/records/{n}") for n in (9, 20, 2**53 - 1)]
+    await harness.upload(1)
+    await harness.lose(5)
+    lost = await harness.get("/records/22")
 
     bounds = {"first_offset": 10, "next_offset": 20}
     assert (early.status_code, early.json()["code"]) == (410, "offset-trimmed")
@@ -139,27 +143,27 @@ async def test_a_record_that_is_not_there_is_not_yet_or_not_any_more(world: Worl
 
 
 @pytest.mark.parametrize("offset", ["-1", "01", "1.0", "x", str(2**53), "first", "%D9%A1"])
-async def test_the_offset_in_a_path_is_a_number(world: World, offset: str) -> None:
-    problem = (await world.get(f"/records/{offset}")).json()
+async def test_the_offset_in_a_path_is_a_number(harness: ReaderHarness, offset: str) -> None:
+    problem = (await harness.get(f"/records/{offset}")).json()
 
     assert (problem["status"], problem["code"]) == (400, "bad-parameter")
     assert problem["errors"][0]["parameter"] == "offset"
 
 
-async def test_a_record_has_a_strong_tag_for_each_of_its_forms(world: World) -> None:
-    world.append("a")
+async def test_a_record_has_a_strong_tag_for_each_of_its_forms(harness: ReaderHarness) -> None:
+    harness.append("a")
     answers = [
-        await world.get("/records/0"),
-        await world.get("/records/0?value_encoding=base64"),
-        await world.get("/records/0", accept=OCTETS),
+        await harness.get("/records/0"),
+        await harness.get("/records/0?value_encoding=base64"),
+        await harness.get("/records/0", accept=OCTETS),
     ]
     tags = [answer.headers["etag"] for answer in answers]
-    again = await world.get("/records/0", if_none_match=tags[0])
+    again = await harness.get("/records/0", if_none_match=tags[0])
 
     assert len(set(tags)) == 3
     assert all(tag.startswith(f'"{STREAM_ID}:0:') for tag in tags)
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tags[0])
-    assert (await world.get("/records/0", if_none_match=tags[2])).status_code == 200
+    assert (await harness.get("/records/0", if_none_match=tags[2])).status_code == 200
 
 
 # Tags of pages
@@ -179,7 +183,7 @@ async def test_a_record_has_a_strong_tag_for_each_of_its_forms(world: World) -> 
     ],
 )
 async def test_only_a_full_page_of_the_past_is_tagged(
-    hundred: World, query: str, immutable: bool
+    hundred: ReaderHarness, query: str, immutable: bool
 ) -> None:
     answer = await hundred.get(f"/records?{query}")
     assert ("etag" in answer.headers) == immutable
@@ -192,15 +196,15 @@ async def test_only_a_full_page_of_the_past_is_tagged(
         assert lines.status_code == 200, "another form has another tag"
 
 
-async def test_a_tag_does_not_outlive_its_records(world: World) -> None:
-    world.fill(30)
+async def test_a_tag_does_not_outlive_its_records(harness: ReaderHarness) -> None:
+    harness.fill(30)
     for _ in range(2):
-        await world.upload(1, free=True)
+        await harness.upload(1, free=True)
     query = "/records?offset=0&limit=10"
-    tag = (await world.get(query)).headers["etag"]
-    await world.trim(10)
-    moved = await world.get(query, if_none_match=tag)
-    strict = await world.get(f"{query}&on_out_of_range=error", if_none_match=tag)
+    tag = (await harness.get(query)).headers["etag"]
+    await harness.trim(10)
+    moved = await harness.get(query, if_none_match=tag)
+    strict = await harness.get(f"{query}&on_out_of_range=error", if_none_match=tag)
 
     assert (moved.status_code, moved.json()["clamped"]) == (200, "low")
     assert strict.status_code == 410
@@ -208,7 +212,7 @@ async def test_a_tag_does_not_outlive_its_records(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["%2Frecords", "/records%2f0", "%2Foffsets%2Fresolve?spec=0"])
 async def test_an_encoded_slash_is_none_between_two_parts_of_a_path(
-    hundred: World, path: str
+    hundred: ReaderHarness, path: str
 ) -> None:
     answer = await hundred.http.get(f"/v1/streams/orders{path}")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-name")
@@ -234,7 +238,7 @@ async def test_an_encoded_slash_is_none_between_two_parts_of_a_path(
     ],
 )
 async def test_a_spec_resolves_to_where_its_page_starts(
-    hundred: World, spec: str, offset: int, clamped: str | None
+    hundred: ReaderHarness, spec: str, offset: int, clamped: str | None
 ) -> None:
     page = await hundred.read(spec)
     resolved = await hundred.get(f"/offsets/resolve?spec={spec}")
@@ -251,22 +255,22 @@ async def test_a_spec_resolves_to_where_its_page_starts(
     assert resolved.headers["stream-next-offset"] == "100"
 
 
-async def test_an_interval_reaches_back_from_now(world: World) -> None:
-    world.service.followers.reader._resolver._now = lambda: 10_000.0
+async def test_an_interval_reaches_back_from_now(harness: ReaderHarness) -> None:
+    harness.service.followers.reader._resolver._now = lambda: 10_000.0
     for seconds in (1_000, 6_400, 9_000):
-        world.append("x", timestamp=seconds * 1_000)
+        harness.append("x", timestamp=seconds * 1_000)
     for text, offset in (("1h", 1), ("PT1H", 1), ("2000s", 2), ("100s", 3), ("3D", 0)):
-        assert (await world.read(f"interval:{text}"))["start_offset"] == offset, text
+        assert (await harness.read(f"interval:{text}"))["start_offset"] == offset, text
 
 
 @pytest.mark.parametrize("text", ["", "0h", "-1h", "1x", "1.5h", "h", "PT", "1h ", "0000Y"])
-async def test_what_is_no_duration_is_refused(world: World, text: str) -> None:
-    answer = await world.get(f"/records?offset=interval:{text}")
+async def test_what_is_no_duration_is_refused(harness: ReaderHarness, text: str) -> None:
+    answer = await harness.get(f"/records?offset=interval:{text}")
 
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-offset-spec")
 
 
-async def test_a_stored_offset_is_where_a_consumer_continues(hundred: World) -> None:
+async def test_a_stored_offset_is_where_a_consumer_continues(hundred: ReaderHarness) -> None:
     hundred.stored = {"billing": 57, "ahead": 200}
     page = await hundred.read("stored", consumer="billing", limit=2)
     resolved = (await hundred.get("/offsets/resolve?spec=stored&consumer=billing")).json()
@@ -277,7 +281,7 @@ async def test_a_stored_offset_is_where_a_consumer_continues(hundred: World) -> 
     assert (ahead.status_code, ahead.json()["next_offset"]) == (416, 100)
 
 
-async def test_the_link_of_a_stored_page_leads_on(hundred: World) -> None:
+async def test_the_link_of_a_stored_page_leads_on(hundred: ReaderHarness) -> None:
     hundred.stored = {"billing": 57}
     answer = await hundred.get("/records?offset=stored&consumer=billing&default=first&limit=2")
 
@@ -286,7 +290,7 @@ async def test_the_link_of_a_stored_page_leads_on(hundred: World) -> None:
     assert shown(following.json()) == hundred.texts(59, 61)
 
 
-async def test_nothing_stored_is_the_default_or_not_found(hundred: World) -> None:
+async def test_nothing_stored_is_the_default_or_not_found(hundred: ReaderHarness) -> None:
     missing = await hundred.get("/records?offset=stored&consumer=audit")
     page = await hundred.read("stored", consumer="audit", default="tail:3")
 
@@ -294,13 +298,13 @@ async def test_nothing_stored_is_the_default_or_not_found(hundred: World) -> Non
     assert page["start_offset"] == 97
 
 
-async def test_a_stored_offset_that_trim_passed_is_moved_or_gone(world: World) -> None:
-    world.stored = {"billing": 3}
-    world.fill(20)
-    await world.upload(1)
-    await world.trim(10)
-    page = await world.read("stored", consumer="billing")
-    strict = await world.get("/records?offset=stored&consumer=billing&on_out_of_range=error")
+async def test_a_stored_offset_that_trim_passed_is_moved_or_gone(harness: ReaderHarness) -> None:
+    harness.stored = {"billing": 3}
+    harness.fill(20)
+    await harness.upload(1)
+    await harness.trim(10)
+    page = await harness.read("stored", consumer="billing")
+    strict = await harness.get("/records?offset=stored&consumer=billing&on_out_of_range=error")
 
     assert (page["start_offset"], page["clamped"]) == (10, "low")
     assert (strict.status_code, strict.json()["first_offset"]) == (410, 10)
@@ -319,10 +323,10 @@ async def test_a_stored_offset_that_trim_passed_is_moved_or_gone(world: World) -
     ],
 )
 async def test_stored_and_its_consumer_go_together(
-    world: World, query: str, code: str, parameter: str
+    harness: ReaderHarness, query: str, code: str, parameter: str
 ) -> None:
     for path in (f"/records?{query}", f"/offsets/resolve?{query.replace('offset', 'spec', 1)}"):
-        problem = (await world.get(path)).json()
+        problem = (await harness.get(path)).json()
         assert (problem["status"], problem["code"]) == (400, code)
         assert problem["errors"][0]["parameter"] == parameter
 
@@ -338,19 +342,19 @@ async def test_stored_and_its_consumer_go_together(
         f"/fragments/{0:020d}-{'a' * 32}?",
     ],
 )
-async def test_every_read_can_insist_on_its_stream(world: World, path: str) -> None:
-    world.fill(10)
-    answer = await world.get(f"{path}expect_stream_id={OTHER}")
-    same = await world.get(f"{path}expect_stream_id={STREAM_ID}")
+async def test_every_read_can_insist_on_its_stream(harness: ReaderHarness, path: str) -> None:
+    harness.fill(10)
+    answer = await harness.get(f"{path}expect_stream_id={OTHER}")
+    same = await harness.get(f"{path}expect_stream_id={STREAM_ID}")
 
     assert (answer.status_code, answer.json()["code"]) == (409, "stream-replaced")
     assert same.status_code in (200, 404)
 
 
-async def test_what_is_offered_is_listed_where_nothing_fits(world: World) -> None:
-    page = await world.get("/records?offset=0", accept="image/png")
-    follow = await world.get("/records?offset=0&follow=true", accept="application/json")
-    record = await world.get("/records/0", accept="text/plain")
+async def test_what_is_offered_is_listed_where_nothing_fits(harness: ReaderHarness) -> None:
+    page = await harness.get("/records?offset=0", accept="image/png")
+    follow = await harness.get("/records?offset=0&follow=true", accept="application/json")
+    record = await harness.get("/records/0", accept="text/plain")
 
     assert page.json()["offered"] == [
         "application/json",
@@ -364,7 +368,7 @@ async def test_what_is_offered_is_listed_where_nothing_fits(world: World) -> Non
     assert {answer.status_code for answer in (page, follow, record)} == {406}
 
 
-async def test_the_last_page_of_a_bounded_walk_links_to_nothing(hundred: World) -> None:
+async def test_the_last_page_of_a_bounded_walk_links_to_nothing(hundred: ReaderHarness) -> None:
     more = await hundred.get("/records?offset=0&limit=10&until_offset=15")
     last = await hundred.get("/records?offset=10&limit=10&until_offset=15")
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from unit.reader.world import Sent, a_batch
+from unit.reader.harness import Sent, a_batch
 
 from bottomless import client
 from bottomless.errors import Code, InvalidRequest

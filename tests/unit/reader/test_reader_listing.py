@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from support.s3 import CREDENTIALS
+from unit.reader.harness import ReaderHarness, WatchedDrive
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import WatchedDrive, World
 
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import decode_index
@@ -21,12 +21,12 @@ from bottomless_server.reader.presigned import YIELD_COUNT, PresignedUrls
 
 
 @pytest.fixture
-async def stored(world: World) -> World:
+async def stored(harness: ReaderHarness) -> ReaderHarness:
     """Ten fragments of ten records, and twenty records in the tail."""
-    world.fill(120)
+    harness.fill(120)
     for _ in range(10):
-        await world.upload(1, free=True)
-    return world
+        await harness.upload(1, free=True)
+    return harness
 
 
 class SigningDrive(WatchedDrive):
@@ -41,29 +41,29 @@ class SigningDrive(WatchedDrive):
 
 
 @pytest.fixture
-async def signing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def signing(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ReaderHarness]:
     """Four fragments in a store that takes presigned URLs, which live for 70 s."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     drive = SigningDrive()
-    world = World(drive=drive, reader_url_seconds=70)
-    world.fill(40)
+    harness = ReaderHarness(drive=drive, reader_url_seconds=70)
+    harness.fill(40)
     for _ in range(4):
-        await world.upload(1, free=True)
-    yield world
-    await world.aclose()
+        await harness.upload(1, free=True)
+    yield harness
+    await harness.aclose()
     await drive.signer.aclose()
 
 
-async def listed(world: World, query: str = "") -> dict[str, Any]:
-    answer = await world.get(f"/fragments{query}")
+async def listed(harness: ReaderHarness, query: str = "") -> dict[str, Any]:
+    answer = await harness.get(f"/fragments{query}")
     assert answer.status_code == 200, answer.text
     members: dict[str, Any] = answer.json()
     return members
 
 
-async def test_offsets_of_an_empty_stream(world: World) -> None:
-    answer = await world.get("/offsets")
+async def test_offsets_of_an_empty_stream(harness: ReaderHarness) -> None:
+    answer = await harness.get("/offsets")
 
     assert answer.json() == {
         "stream_id": STREAM_ID,
@@ -77,7 +77,7 @@ async def test_offsets_of_an_empty_stream(world: World) -> None:
     }
 
 
-async def test_offsets_come_from_both_tiers(stored: World) -> None:
+async def test_offsets_come_from_both_tiers(stored: ReaderHarness) -> None:
     answer = await stored.get("/offsets")
 
     assert answer.json() == {
@@ -93,7 +93,7 @@ async def test_offsets_come_from_both_tiers(stored: World) -> None:
     assert answer.headers["Stream-Next-Offset"] == "120"
 
 
-async def test_the_list_describes_every_fragment(stored: World) -> None:
+async def test_the_list_describes_every_fragment(stored: ReaderHarness) -> None:
     page = await listed(stored)
     info = stored.fragments[3]
 
@@ -119,7 +119,7 @@ async def test_the_list_describes_every_fragment(stored: World) -> None:
     assert (page["object_store_next_offset"], page["next_page_token"]) == (100, None)
 
 
-async def test_a_range_takes_the_fragments_that_it_touches(stored: World) -> None:
+async def test_a_range_takes_the_fragments_that_it_touches(stored: ReaderHarness) -> None:
     page = await listed(stored, "?from_offset=15&to_offset=41")
     beyond = await listed(stored, "?from_offset=100&to_offset=120")
 
@@ -127,7 +127,7 @@ async def test_a_range_takes_the_fragments_that_it_touches(stored: World) -> Non
     assert beyond["fragments"] == []
 
 
-async def test_pages_are_pinned_to_the_end_of_the_first(stored: World) -> None:
+async def test_pages_are_pinned_to_the_end_of_the_first(stored: ReaderHarness) -> None:
     firsts, query = [], "?limit=3"
     while True:
         page = await listed(stored, query)
@@ -141,7 +141,7 @@ async def test_pages_are_pinned_to_the_end_of_the_first(stored: World) -> None:
     assert stored.node.next_offset > 100
 
 
-async def test_a_token_of_somebody_else_is_refused(stored: World) -> None:
+async def test_a_token_of_somebody_else_is_refused(stored: ReaderHarness) -> None:
     token = (await listed(stored, "?limit=3"))["next_page_token"]
     spoilt = ("A" if token[0] != "A" else "B") + token[1:]
 
@@ -150,7 +150,7 @@ async def test_a_token_of_somebody_else_is_refused(stored: World) -> None:
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-parameter")
 
 
-async def test_what_was_trimmed_is_an_error_and_no_shorter_list(stored: World) -> None:
+async def test_what_was_trimmed_is_an_error_and_no_shorter_list(stored: ReaderHarness) -> None:
     await stored.trim(40)
     answer = await stored.get("/fragments?from_offset=10")
 
@@ -158,20 +158,20 @@ async def test_what_was_trimmed_is_an_error_and_no_shorter_list(stored: World) -
     assert answer.json()["first_offset"] == 40
 
 
-async def test_a_gap_is_listed_as_a_gap(world: World) -> None:
-    world.fill(10)
-    await world.upload(1)
-    await world.lose(5)
-    world.fill(10)
-    await world.upload(1)
+async def test_a_gap_is_listed_as_a_gap(harness: ReaderHarness) -> None:
+    harness.fill(10)
+    await harness.upload(1)
+    await harness.lose(5)
+    harness.fill(10)
+    await harness.upload(1)
 
-    page = await listed(world)
+    page = await listed(harness)
 
     assert page["fragments"][1] == {"gap": "local-log-lost", "first_offset": 10, "last_offset": 14}
     assert [item["first_offset"] for item in page["fragments"]] == [0, 10, 15]
 
 
-async def test_places_in_the_store_are_told_only_on_request(stored: World) -> None:
+async def test_places_in_the_store_are_told_only_on_request(stored: ReaderHarness) -> None:
     plain = await listed(stored)
     told = await listed(stored, "?locations=true")
 
@@ -187,7 +187,7 @@ async def test_places_in_the_store_are_told_only_on_request(stored: World) -> No
     assert (await stored.drive.head(item["object_key"])).size == item["size_bytes"]
 
 
-async def test_a_store_without_presigned_urls_says_so(stored: World) -> None:
+async def test_a_store_without_presigned_urls_says_so(stored: ReaderHarness) -> None:
     answer = await stored.get("/fragments?urls=presigned")
 
     problem = answer.json()
@@ -196,7 +196,7 @@ async def test_a_store_without_presigned_urls_says_so(stored: World) -> None:
     assert problem["errors"][0]["parameter"] == "urls"
 
 
-async def test_presigned_urls_stand_beside_the_rest_of_the_list(signing: World) -> None:
+async def test_presigned_urls_stand_beside_the_rest_of_the_list(signing: ReaderHarness) -> None:
     before = int(time.time()) * 1000
     plain = await listed(signing)
     answer = await signing.get("/fragments?urls=presigned")
@@ -215,14 +215,14 @@ async def test_presigned_urls_stand_beside_the_rest_of_the_list(signing: World) 
         assert before + 70_000 <= ends <= after + 70_000
 
 
-async def test_a_page_with_urls_is_kept_by_nobody(signing: World) -> None:
+async def test_a_page_with_urls_is_kept_by_nobody(signing: ReaderHarness) -> None:
     assert (await signing.get("/fragments?urls=presigned")).headers["cache-control"] == "no-store"
     plain = await signing.get("/fragments?urls=none")
     assert plain.headers["cache-control"] == "private, no-cache"
     assert "X-Amz" not in plain.text
 
 
-async def test_urls_come_page_by_page_and_a_gap_has_none(signing: World) -> None:
+async def test_urls_come_page_by_page_and_a_gap_has_none(signing: ReaderHarness) -> None:
     await signing.lose(5)
     page = await listed(signing, "?urls=presigned&limit=2")
     rest = await listed(signing, f"?urls=presigned&page_token={page['next_page_token']}")
@@ -233,7 +233,7 @@ async def test_urls_come_page_by_page_and_a_gap_has_none(signing: World) -> None
     assert "gap" in rest["fragments"][-1]
 
 
-async def test_signing_lets_everybody_else_have_a_turn(signing: World) -> None:
+async def test_signing_lets_everybody_else_have_a_turn(signing: ReaderHarness) -> None:
     turns = 0
 
     async def take_turns() -> None:
@@ -249,7 +249,7 @@ async def test_signing_lets_everybody_else_have_a_turn(signing: World) -> None:
     assert turns >= 1000 // YIELD_COUNT
 
 
-async def test_a_fragment_comes_whole_and_verifies(stored: World) -> None:
+async def test_a_fragment_comes_whole_and_verifies(stored: ReaderHarness) -> None:
     info = stored.fragments[2]
     answer = await stored.get(f"/fragments/{info.fragment_id}")
 
@@ -262,7 +262,7 @@ async def test_a_fragment_comes_whole_and_verifies(stored: World) -> None:
 
 
 async def test_bytes_damaged_on_their_way_to_one_download_do_not_reach_the_next(
-    stored: World,
+    stored: ReaderHarness,
 ) -> None:
     info = stored.fragments[2]
     stored.drive.damage_count = 1
@@ -273,7 +273,7 @@ async def test_bytes_damaged_on_their_way_to_one_download_do_not_reach_the_next(
     assert crc32c(again.content) == info.crc
 
 
-async def test_ranges(stored: World) -> None:
+async def test_ranges(stored: ReaderHarness) -> None:
     info = stored.fragments[2]
     path = f"/fragments/{info.fragment_id}"
     whole = (await stored.get(path)).content
@@ -293,14 +293,14 @@ async def test_ranges(stored: World) -> None:
         assert int(answer.headers["content-length"]) == len(expected), start
 
 
-async def test_a_fragment_has_one_form(stored: World) -> None:
+async def test_a_fragment_has_one_form(stored: ReaderHarness) -> None:
     path = f"/fragments/{stored.fragments[2].fragment_id}"
 
     refused = await stored.get(path, accept="application/json")
     assert (refused.status_code, refused.json()["code"]) == (406, "not-acceptable")
 
 
-async def test_ranges_that_are_not_served(stored: World) -> None:
+async def test_ranges_that_are_not_served(stored: ReaderHarness) -> None:
     info = stored.fragments[2]
     path = f"/fragments/{info.fragment_id}"
 
@@ -314,7 +314,7 @@ async def test_ranges_that_are_not_served(stored: World) -> None:
     assert (other_unit.status_code, len(other_unit.content)) == (200, info.size)
 
 
-async def test_conditions(stored: World) -> None:
+async def test_conditions(stored: ReaderHarness) -> None:
     info = stored.fragments[2]
     path, tag = f"/fragments/{info.fragment_id}", f'"{info.uid}"'
 
@@ -326,7 +326,7 @@ async def test_conditions(stored: World) -> None:
     assert (part.status_code, whole.status_code) == (206, 200)
 
 
-async def test_head_has_the_headers_and_no_body(stored: World) -> None:
+async def test_head_has_the_headers_and_no_body(stored: ReaderHarness) -> None:
     path = f"/v1/streams/orders/fragments/{stored.fragments[2].fragment_id}"
     head, get = await stored.http.head(path), await stored.http.get(path)
 
@@ -335,7 +335,7 @@ async def test_head_has_the_headers_and_no_body(stored: World) -> None:
     assert head.headers["etag"] == get.headers["etag"]
 
 
-async def test_a_trimmed_fragment_is_there_until_its_grace_ends(stored: World) -> None:
+async def test_a_trimmed_fragment_is_there_until_its_grace_ends(stored: ReaderHarness) -> None:
     info = stored.fragments[0]
     await stored.trim(40)
     within = await stored.get(f"/fragments/{info.fragment_id}")

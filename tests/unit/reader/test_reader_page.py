@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.reader.world import Sent, a_batch, a_chunk
+from unit.reader.harness import Sent, a_batch, a_chunk
 
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import decode_header

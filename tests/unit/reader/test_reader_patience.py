@@ -10,8 +10,8 @@ from collections import Counter
 
 import httpx
 import pytest
+from unit.reader.harness import ARROW, ReaderHarness, WatchedDrive
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import ARROW, WatchedDrive, World
 
 from bottomless.drives.base import DriveRefused, DriveUnavailable
 from bottomless.model.names import TENANT_DEFAULT, FullName, StreamName
@@ -47,19 +47,19 @@ class FlakyDrive(WatchedDrive):
         return data
 
 
-async def stored(drive: FlakyDrive, **settings: object) -> World:
+async def stored(drive: FlakyDrive, **settings: object) -> ReaderHarness:
     """Four fragments and a group, and nothing of it in a cache."""
-    world = World(fanout=2, drive=drive, **settings)
-    world.fill(80)
+    harness = ReaderHarness(fanout=2, drive=drive, **settings)
+    harness.fill(80)
     for _ in range(4):
-        await world.upload(2, free=True)
+        await harness.upload(2, free=True)
     drive.asked.clear()
     drive.reads.clear()
-    return world
+    return harness
 
 
-async def read(world: World, path: str, accept: str) -> httpx.Response:
-    return await world.get(path, accept=accept)
+async def read(harness: ReaderHarness, path: str, accept: str) -> httpx.Response:
+    return await harness.get(path, accept=accept)
 
 
 @pytest.mark.parametrize(("path", "accept"), READS)
@@ -89,81 +89,81 @@ async def test_where_the_store_is_well_a_read_costs_as_many_gets_as_without_pati
 ) -> None:
     reads = []
     for seconds in (0, 5):
-        world = await stored(FlakyDrive(0), reader_store_retry_seconds=seconds)
-        assert (await read(world, path, accept)).status_code == 200
-        reads.append(world.drive.reads)
-        await world.aclose()
+        harness = await stored(FlakyDrive(0), reader_store_retry_seconds=seconds)
+        assert (await read(harness, path, accept)).status_code == 200
+        reads.append(harness.drive.reads)
+        await harness.aclose()
 
     assert reads[0] == reads[1]
 
 
 async def test_without_patience_one_failure_is_an_error_to_the_reader() -> None:
     """The guard taken away: what was found."""
-    world = await stored(FlakyDrive(1), reader_store_retry_seconds=0)
+    harness = await stored(FlakyDrive(1), reader_store_retry_seconds=0)
 
-    answer = await read(world, *READS[0])
+    answer = await read(harness, *READS[0])
 
     assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
-    await world.aclose()
+    await harness.aclose()
 
 
 async def test_a_store_that_is_down_is_an_error_after_the_time_and_not_for_ever() -> None:
-    world = await stored(FlakyDrive(10**6), reader_store_retry_seconds=0.2)
+    harness = await stored(FlakyDrive(10**6), reader_store_retry_seconds=0.2)
 
-    answer = await read(world, *READS[0])
+    answer = await read(harness, *READS[0])
 
     assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
     assert int(answer.headers["retry-after"]) >= 1
-    assert len(world.drive.reads) > 1
-    await world.aclose()
+    assert len(harness.drive.reads) > 1
+    await harness.aclose()
 
 
 async def test_what_no_further_attempt_can_mend_is_asked_once() -> None:
     drive = FlakyDrive(10**6)
     drive.error = DriveRefused
-    world = await stored(drive)
+    harness = await stored(drive)
 
-    assert (await read(world, *READS[0])).status_code == 503
+    assert (await read(harness, *READS[0])).status_code == 503
 
     assert len(drive.reads) == 1
-    await world.aclose()
+    await harness.aclose()
 
 
 async def test_who_follows_tries_again_by_itself_and_not_within_that_once_more() -> None:
-    world = await stored(FlakyDrive(1))
+    harness = await stored(FlakyDrive(1))
     query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
 
     with pytest.raises(DriveUnavailable):
-        await world.service.followers.read(
+        await harness.service.followers.read(
             FullName(TENANT_DEFAULT, StreamName("orders")), query, 60
         )
 
-    assert len(world.drive.reads) == 1
-    await world.aclose()
+    assert len(harness.drive.reads) == 1
+    await harness.aclose()
 
 
 async def test_a_download_goes_on_over_a_store_that_fails_for_a_moment() -> None:
-    world = await stored(FlakyDrive(1))
-    info = world.fragments[1]
+    harness = await stored(FlakyDrive(1))
+    info = harness.fragments[1]
 
-    answer = await world.get(f"/fragments/{info.fragment_id}")
+    answer = await harness.get(f"/fragments/{info.fragment_id}")
 
     assert (answer.status_code, len(answer.content)) == (200, info.size)
-    await world.aclose()
+    await harness.aclose()
 
 
 async def test_a_page_that_waits_for_what_a_follower_began_tries_again_by_itself() -> None:
     """What the follower asks for fails, and it does not ask for it again within this read."""
-    world = await stored(FlakyDrive(1))
+    harness = await stored(FlakyDrive(1))
     query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
     name = FullName(TENANT_DEFAULT, StreamName("orders"))
-    following = asyncio.create_task(world.service.followers.read(name, query, 60))
+    following = asyncio.create_task(harness.service.followers.read(name, query, 60))
     await asyncio.sleep(0)
 
-    assert (await read(world, *READS[0])).status_code == 200
+    assert (await read(harness, *READS[0])).status_code == 200
 
     await asyncio.gather(following, return_exceptions=True)
-    await world.aclose()
+    await harness.aclose()
 
 
 class HeldDrive(WatchedDrive):
@@ -187,16 +187,16 @@ class HeldDrive(WatchedDrive):
 async def test_a_page_that_joins_what_a_follower_began_goes_on_where_that_fails() -> None:
     """Readers were looked at one by one: what is asked for together had the patience of the first."""
     drive = HeldDrive()
-    world = World(fanout=2, drive=drive)
-    world.fill(80)
+    harness = ReaderHarness(fanout=2, drive=drive)
+    harness.fill(80)
     for _ in range(4):
-        await world.upload(2, free=True)
+        await harness.upload(2, free=True)
     drive.armed = True
     query = PageQuery(At(0), limit=5, size_max=1_000, stream_id=STREAM_ID)
     name = FullName(TENANT_DEFAULT, StreamName("orders"))
-    follower = asyncio.create_task(world.service.followers.read(name, query, 60))
+    follower = asyncio.create_task(harness.service.followers.read(name, query, 60))
     await drive.asked.wait()
-    page = asyncio.create_task(world.get("/records?offset=0&limit=4"))
+    page = asyncio.create_task(harness.get("/records?offset=0&limit=4"))
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -206,4 +206,4 @@ async def test_a_page_that_joins_what_a_follower_began_goes_on_where_that_fails(
         await follower
 
     assert answer.status_code == 200, answer.text
-    await world.aclose()
+    await harness.aclose()

@@ -4,8 +4,8 @@ import asyncio
 
 import pyarrow as pa
 import pytest
+from unit.reader.harness import ARROW, ReaderHarness, Sent, shown
 from unit.reader.protocol import STREAM_ID
-from unit.reader.world import ARROW, Sent, World, shown
 
 from bottomless_server.reader import manifest_calls
 
@@ -13,8 +13,8 @@ SPECS = ["first", "last", "next", "0", "tail:5", "timestamp:2026-01-01T00:00:00Z
 
 
 @pytest.mark.parametrize("spec", SPECS)
-async def test_an_empty_stream_is_an_empty_page(world: World, spec: str) -> None:
-    page = await world.read(spec)
+async def test_an_empty_stream_is_an_empty_page(harness: ReaderHarness, spec: str) -> None:
+    page = await harness.read(spec)
 
     assert page["records"] == []
     assert (page["next_offset"], page["committed_offset"], page["up_to_date"]) == (0, None, True)
@@ -37,7 +37,7 @@ async def test_an_empty_stream_is_an_empty_page(world: World, spec: str) -> None
     ],
 )
 async def test_a_page_starts_exactly_where_it_was_asked_to(
-    hundred: World, spec: str, start: int
+    hundred: ReaderHarness, spec: str, start: int
 ) -> None:
     page = await hundred.read(spec)
 
@@ -47,7 +47,7 @@ async def test_a_page_starts_exactly_where_it_was_asked_to(
     assert (page["first_offset"], page["committed_offset"]) == (0, 99)
 
 
-async def test_starts_out_of_range_are_moved_and_say_so(hundred: World) -> None:
+async def test_starts_out_of_range_are_moved_and_say_so(hundred: ReaderHarness) -> None:
     high = await hundred.read(1_000_000)
     early = await hundred.read("timestamp:1")
     late = await hundred.read("timestamp:2030-01-01T00:00:00Z")
@@ -59,7 +59,7 @@ async def test_starts_out_of_range_are_moved_and_say_so(hundred: World) -> None:
     assert (tail["start_offset"], tail["clamped"]) == (0, "low")
 
 
-async def test_a_walk_sees_every_record_once(hundred: World) -> None:
+async def test_a_walk_sees_every_record_once(hundred: ReaderHarness) -> None:
     seen, offset = [], 0
     while offset < 100:
         page = await hundred.read(offset, limit=7)
@@ -69,7 +69,7 @@ async def test_a_walk_sees_every_record_once(hundred: World) -> None:
     assert seen == hundred.texts(0, 100)
 
 
-async def test_limit_until_and_max_bytes_cut_exactly(hundred: World) -> None:
+async def test_limit_until_and_max_bytes_cut_exactly(hundred: ReaderHarness) -> None:
     assert shown(await hundred.read(33, limit=9)) == hundred.texts(33, 42)
     assert shown(await hundred.read(33, until_offset=37)) == hundred.texts(33, 37)
     assert shown(await hundred.read(33, max_bytes=1)) == hundred.texts(33, 34)
@@ -77,7 +77,7 @@ async def test_limit_until_and_max_bytes_cut_exactly(hundred: World) -> None:
     assert shown(await hundred.read(33, until_offset=33)) == []
 
 
-async def test_errors_instead_of_clamps_carry_the_bounds(hundred: World) -> None:
+async def test_errors_instead_of_clamps_carry_the_bounds(hundred: ReaderHarness) -> None:
     high = await hundred.get("/records?offset=1000000&on_out_of_range=error")
     await hundred.upload(20) if hundred.node.next_offset < 100 else None
     await hundred.trim(int(hundred.node.entries["next_offset"][0]))
@@ -91,53 +91,53 @@ async def test_errors_instead_of_clamps_carry_the_bounds(hundred: World) -> None
 
 
 async def test_below_the_floor_a_read_is_moved_to_it_though_the_owner_still_has_the_data(
-    world: World,
+    harness: ReaderHarness,
 ) -> None:
-    world.fill(100)
+    harness.fill(100)
     for _ in range(10):
-        await world.upload(1)
-    await world.trim(50)
+        await harness.upload(1)
+    await harness.trim(50)
 
-    page = await world.read(10)
+    page = await harness.read(10)
 
     assert (page["start_offset"], page["clamped"], page["first_offset"]) == (50, "low", 50)
-    assert shown(page) == world.texts(50, 100)
-    assert shown(await world.read("first", limit=1)) == world.texts(50, 51)
+    assert shown(page) == harness.texts(50, 100)
+    assert shown(await harness.read("first", limit=1)) == harness.texts(50, 51)
 
 
-async def test_one_record_larger_than_the_page_is_still_given(world: World) -> None:
-    world.append(Sent(b"x" * 1_000_000), "next")
-    await world.upload(1, free=True)
+async def test_one_record_larger_than_the_page_is_still_given(harness: ReaderHarness) -> None:
+    harness.append(Sent(b"x" * 1_000_000), "next")
+    await harness.upload(1, free=True)
 
-    page = await world.read(0, max_bytes=1)
+    page = await harness.read(0, max_bytes=1)
 
     assert len(page["records"][0]["value"]) == 1_000_000
     assert page["next_offset"] == 1
 
 
-async def test_a_long_poll_answers_when_a_record_comes(world: World) -> None:
-    world.fill(10)
-    waiting = asyncio.create_task(world.read("next", max_wait_ms=20_000))
-    await asyncio.wait_for(world.waiting.wait(), 5)
-    world.append("fresh")
+async def test_a_long_poll_answers_when_a_record_comes(harness: ReaderHarness) -> None:
+    harness.fill(10)
+    waiting = asyncio.create_task(harness.read("next", max_wait_ms=20_000))
+    await asyncio.wait_for(harness.waiting.wait(), 5)
+    harness.append("fresh")
 
     page = await asyncio.wait_for(waiting, 5)
 
     assert shown(page) == [(10, "fresh")]
 
 
-async def test_a_long_poll_without_an_append_ends_empty(world: World) -> None:
-    world.fill(10)
-    page = await world.read(10, max_wait_ms=50)
+async def test_a_long_poll_without_an_append_ends_empty(harness: ReaderHarness) -> None:
+    harness.fill(10)
+    page = await harness.read(10, max_wait_ms=50)
 
     assert (page["records"], page["next_offset"], page["up_to_date"]) == ([], 10, True)
 
 
-async def test_a_long_poll_on_a_deleted_stream_ends_at_once(world: World) -> None:
-    waiting = asyncio.create_task(world.get("/records?offset=next&max_wait_ms=20000"))
-    await asyncio.wait_for(world.waiting.wait(), 5)
-    world.exists = False
-    world.appended.set()
+async def test_a_long_poll_on_a_deleted_stream_ends_at_once(harness: ReaderHarness) -> None:
+    waiting = asyncio.create_task(harness.get("/records?offset=next&max_wait_ms=20000"))
+    await asyncio.wait_for(harness.waiting.wait(), 5)
+    harness.exists = False
+    harness.appended.set()
 
     answer = await asyncio.wait_for(waiting, 5)
 
@@ -145,65 +145,67 @@ async def test_a_long_poll_on_a_deleted_stream_ends_at_once(world: World) -> Non
 
 
 async def test_data_that_moves_during_the_read_is_found_where_it_moved_to() -> None:
-    world = World(reader_root_ttl_ms=60_000)
-    world.fill(100)
-    await world.upload(3, free=True)
-    await world.read(0)
+    harness = ReaderHarness(reader_root_ttl_ms=60_000)
+    harness.fill(100)
+    await harness.upload(3, free=True)
+    await harness.read(0)
     # The reader's root is of a minute ago; the owner frees what a newer root holds.
-    await world.upload(5, free=True)
+    await harness.upload(5, free=True)
 
-    assert shown(await world.read(35, limit=50)) == world.texts(35, 85)
-    await world.aclose()
+    assert shown(await harness.read(35, limit=50)) == harness.texts(35, 85)
+    await harness.aclose()
 
 
-async def test_a_manifest_that_lags_behind_the_owner_is_no_end_of_the_stream(world: World) -> None:
-    world.fill(100)
-    await world.upload(10, free=True)
-    world.announced_version = 0
+async def test_a_manifest_that_lags_behind_the_owner_is_no_end_of_the_stream(
+    harness: ReaderHarness,
+) -> None:
+    harness.fill(100)
+    await harness.upload(10, free=True)
+    harness.announced_version = 0
 
-    answer = await world.get("/records?offset=5")
+    answer = await harness.get("/records?offset=5")
 
     assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
 
 
-async def test_a_gap_is_stepped_over_and_named(world: World) -> None:
-    world.fill(20)
-    await world.upload(2)
-    await world.lose(5)
-    world.fill(10, per_chunk=5)
+async def test_a_gap_is_stepped_over_and_named(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    await harness.upload(2)
+    await harness.lose(5)
+    harness.fill(10, per_chunk=5)
 
-    page = await world.read(15)
-    inside = await world.read(22)
+    page = await harness.read(15)
+    inside = await harness.read(22)
 
-    assert shown(page) == world.texts(15, 20) + world.texts(25, 35)
+    assert shown(page) == harness.texts(15, 20) + harness.texts(25, 35)
     gap = {"first_offset": 20, "next_offset": 25, "reason": "local-log-lost"}
     assert page["gaps"] == inside["gaps"] == [gap]
-    assert (shown(inside), inside["start_offset"]) == (world.texts(25, 35), 22)
+    assert (shown(inside), inside["start_offset"]) == (harness.texts(25, 35), 22)
 
 
 async def test_a_strict_start_within_a_gap_is_refused_and_at_its_begin_it_is_told(
-    world: World,
+    harness: ReaderHarness,
 ) -> None:
-    world.fill(20)
-    await world.upload(2)
-    await world.lose(5)
-    world.fill(10, per_chunk=5)
+    harness.fill(20)
+    await harness.upload(2)
+    await harness.lose(5)
+    harness.fill(10, per_chunk=5)
 
-    refused = await world.get("/records?offset=22&on_out_of_range=error")
+    refused = await harness.get("/records?offset=22&on_out_of_range=error")
     assert (refused.status_code, refused.json()["code"]) == (410, "offset-trimmed")
     facts = {name: refused.json()[name] for name in ("first_offset", "next_offset")}
     assert facts == {"first_offset": 0, "next_offset": 35}
     assert refused.json()["readable_offset"] == 25
 
-    arriving = await world.read(20, on_out_of_range="error")
-    assert shown(arriving) == world.texts(25, 35)
+    arriving = await harness.read(20, on_out_of_range="error")
+    assert shown(arriving) == harness.texts(25, 35)
     assert [gap["first_offset"] for gap in arriving["gaps"]] == [20]
     for media_type in ("application/vnd.apache.arrow.stream", "application/vnd.bottomless.chunks"):
-        raw = await world.get("/records?offset=15", accept=media_type)
+        raw = await harness.get("/records?offset=15", accept=media_type)
         assert raw.headers["page-gaps"] == "20-24"
-    lines = await world.get("/records?offset=15", accept="application/x-ndjson")
+    lines = await harness.get("/records?offset=15", accept="application/x-ndjson")
     assert b'"reason":"local-log-lost"' in lines.content.splitlines()[-1]
-    alone = await world.get("/records/22")
+    alone = await harness.get("/records/22")
     assert (alone.status_code, alone.json()["code"]) == (410, "offset-trimmed")
 
 
@@ -211,31 +213,31 @@ async def test_a_strict_start_within_a_gap_is_refused_and_at_its_begin_it_is_tol
 @pytest.mark.parametrize("log", [0, 3])
 @pytest.mark.parametrize("stored", [0, 1, 3, 4, 9])
 async def test_a_time_never_leads_past_what_is_lost_without_a_word(
-    world: World, stored: int, log: int, after: str
+    harness: ReaderHarness, stored: int, log: int, after: str
 ) -> None:
     """Pages over lost records were asked for by offset alone: a time within them was answered
     with what comes after them, as if nothing were missing."""
     for number in range(stored + 3 + log):
         # Two chunks each have one time, so that one may be lost and the other not.
-        world.append("a", "b", "c", timestamp=1_000 + number // 2)
+        harness.append("a", "b", "c", timestamp=1_000 + number // 2)
         if number < stored:
-            await world.upload(1, free=True)
-    holes = [world.lose_log(3)]
+            await harness.upload(1, free=True)
+    holes = [harness.lose_log(3)]
     if after != "lost":
-        await world.accept_loss()
+        await harness.accept_loss()
     if after == "lost twice":
-        world.append("d", timestamp=2_000)
-        holes.append(world.lose_log(log + 1))
+        harness.append("d", timestamp=2_000)
+        holes.append(harness.lose_log(log + 1))
     if after == "accepted and stored":
         for _ in range(log):
-            await world.upload(1, free=True)
+            await harness.upload(1, free=True)
     open_hole = holes[-1] if after in {"lost", "lost twice"} else None
     lost = {offset for hole in holes for offset in range(*hole)}
 
     for timestamp in range(999, 1_000 + (stored + 3 + log) // 2 + 1):
-        late_enough = [n for n, (time, _) in world.records.items() if time >= timestamp]
-        answer = await world.get(f"/records?offset=timestamp:{timestamp}")
-        start = min(late_enough, default=world.committed_next)
+        late_enough = [n for n, (time, _) in harness.records.items() if time >= timestamp]
+        answer = await harness.get(f"/records?offset=timestamp:{timestamp}")
+        start = min(late_enough, default=harness.committed_next)
         if answer.status_code == 502:
             assert answer.json()["code"] == "local-log-lost"
             assert open_hole is not None
@@ -251,7 +253,7 @@ async def test_a_time_never_leads_past_what_is_lost_without_a_word(
         told = named | {record["offset"] for record in page["records"]}
         # A page may end before an open hole: whoever goes on from there is told.
         assert told >= {n for n in late_enough if n < page["next_offset"]}
-        assert page["next_offset"] in {world.committed_next, *(hole[0] for hole in holes)}
+        assert page["next_offset"] in {harness.committed_next, *(hole[0] for hole in holes)}
         # Nothing that is there and too early comes along.
         assert min((r["offset"] for r in page["records"]), default=start) >= start
         if start not in lost and start - 1 not in lost:
@@ -264,139 +266,141 @@ async def test_a_manifest_that_hangs_is_waited_for_shortly_and_once(
     """A page waited 22 s: for the root, and again for the name. No test had a peer that hangs
     while what the reader remembers is there."""
     monkeypatch.setattr(manifest_calls, "MANIFEST_SECONDS", 0.01)
-    world = World(reader_root_ttl_ms=0, reader_name_ttl_ms=60_000)
-    world.fill(10)
-    await world.read(0)
-    world.manifest_hangs = True
-    world.asked.clear()
+    harness = ReaderHarness(reader_root_ttl_ms=0, reader_name_ttl_ms=60_000)
+    harness.fill(10)
+    await harness.read(0)
+    harness.manifest_hangs = True
+    harness.asked.clear()
 
     for path in ("/records?offset=0", "/offsets"):
-        answer = await world.get(path)
+        answer = await harness.get(path)
         assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
         assert answer.headers["retry-after"] == "1"
-    assert world.asked == [f"/internal/v1/streams/{world.stream_id}/root"] * 2
-    await world.aclose()
+    assert harness.asked == [f"/internal/v1/streams/{harness.stream_id}/root"] * 2
+    await harness.aclose()
 
 
-async def test_without_an_owner_there_is_no_answer(world: World) -> None:
-    world.fill(20)
-    await world.upload(2, free=True)
-    world.alive.clear()
+async def test_without_an_owner_there_is_no_answer(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    await harness.upload(2, free=True)
+    harness.alive.clear()
 
     for path in ("/records?offset=0", "/offsets", "/records?offset=next"):
-        answer = await world.get(path)
+        answer = await harness.get(path)
         assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
 
 
-async def test_where_the_named_owner_is_gone_another_ingest_may_claim(world: World) -> None:
-    world.fill(20)
-    world.alive.discard("http://owner")
+async def test_where_the_named_owner_is_gone_another_ingest_may_claim(
+    harness: ReaderHarness,
+) -> None:
+    harness.fill(20)
+    harness.alive.discard("http://owner")
 
-    assert shown(await world.read(0)) == world.texts(0, 20)
+    assert shown(await harness.read(0)) == harness.texts(0, 20)
 
 
-async def test_an_owner_of_an_older_epoch_is_not_believed(world: World) -> None:
-    world.fill(20)
-    world.epoch = 2
-    await world.read(0)
-    world.epoch = 1
+async def test_an_owner_of_an_older_epoch_is_not_believed(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    harness.epoch = 2
+    await harness.read(0)
+    harness.epoch = 1
 
-    answer = await world.get("/records?offset=0")
+    answer = await harness.get("/records?offset=0")
 
     assert (answer.status_code, answer.json()["code"]) == (503, "not-owner")
 
 
-async def test_a_missing_root_is_an_error_and_never_an_empty_stream(world: World) -> None:
-    world.fill(20)
-    await world.upload(2, free=True)
-    await world.drive.delete([key for key in world.drive._keys if "/root." in key])
+async def test_a_missing_root_is_an_error_and_never_an_empty_stream(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    await harness.upload(2, free=True)
+    await harness.drive.delete([key for key in harness.drive._keys if "/root." in key])
 
-    answer = await world.get("/records?offset=0")
+    answer = await harness.get("/records?offset=0")
 
     assert (answer.status_code, answer.json()["code"]) == (502, "data-missing")
     assert not answer.json()["retryable"]
 
 
-async def test_damage_on_the_way_is_fetched_again(world: World) -> None:
-    world.fill(20)
-    await world.upload(2, free=True)
-    world.drive.damage_count = 1
+async def test_damage_on_the_way_is_fetched_again(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    await harness.upload(2, free=True)
+    harness.drive.damage_count = 1
 
-    assert shown(await world.read(0)) == world.texts(0, 20)
-    assert world.drive.damage_count == 0
+    assert shown(await harness.read(0)) == harness.texts(0, 20)
+    assert harness.drive.damage_count == 0
 
 
-async def test_damage_that_stays_is_an_error_with_the_fragments_id(world: World) -> None:
-    world.fill(40)
-    bad = await world.upload(2)
-    await world.upload(2, free=True)
-    damage_chunk(world, bad.first_offset)
+async def test_damage_that_stays_is_an_error_with_the_fragments_id(harness: ReaderHarness) -> None:
+    harness.fill(40)
+    bad = await harness.upload(2)
+    await harness.upload(2, free=True)
+    damage_chunk(harness, bad.first_offset)
 
-    covering = await world.get("/records?offset=5")
-    other = await world.read(20)
+    covering = await harness.get("/records?offset=5")
+    other = await harness.read(20)
 
     assert (covering.status_code, covering.json()["code"]) == (502, "data-corrupt")
     assert covering.json()["fragment_id"] == bad.fragment_id
-    assert shown(other) == world.texts(20, 40)
+    assert shown(other) == harness.texts(20, 40)
 
 
-def damage_chunk(world: World, first_offset: int) -> None:
+def damage_chunk(harness: ReaderHarness, first_offset: int) -> None:
     key = next(
-        key for key in world.drive._keys if f"{first_offset:020d}." in key and "data/" in key
+        key for key in harness.drive._keys if f"{first_offset:020d}." in key and "data/" in key
     )
-    data, modified = world.drive._objects[key]
+    data, modified = harness.drive._objects[key]
     position = 128 + 64 + 50
     spoilt = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-    world.drive._objects[key] = (spoilt, modified)
+    harness.drive._objects[key] = (spoilt, modified)
 
 
-async def test_a_fragment_that_is_gone_is_named(world: World) -> None:
-    world.fill(20)
-    info = await world.upload(2, free=True)
-    await world.drive.delete([key for key in world.drive._keys if key.endswith(".fragment")])
+async def test_a_fragment_that_is_gone_is_named(harness: ReaderHarness) -> None:
+    harness.fill(20)
+    info = await harness.upload(2, free=True)
+    await harness.drive.delete([key for key in harness.drive._keys if key.endswith(".fragment")])
 
-    answer = await world.get("/records?offset=0")
+    answer = await harness.get("/records?offset=0")
 
     assert (answer.status_code, answer.json()["code"]) == (502, "data-missing")
     assert answer.json()["fragment_id"] == info.fragment_id
 
 
-async def test_another_stream_of_the_name_is_refused(world: World) -> None:
+async def test_another_stream_of_the_name_is_refused(harness: ReaderHarness) -> None:
     other = STREAM_ID.replace("0", "1", 1)
-    answer = await world.get(f"/records?offset=0&expect_stream_id={other}")
-    right = await world.get(f"/records?offset=0&expect_stream_id={STREAM_ID}")
+    answer = await harness.get(f"/records?offset=0&expect_stream_id={other}")
+    right = await harness.get(f"/records?offset=0&expect_stream_id={STREAM_ID}")
 
     assert (answer.status_code, answer.json()["code"]) == (409, "stream-replaced")
     assert right.status_code == 200
 
 
-async def test_a_stream_that_is_not_there_is_not_remembered(world: World) -> None:
-    world.exists = False
-    missing = await world.get("/records?offset=0")
-    world.exists = True
+async def test_a_stream_that_is_not_there_is_not_remembered(harness: ReaderHarness) -> None:
+    harness.exists = False
+    missing = await harness.get("/records?offset=0")
+    harness.exists = True
 
     assert missing.status_code == 404
-    assert (await world.get("/records?offset=0")).status_code == 200
+    assert (await harness.get("/records?offset=0")).status_code == 200
 
 
-async def test_many_readers_fetch_each_block_once(world: World) -> None:
-    world.fill(200)
-    await world.upload(20, free=True)
+async def test_many_readers_fetch_each_block_once(harness: ReaderHarness) -> None:
+    harness.fill(200)
+    await harness.upload(20, free=True)
 
-    pages = await asyncio.gather(*(world.read(0, limit=200) for _ in range(20)))
+    pages = await asyncio.gather(*(harness.read(0, limit=200) for _ in range(20)))
 
-    assert all(shown(page) == world.texts(0, 200) for page in pages)
-    size = world.fragments[0].size
-    assert world.service.blocks.fetch_count == -(-size // 4096)
+    assert all(shown(page) == harness.texts(0, 200) for page in pages)
+    size = harness.fragments[0].size
+    assert harness.service.blocks.fetch_count == -(-size // 4096)
 
 
-async def test_large_pages_are_assembled_over_many_fragments(world: World) -> None:
+async def test_large_pages_are_assembled_over_many_fragments(harness: ReaderHarness) -> None:
     for _ in range(30):
-        world.append(*(Sent(bytes([n]) * 2_000) for n in range(20)))
-        await world.upload(1, free=True)
+        harness.append(*(Sent(bytes([n]) * 2_000) for n in range(20)))
+        await harness.upload(1, free=True)
 
-    answer = await world.get("/records?offset=7&max_bytes=16777216", accept=ARROW)
+    answer = await harness.get("/records?offset=7&max_bytes=16777216", accept=ARROW)
 
     table = pa.ipc.open_stream(answer.content).read_all()
     assert table["offset"].to_pylist() == list(range(7, 600))
-    assert table["value"].to_pylist() == [world.records[n][1].value for n in range(7, 600)]
+    assert table["value"].to_pylist() == [harness.records[n][1].value for n in range(7, 600)]

@@ -14,8 +14,8 @@ import aiohttp
 import pytest
 from starlette.types import Receive, Scope, Send
 from support.asgi import on_tcp
+from unit.reader.harness import ReaderHarness
 from unit.reader.open_answers import NDJSON, SSE
-from unit.reader.world import World
 
 from bottomless.client import AsyncClient
 
@@ -26,8 +26,8 @@ SECONDS = 120
 class Cutting:
     """The reader behind a connection that says when it was cut."""
 
-    def __init__(self, world: World) -> None:
-        self._app = world.service.public
+    def __init__(self, harness: ReaderHarness) -> None:
+        self._app = harness.service.public
         self.was_cut = asyncio.Event()
         self.last: list[bytes | None] = []
 
@@ -46,13 +46,13 @@ class Cutting:
 @asynccontextmanager
 async def impatient() -> AsyncIterator[tuple[Cutting, str]]:
     """A reader that waits 0.3 s for a client, with a stream of more than a connection holds."""
-    world = World(reader_blocked_seconds=0.3)
+    harness = ReaderHarness(reader_blocked_seconds=0.3)
     for number in range(COUNT):
-        world.append(f"{number} " + "x" * 900_000)
-    app = Cutting(world)
+        harness.append(f"{number} " + "x" * 900_000)
+    app = Cutting(harness)
     async with on_tcp(app) as port, asyncio.timeout(SECONDS):
         yield app, f"http://127.0.0.1:{port}"
-    await world.aclose()
+    await harness.aclose()
 
 
 async def test_our_client_that_stalls_past_its_limit_is_given_every_record_once() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.asgi import client_of
-from support.manifest import World
+from support.manifest import ManifestHarness
 
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.runtime.base.fault_points import POINTS, FaultAction, arm, disarm_all, reach
@@ -45,7 +45,7 @@ async def test_an_armed_point_acts_at_its_count_and_once() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 async def test_arming_is_served_only_where_the_setting_says_so(enabled: bool) -> None:
-    service = ManifestService(World(fault_points=enabled).context)
+    service = ManifestService(ManifestHarness(fault_points=enabled).context)
     async with client_of(wrap(service.internal)) as client:
         armed = await client.post(PATH, json={"name": POINT, "action": "stall"})
         unknown = await client.post(PATH, json={"name": "nowhere", "action": "exit"})

@@ -5,7 +5,7 @@ import itertools
 from dataclasses import replace
 
 from support.chunks import a_chunk
-from support.manifest import STREAM, World, a_record
+from support.manifest import STREAM, ManifestHarness, a_record
 from support.object_keys import fragment_key
 from support.uploading import FakeIngest
 
@@ -28,15 +28,15 @@ class Stage:
     """One ingest and one real manifest service, over HTTP, for any number of uploaders."""
 
     def __init__(self) -> None:
-        self.world = World(manifest_debounce_ms=5, manifest_register_wait_ms=200)
-        context = replace(self.world.context, clock=now_ms, elapsed=elapsed_ms)
+        self.harness = ManifestHarness(manifest_debounce_ms=5, manifest_register_wait_ms=200)
+        context = replace(self.harness.context, clock=now_ms, elapsed=elapsed_ms)
         self.manifest = ManifestService(context)
         self.ingest = FakeIngest(target_bytes=1)
         self.sessions: set[str] = set()
 
     async def show_node(self, url: str) -> None:
         """Let manifest know the ingest node, and that it is alive."""
-        coordination, node_id = self.world.context.coordination, NodeId("a" * 32)
+        coordination, node_id = self.harness.context.coordination, NodeId("a" * 32)
         await announce(coordination, IngestNode(node_id, url))
         assert await coordination.hold(node_key(node_id), b"alive", 3_600_000)
 
@@ -49,10 +49,10 @@ class Stage:
             uploader_retry_jitter_seconds=0.01,
             uploader_poll_wait_ms=100,
         )
-        return create_service(settings, self.world.drive)
+        return create_service(settings, self.harness.drive)
 
     async def published_next(self) -> int:
-        record = await self.world.record()
+        record = await self.harness.record()
         if record.uploader is not None:
             self.sessions.add(record.uploader)
         return record.published_next
@@ -61,8 +61,8 @@ class Stage:
 async def test_the_older_session_is_refused_and_what_both_put_is_there_once() -> None:
     """H20."""
     stage = Stage()
-    stage.world.owners.committed[STREAM] = CHUNKS * EACH
-    await stage.world.streams.create(a_record())
+    stage.harness.owners.committed[STREAM] = CHUNKS * EACH
+    await stage.harness.streams.create(a_record())
     await stage.manifest.start()
     apps = (stage.ingest.app(), wrap(stage.manifest.internal))
     listeners = [Listener(app, bind_tcp("127.0.0.1", 0)) for app in apps]
@@ -90,11 +90,11 @@ async def test_the_older_session_is_refused_and_what_both_put_is_there_once() ->
 
     # Not vacuous: both were the live session for a while, so that one was deposed in its work.
     assert len(stage.sessions) >= 2
-    leaves = await stage.world.leaves()
+    leaves = await stage.harness.leaves()
     assert (leaves[0].first_offset, leaves[-1].next_offset) == (0, CHUNKS * EACH)
     assert all(a.next_offset == b.first_offset for a, b in itertools.pairwise(leaves))
     for leaf in leaves:
-        assert stage.world.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
-    record = await stage.world.record()
+        assert stage.harness.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+    record = await stage.harness.record()
     live = {leaf.uid for leaf in leaves}
     assert not live & {intent.uid for intent in (*record.intents, *record.quarantine)}

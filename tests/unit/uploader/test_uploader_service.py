@@ -8,7 +8,7 @@ import httpx
 import stamina
 from support.chunks import a_chunk
 from support.object_keys import fragment_key
-from support.uploader_house import House, until
+from support.uploader_harness import UploaderHarness, until
 from support.uploading import STREAM_ID, FakeIngest, unavailable
 
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
@@ -29,292 +29,294 @@ async def failures_of(service: UploaderService) -> dict[str, object]:
 
 
 async def test_a_slow_stream_is_cut_by_age_into_a_fragment_that_holds_its_chunks() -> None:
-    house = House()
-    house.ingest.append(a_chunk(0))
-    house.ingest.append(a_chunk(10))
-    async with house.running():
-        await house.published(20)
-        house.ingest.append(a_chunk(20))
-        await house.published(30)
+    harness = UploaderHarness()
+    harness.ingest.append(a_chunk(0))
+    harness.ingest.append(a_chunk(10))
+    async with harness.running():
+        await harness.published(20)
+        harness.ingest.append(a_chunk(20))
+        await harness.published(30)
 
-    assert house.ranges() == [(0, 20), (20, 30)]
-    assert await house.chunks_of(house.manifest.applied[0]) == [0, 10]
-    assert len(house.manifest.sessions) == 1
-    assert not house.manifest.intents
+    assert harness.ranges() == [(0, 20), (20, 30)]
+    assert await harness.chunks_of(harness.manifest.applied[0]) == [0, 10]
+    assert len(harness.manifest.sessions) == 1
+    assert not harness.manifest.intents
 
 
 async def test_a_full_tail_is_cut_by_size_and_never_by_more_than_a_chunk_beyond() -> None:
     chunks = [a_chunk(n * 10, value_size=900) for n in range(30)]
-    house = House(FakeIngest(target_bytes=4 * len(chunks[0]) - 100, max_age_ms=3_600_000))
+    harness = UploaderHarness(
+        FakeIngest(target_bytes=4 * len(chunks[0]) - 100, max_age_ms=3_600_000)
+    )
     for chunk in chunks:
-        house.ingest.append(chunk)
-    async with house.running() as service:
-        await house.published(280)
+        harness.ingest.append(chunk)
+    async with harness.running() as service:
+        await harness.published(280)
         await service.drain()
 
-    assert house.ranges() == [(n, n + 40) for n in range(0, 280, 40)] + [(280, 300)]
+    assert harness.ranges() == [(n, n + 40) for n in range(0, 280, 40)] + [(280, 300)]
     # The first look at a long log only measures.
-    assert house.ingest.asked[0][:2] == (0, 1)
+    assert harness.ingest.asked[0][:2] == (0, 1)
 
 
 async def test_uploads_that_finish_in_reverse_order_are_all_registered() -> None:
-    house = House(FakeIngest(target_bytes=1))
-    house.drive.gates = {offset: asyncio.Event() for offset in (0, 10, 20)}
+    harness = UploaderHarness(FakeIngest(target_bytes=1))
+    harness.drive.gates = {offset: asyncio.Event() for offset in (0, 10, 20)}
     for offset in (0, 10, 20):
-        house.ingest.append(a_chunk(offset))
-    async with house.running():
-        await until(lambda: sorted(house.drive.puts) == [0, 10, 20])
+        harness.ingest.append(a_chunk(offset))
+    async with harness.running():
+        await until(lambda: sorted(harness.drive.puts) == [0, 10, 20])
         for number, offset in enumerate((20, 10, 0), 1):
-            house.drive.gates[offset].set()
-            await until(partial(house.manifest.has_heard_of, number))
-        await house.published(30)
+            harness.drive.gates[offset].set()
+            await until(partial(harness.manifest.has_heard_of, number))
+        await harness.published(30)
 
-    assert house.drive.finished == [20, 10, 0]
-    assert house.ranges() == [(0, 10), (10, 20), (20, 30)]
+    assert harness.drive.finished == [20, 10, 0]
+    assert harness.ranges() == [(0, 10), (10, 20), (20, 30)]
 
 
 async def test_no_more_uploads_of_a_stream_run_than_its_window_has_room_for() -> None:
-    house = House(FakeIngest(target_bytes=1), uploads_in_flight=2)
-    house.drive.gates = {offset: asyncio.Event() for offset in (0, 10, 20)}
+    harness = UploaderHarness(FakeIngest(target_bytes=1), uploads_in_flight=2)
+    harness.drive.gates = {offset: asyncio.Event() for offset in (0, 10, 20)}
     for offset in (0, 10, 20):
-        house.ingest.append(a_chunk(offset))
-    async with house.running():
-        await until(lambda: len(house.drive.puts) == 2)
-        house.drive.gates[10].set()
-        await until(lambda: len(house.drive.puts) == 3)
-        assert house.drive.puts == [0, 10, 20]
-        assert house.manifest.published_next == 0
-        for gate in house.drive.gates.values():
+        harness.ingest.append(a_chunk(offset))
+    async with harness.running():
+        await until(lambda: len(harness.drive.puts) == 2)
+        harness.drive.gates[10].set()
+        await until(lambda: len(harness.drive.puts) == 3)
+        assert harness.drive.puts == [0, 10, 20]
+        assert harness.manifest.published_next == 0
+        for gate in harness.drive.gates.values():
             gate.set()
-        await house.published(30)
+        await harness.published(30)
 
 
 async def test_a_put_that_fails_is_tried_again_under_the_same_uid() -> None:
-    house = House()
-    house.drive.failures = [DriveUnavailable("not now") for _ in range(3)]
-    house.ingest.append(a_chunk(0))
+    harness = UploaderHarness()
+    harness.drive.failures = [DriveUnavailable("not now") for _ in range(3)]
+    harness.ingest.append(a_chunk(0))
     with stamina.set_testing(True, attempts=1_000):
-        async with house.running():
-            await house.published(10)
+        async with harness.running():
+            await harness.published(10)
 
-    assert house.drive.puts == [0, 0, 0, 0]
-    assert len(house.manifest.applied) == 1
-    assert not house.manifest.quarantine
+    assert harness.drive.puts == [0, 0, 0, 0]
+    assert len(harness.manifest.applied) == 1
+    assert not harness.manifest.quarantine
 
 
 async def test_a_put_whose_reply_is_lost_leaves_one_object_that_is_registered_once() -> None:
-    house = House()
-    house.drive.failures = [DriveAmbiguous("the reply was lost")]
-    house.ingest.append(a_chunk(0))
+    harness = UploaderHarness()
+    harness.drive.failures = [DriveAmbiguous("the reply was lost")]
+    harness.ingest.append(a_chunk(0))
     with stamina.set_testing(True, attempts=1_000):
-        async with house.running():
-            await house.published(10)
+        async with harness.running():
+            await harness.published(10)
 
-    assert [facts.object_key async for facts in house.drive.list()] == [
-        fragment_key(STREAM_ID, 0, house.manifest.applied[0].uid)
+    assert [facts.object_key async for facts in harness.drive.list()] == [
+        fragment_key(STREAM_ID, 0, harness.manifest.applied[0].uid)
     ]
-    assert Counter(house.manifest.registered) == {house.manifest.applied[0].uid: 1}
+    assert Counter(harness.manifest.registered) == {harness.manifest.applied[0].uid: 1}
 
 
 async def test_a_registration_that_fails_is_repeated_and_visible_until_it_passes() -> None:
-    house = House()
-    house.manifest.failures = [unavailable() for _ in range(200)]
-    house.ingest.append(a_chunk(0))
-    async with house.running() as service:
-        await until(lambda: len(house.manifest.failures) < 195)
+    harness = UploaderHarness()
+    harness.manifest.failures = [unavailable() for _ in range(200)]
+    harness.ingest.append(a_chunk(0))
+    async with harness.running() as service:
+        await until(lambda: len(harness.manifest.failures) < 195)
         (what, failure), *_ = (await failures_of(service)).items()
         assert what.startswith("register 00000000000000000000-")
         assert isinstance(failure, dict)
         assert failure["code"] == Code.COORDINATION_UNAVAILABLE
         assert failure["permanent"] is False
-        house.manifest.failures.clear()
-        await house.published(10)
+        harness.manifest.failures.clear()
+        await harness.published(10)
         await until(lambda: not _failing(service))
 
-    assert house.drive.puts == [0]
+    assert harness.drive.puts == [0]
 
 
 async def test_a_corrupt_chunk_stops_its_stream_and_nothing_of_it_is_put() -> None:
-    house = House()
+    harness = UploaderHarness()
     sound = a_chunk(0)
-    house.ingest.append(sound)
-    group = house.ingest.groups[STREAM_ID][0]
+    harness.ingest.append(sound)
+    group = harness.ingest.groups[STREAM_ID][0]
     damaged = sound[:100] + bytes([sound[100] ^ 1]) + sound[101:]
-    house.ingest.groups[STREAM_ID][0] = group._replace(data=damaged)
-    other = house.add_stream(OTHER_ID)
-    house.ingest.append(sound, stream_id=OTHER_ID)
-    async with house.running() as service:
+    harness.ingest.groups[STREAM_ID][0] = group._replace(data=damaged)
+    other = harness.add_stream(OTHER_ID)
+    harness.ingest.append(sound, stream_id=OTHER_ID)
+    async with harness.running() as service:
         await until(lambda: other.published_next == 10)
         await until(lambda: _failing(service))
 
         assert _failing(service) == {
             STREAM_ID: {"session": {"code": "data-corrupt", "permanent": True, "attempt_count": 1}}
         }
-    assert house.manifest.quarantine
-    assert not [facts async for facts in house.drive.list(f"default/{STREAM_ID}/")]
+    assert harness.manifest.quarantine
+    assert not [facts async for facts in harness.drive.list(f"default/{STREAM_ID}/")]
 
 
 async def test_a_chunk_that_was_mended_goes_on_its_way() -> None:
-    house = House(damage_retry_seconds=0.02)
+    harness = UploaderHarness(damage_retry_seconds=0.02)
     sound = a_chunk(0)
-    house.ingest.append(sound)
-    group = house.ingest.groups[STREAM_ID][0]
-    house.ingest.groups[STREAM_ID][0] = group._replace(data=sound[:-1] + b"\xff")
-    async with house.running():
-        await until(lambda: house.manifest.quarantine)
-        house.ingest.groups[STREAM_ID][0] = group
-        await house.published(10)
+    harness.ingest.append(sound)
+    group = harness.ingest.groups[STREAM_ID][0]
+    harness.ingest.groups[STREAM_ID][0] = group._replace(data=sound[:-1] + b"\xff")
+    async with harness.running():
+        await until(lambda: harness.manifest.quarantine)
+        harness.ingest.groups[STREAM_ID][0] = group
+        await harness.published(10)
 
-    assert house.ranges() == [(0, 10)]
+    assert harness.ranges() == [(0, 10)]
 
 
 async def test_an_epoch_ends_a_fragment() -> None:
-    house = House()
-    house.ingest.append(a_chunk(0))
-    house.ingest.append(a_chunk(10, epoch=2))
-    house.ingest.append(a_chunk(20, epoch=2))
-    async with house.running():
-        await house.published(30)
+    harness = UploaderHarness()
+    harness.ingest.append(a_chunk(0))
+    harness.ingest.append(a_chunk(10, epoch=2))
+    harness.ingest.append(a_chunk(20, epoch=2))
+    async with harness.running():
+        await harness.published(30)
 
-    assert house.ranges() == [(0, 10), (10, 30)]
-    assert [info.epoch for info in house.manifest.applied] == [1, 2]
+    assert harness.ranges() == [(0, 10), (10, 30)]
+    assert [info.epoch for info in harness.manifest.applied] == [1, 2]
 
 
 async def test_the_chunks_of_one_append_stay_in_one_fragment() -> None:
-    house = House(FakeIngest(target_bytes=1))
+    harness = UploaderHarness(FakeIngest(target_bytes=1))
     more = ChunkFlags.MORE_FOLLOWS
-    house.ingest.append(a_chunk(0))
-    house.ingest.append(a_chunk(10, flags=more), a_chunk(20, flags=more), a_chunk(30))
-    house.ingest.append(a_chunk(40))
-    async with house.running():
-        await house.published(50)
+    harness.ingest.append(a_chunk(0))
+    harness.ingest.append(a_chunk(10, flags=more), a_chunk(20, flags=more), a_chunk(30))
+    harness.ingest.append(a_chunk(40))
+    async with harness.running():
+        await harness.published(50)
 
-    assert house.ranges() == [(0, 10), (10, 40), (40, 50)]
+    assert harness.ranges() == [(0, 10), (10, 40), (40, 50)]
 
 
 async def test_a_fenced_session_is_followed_by_another_from_the_manifests_end() -> None:
-    house = House(FakeIngest(target_bytes=1))
-    house.drive.gates = {10: asyncio.Event()}
-    house.ingest.append(a_chunk(0))
-    house.ingest.append(a_chunk(10))
-    async with house.running():
-        await house.published(10)
-        await until(lambda: 10 in house.drive.puts)
-        house.manifest.fence()
-        house.drive.gates.pop(10).set()
-        await house.published(20)
+    harness = UploaderHarness(FakeIngest(target_bytes=1))
+    harness.drive.gates = {10: asyncio.Event()}
+    harness.ingest.append(a_chunk(0))
+    harness.ingest.append(a_chunk(10))
+    async with harness.running():
+        await harness.published(10)
+        await until(lambda: 10 in harness.drive.puts)
+        harness.manifest.fence()
+        harness.drive.gates.pop(10).set()
+        await harness.published(20)
 
-    assert len(house.manifest.sessions) == 2
+    assert len(harness.manifest.sessions) == 2
     # The object of the first session was there, so the manifest took it instead of a second one.
-    assert house.drive.puts == [0, 10]
-    assert len(house.manifest.adopted) == 1
+    assert harness.drive.puts == [0, 10]
+    assert len(harness.manifest.adopted) == 1
 
 
 async def test_a_cut_that_others_published_is_taken_up_where_the_manifest_ends() -> None:
-    house = House()
-    house.ingest.append(a_chunk(0))
-    house.ingest.append(a_chunk(10))
-    house.ingest.local_first_offset = 10
-    async with house.running():
-        await until(lambda: len(house.manifest.sessions) > 1)
-        house.manifest.published_next = 10
-        await house.published(20)
+    harness = UploaderHarness()
+    harness.ingest.append(a_chunk(0))
+    harness.ingest.append(a_chunk(10))
+    harness.ingest.local_first_offset = 10
+    async with harness.running():
+        await until(lambda: len(harness.manifest.sessions) > 1)
+        harness.manifest.published_next = 10
+        await harness.published(20)
 
-    assert house.ranges() == [(10, 20)]
+    assert harness.ranges() == [(10, 20)]
 
 
 async def test_an_ingest_that_came_up_anew_tells_everything_again_and_nothing_is_put_twice() -> (
     None
 ):
-    house = House()
-    house.ingest.append(a_chunk(0))
-    async with house.running():
-        await house.published(10)
-        house.ingest.restart()
-        house.ingest.append(a_chunk(10, epoch=2))
-        await house.published(20)
+    harness = UploaderHarness()
+    harness.ingest.append(a_chunk(0))
+    async with harness.running():
+        await harness.published(10)
+        harness.ingest.restart()
+        harness.ingest.append(a_chunk(10, epoch=2))
+        await harness.published(20)
 
-    assert house.ranges() == [(0, 10), (10, 20)]
-    assert house.drive.puts == [0, 10]
+    assert harness.ranges() == [(0, 10), (10, 20)]
+    assert harness.drive.puts == [0, 10]
 
 
 async def test_an_owner_that_is_not_there_is_asked_again() -> None:
-    house = House()
-    house.ingest.failures = [
+    harness = UploaderHarness()
+    harness.ingest.failures = [
         StoreError("no owner", code=Code.NOT_OWNER, retryable=True),
         Fenced("a newer owner"),
         StoreError("a bug", code=Code.INTERNAL),
     ]
-    house.ingest.append(a_chunk(0))
-    async with house.running():
-        await house.published(10)
+    harness.ingest.append(a_chunk(0))
+    async with harness.running():
+        await harness.published(10)
 
-    assert house.ranges() == [(0, 10)]
+    assert harness.ranges() == [(0, 10)]
 
 
 async def test_a_drain_uploads_what_is_neither_old_nor_full() -> None:
-    house = House(FakeIngest(max_age_ms=3_600_000))
-    async with house.running() as service:
-        house.ingest.append(a_chunk(0))
+    harness = UploaderHarness(FakeIngest(max_age_ms=3_600_000))
+    async with harness.running() as service:
+        harness.ingest.append(a_chunk(0))
         await service.drain()
 
-        assert house.ranges() == [(0, 10)]
+        assert harness.ranges() == [(0, 10)]
         assert (await service.report())["active_streams"] == 0
 
 
 async def test_an_idle_stream_has_no_task_until_it_commits_again() -> None:
-    house = House(idle_seconds=0.01)
-    house.ingest.append(a_chunk(0))
-    async with house.running() as service:
-        await house.published(10)
+    harness = UploaderHarness(idle_seconds=0.01)
+    harness.ingest.append(a_chunk(0))
+    async with harness.running() as service:
+        await harness.published(10)
         await until(lambda: not _active(service))
-        house.ingest.append(a_chunk(10))
-        await house.published(20)
+        harness.ingest.append(a_chunk(10))
+        await harness.published(20)
 
-    assert house.ranges() == [(0, 10), (10, 20)]
-    assert len(house.manifest.sessions) == 2
+    assert harness.ranges() == [(0, 10), (10, 20)]
+    assert len(harness.manifest.sessions) == 2
 
 
 async def test_a_stream_that_was_deleted_is_left_alone() -> None:
-    house = House()
-    house.manifest.gone = True
-    house.ingest.append(a_chunk(0))
-    async with house.running() as service:
-        await until(lambda: house.manifest.gone_count)
+    harness = UploaderHarness()
+    harness.manifest.gone = True
+    harness.ingest.append(a_chunk(0))
+    async with harness.running() as service:
+        await until(lambda: harness.manifest.gone_count)
         await until(lambda: not _active(service))
 
-    assert not house.drive.puts
+    assert not harness.drive.puts
 
 
 async def test_memory_stays_under_the_budget_while_uploads_hang() -> None:
     chunk_size = len(a_chunk(0, value_size=20_000))
-    house = House(FakeIngest(target_bytes=2 * chunk_size - 100))
-    house.drive.gates = {offset: asyncio.Event() for offset in range(0, 120, 10)}
+    harness = UploaderHarness(FakeIngest(target_bytes=2 * chunk_size - 100))
+    harness.drive.gates = {offset: asyncio.Event() for offset in range(0, 120, 10)}
     for stream_id in (STREAM_ID, OTHER_ID):
-        house.add_stream(stream_id)
+        harness.add_stream(stream_id)
         for offset in range(0, 120, 10):
-            house.ingest.append(a_chunk(offset, value_size=20_000), stream_id=stream_id)
-    async with house.running() as service:
+            harness.ingest.append(a_chunk(offset, value_size=20_000), stream_id=stream_id)
+    async with harness.running() as service:
         await until(lambda: _report(service)["waiting_for_memory"])
-        await until(lambda: len(house.drive.puts) == 2)
+        await until(lambda: len(harness.drive.puts) == 2)
         assert MIB // 2 < int(str(_report(service)["memory_bytes"])) <= MIB
-        for gate in house.drive.gates.values():
+        for gate in harness.drive.gates.values():
             gate.set()
-        await house.published(120)
+        await harness.published(120)
 
 
 async def test_what_was_put_before_a_crash_is_adopted_and_not_put_again() -> None:
-    house = House(FakeIngest(target_bytes=1))
-    house.manifest.failures = [unavailable() for _ in range(10_000)]
-    house.ingest.append(a_chunk(0))
-    async with house.running():
-        await until(lambda: house.drive.finished == [0])
-    house.manifest.failures.clear()
-    async with house.running():
-        await house.published(10)
+    harness = UploaderHarness(FakeIngest(target_bytes=1))
+    harness.manifest.failures = [unavailable() for _ in range(10_000)]
+    harness.ingest.append(a_chunk(0))
+    async with harness.running():
+        await until(lambda: harness.drive.finished == [0])
+    harness.manifest.failures.clear()
+    async with harness.running():
+        await harness.published(10)
 
-    assert house.drive.puts == [0]
-    assert len(house.manifest.adopted) == 1
+    assert harness.drive.puts == [0]
+    assert len(harness.manifest.adopted) == 1
 
 
 async def test_the_public_application_has_nothing_but_its_description() -> None:

@@ -53,7 +53,7 @@ def described(key_id: str, *secrets: str, **members: Any) -> dict[str, Any]:
     }
 
 
-class World:
+class KeyHarness:
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0
@@ -75,171 +75,177 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    yield world
-    await world.keys.aclose()
+async def harness() -> AsyncIterator[KeyHarness]:
+    harness = KeyHarness()
+    yield harness
+    await harness.keys.aclose()
 
 
-async def test_a_key_is_asked_for_once_and_remembered(world: World) -> None:
-    principal = await world.keys.principal(KEY)
+async def test_a_key_is_asked_for_once_and_remembered(harness: KeyHarness) -> None:
+    principal = await harness.keys.principal(KEY)
     assert (principal.tenant, principal.actor) == ("acme", "key:a1")
     assert principal.scopes == ("read:orders-*",)
-    assert await world.good()
-    assert world.manifest.asked == ["a1"]
+    assert await harness.good()
+    assert harness.manifest.asked == ["a1"]
 
 
-async def test_many_who_ask_at_once_ask_once(world: World) -> None:
-    world.manifest.answering.clear()
-    asking = [asyncio.create_task(world.good()) for _ in range(100)]
+async def test_many_who_ask_at_once_ask_once(harness: KeyHarness) -> None:
+    harness.manifest.answering.clear()
+    asking = [asyncio.create_task(harness.good()) for _ in range(100)]
     await asyncio.sleep(0)
-    world.manifest.answering.set()
+    harness.manifest.answering.set()
     assert all(await asyncio.gather(*asking))
-    assert world.manifest.asked == ["a1"]
+    assert harness.manifest.asked == ["a1"]
 
 
-async def test_it_is_asked_for_again_ahead_of_time(world: World) -> None:
-    assert await world.good()
-    world.elapsed += 6
-    world.manifest.answering.clear()
-    assert await world.good()
+async def test_it_is_asked_for_again_ahead_of_time(harness: KeyHarness) -> None:
+    assert await harness.good()
+    harness.elapsed += 6
+    harness.manifest.answering.clear()
+    assert await harness.good()
     await asyncio.sleep(0)
-    assert world.manifest.asked == ["a1", "a1"]
-    world.manifest.answering.set()
-    await world.settled()
-    world.elapsed += 6
-    assert world.keys.at_once(KEY) is not None
+    assert harness.manifest.asked == ["a1", "a1"]
+    harness.manifest.answering.set()
+    await harness.settled()
+    harness.elapsed += 6
+    assert harness.keys.at_once(KEY) is not None
 
 
-async def test_a_revoked_key_is_refused_after_ten_seconds_at_the_latest(world: World) -> None:
-    assert await world.good()
-    world.manifest.keys["a1"] = described("a1", state="revoked", secret_sha256=[])
-    world.elapsed += 4.9
-    assert await world.good()
-    world.elapsed += 5.2
-    assert not await world.good()
+async def test_a_revoked_key_is_refused_after_ten_seconds_at_the_latest(
+    harness: KeyHarness,
+) -> None:
+    assert await harness.good()
+    harness.manifest.keys["a1"] = described("a1", state="revoked", secret_sha256=[])
+    harness.elapsed += 4.9
+    assert await harness.good()
+    harness.elapsed += 5.2
+    assert not await harness.good()
 
 
-async def test_a_key_that_was_forgotten_is_refused(world: World) -> None:
-    assert await world.good()
-    del world.manifest.keys["a1"]
-    world.elapsed += 11
-    assert not await world.good()
+async def test_a_key_that_was_forgotten_is_refused(harness: KeyHarness) -> None:
+    assert await harness.good()
+    del harness.manifest.keys["a1"]
+    harness.elapsed += 11
+    assert not await harness.good()
 
 
 async def test_the_word_of_a_manifest_that_is_away_is_good_for_thirty_seconds(
-    world: World,
+    harness: KeyHarness,
 ) -> None:
-    assert await world.good()
-    world.manifest.away = True
+    assert await harness.good()
+    harness.manifest.away = True
     for _ in range(2):
-        world.elapsed += 14.9
-        assert await world.good()
-    world.elapsed += 0.3
+        harness.elapsed += 14.9
+        assert await harness.good()
+    harness.elapsed += 0.3
     with pytest.raises(Unavailable, match="cannot be checked now"):
-        await world.good()
-    world.manifest.away = False
-    world.elapsed += 2
-    assert await world.good()
+        await harness.good()
+    harness.manifest.away = False
+    harness.elapsed += 2
+    assert await harness.good()
 
 
-async def test_a_manifest_that_is_away_is_not_asked_with_every_request(world: World) -> None:
-    assert await world.good()
-    world.manifest.away = True
-    world.elapsed += 15
+async def test_a_manifest_that_is_away_is_not_asked_with_every_request(harness: KeyHarness) -> None:
+    assert await harness.good()
+    harness.manifest.away = True
+    harness.elapsed += 15
     for _ in range(20):
-        assert await world.good()
-    assert world.manifest.asked == ["a1", "a1"]
+        assert await harness.good()
+    assert harness.manifest.asked == ["a1", "a1"]
 
 
-async def test_a_slow_answer_is_as_old_as_its_question(world: World) -> None:
-    world.manifest.answering.clear()
-    asking = asyncio.create_task(world.good())
+async def test_a_slow_answer_is_as_old_as_its_question(harness: KeyHarness) -> None:
+    harness.manifest.answering.clear()
+    asking = asyncio.create_task(harness.good())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    world.elapsed += 9
-    world.manifest.answering.set()
+    harness.elapsed += 9
+    harness.manifest.answering.set()
     assert await asking
-    world.elapsed += 2
-    assert world.keys.at_once(KEY) is None
+    harness.elapsed += 2
+    assert harness.keys.at_once(KEY) is None
 
 
-async def test_another_secret_is_refused_and_both_of_a_rotation_are_good(world: World) -> None:
-    assert not await world.good(ApiKey("a1", SECRET[:-1] + "0"))
+async def test_another_secret_is_refused_and_both_of_a_rotation_are_good(
+    harness: KeyHarness,
+) -> None:
+    assert not await harness.good(ApiKey("a1", SECRET[:-1] + "0"))
     new = "fedcba9876543210"
-    world.manifest.keys["a1"] = described("a1", SECRET, new)
-    world.elapsed += 11
-    assert await world.good()
-    assert await world.good(ApiKey("a1", new))
+    harness.manifest.keys["a1"] = described("a1", SECRET, new)
+    harness.elapsed += 11
+    assert await harness.good()
+    assert await harness.good(ApiKey("a1", new))
 
 
 def test_a_key_shows_no_secret_where_it_is_shown() -> None:
     assert repr(KEY) == str(KEY) == f"{KEY}" == "ApiKey(key_id='a1')"
 
 
-async def test_a_new_secret_is_good_at_once_and_the_old_one_no_more(world: World) -> None:
-    assert await world.good()
-    world.elapsed += 1
-    world.manifest.keys["a1"] = described("a1", "another-secret-x")
-    assert await world.good(ApiKey("a1", "another-secret-x"))
-    assert not await world.good()
-    assert world.manifest.asked == ["a1", "a1"]
+async def test_a_new_secret_is_good_at_once_and_the_old_one_no_more(harness: KeyHarness) -> None:
+    assert await harness.good()
+    harness.elapsed += 1
+    harness.manifest.keys["a1"] = described("a1", "another-secret-x")
+    assert await harness.good(ApiKey("a1", "another-secret-x"))
+    assert not await harness.good()
+    assert harness.manifest.asked == ["a1", "a1"]
 
 
-async def test_who_guesses_secrets_makes_us_ask_a_few_times_a_second_only(world: World) -> None:
-    assert await world.good()
+async def test_who_guesses_secrets_makes_us_ask_a_few_times_a_second_only(
+    harness: KeyHarness,
+) -> None:
+    assert await harness.good()
     for _ in range(100):
-        assert not await world.good(ApiKey("a1", "fedcba9876543210"))
-    assert world.manifest.asked == ["a1"]
-    world.elapsed += 1
+        assert not await harness.good(ApiKey("a1", "fedcba9876543210"))
+    assert harness.manifest.asked == ["a1"]
+    harness.elapsed += 1
     for _ in range(100):
-        assert not await world.good(ApiKey("a1", "fedcba9876543210"))
-    assert world.manifest.asked == ["a1", "a1"]
-    assert await world.good()
+        assert not await harness.good(ApiKey("a1", "fedcba9876543210"))
+    assert harness.manifest.asked == ["a1", "a1"]
+    assert await harness.good()
 
 
-async def test_another_secret_is_refused_also_while_manifest_is_away(world: World) -> None:
-    assert await world.good()
-    world.elapsed += 1
-    world.manifest.away = True
-    assert not await world.good(ApiKey("a1", "fedcba9876543210"))
-    assert await world.good()
+async def test_another_secret_is_refused_also_while_manifest_is_away(harness: KeyHarness) -> None:
+    assert await harness.good()
+    harness.elapsed += 1
+    harness.manifest.away = True
+    assert not await harness.good(ApiKey("a1", "fedcba9876543210"))
+    assert await harness.good()
 
 
-async def test_a_key_ends_when_it_said_without_asking(world: World) -> None:
-    world.manifest.keys["a1"] = described("a1", expires_at=round(world.now * 1000) + 5000)
-    assert (await world.keys.principal(KEY)).expires_at == world.now + 5
-    world.now += 5
-    assert not await world.good()
-    assert world.manifest.asked == ["a1"]
+async def test_a_key_ends_when_it_said_without_asking(harness: KeyHarness) -> None:
+    harness.manifest.keys["a1"] = described("a1", expires_at=round(harness.now * 1000) + 5000)
+    assert (await harness.keys.principal(KEY)).expires_at == harness.now + 5
+    harness.now += 5
+    assert not await harness.good()
+    assert harness.manifest.asked == ["a1"]
 
 
-async def test_that_there_is_no_key_is_remembered_for_a_moment(world: World) -> None:
+async def test_that_there_is_no_key_is_remembered_for_a_moment(harness: KeyHarness) -> None:
     stranger = ApiKey("b2", SECRET)
-    assert not await world.good(stranger)
-    assert not await world.good(stranger)
-    assert world.manifest.asked == ["b2"]
-    world.manifest.keys["b2"] = described("b2")
-    world.elapsed += 1.1
-    assert await world.good(stranger)
+    assert not await harness.good(stranger)
+    assert not await harness.good(stranger)
+    assert harness.manifest.asked == ["b2"]
+    harness.manifest.keys["b2"] = described("b2")
+    harness.elapsed += 1.1
+    assert await harness.good(stranger)
 
 
-async def test_who_makes_ids_up_takes_no_place_from_known_keys(world: World) -> None:
-    assert await world.good()
-    world.manifest.asked.clear()
-    world.manifest.answering.clear()
+async def test_who_makes_ids_up_takes_no_place_from_known_keys(harness: KeyHarness) -> None:
+    assert await harness.good()
+    harness.manifest.asked.clear()
+    harness.manifest.answering.clear()
     made_up = [
-        asyncio.create_task(world.good(ApiKey(f"x{number}", SECRET))) for number in range(100)
+        asyncio.create_task(harness.good(ApiKey(f"x{number}", SECRET))) for number in range(100)
     ]
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(world.manifest.asked) == STRANGER_COUNT_MAX
-    world.elapsed += 15
-    known = asyncio.create_task(world.good())
+    assert len(harness.manifest.asked) == STRANGER_COUNT_MAX
+    harness.elapsed += 15
+    known = asyncio.create_task(harness.good())
     for _ in range(5):
         await asyncio.sleep(0)
-    assert world.manifest.asked[-1] == "a1"
-    world.manifest.answering.set()
+    assert harness.manifest.asked[-1] == "a1"
+    harness.manifest.answering.set()
     assert await known
     assert not any(await asyncio.gather(*made_up))
 
@@ -258,20 +264,20 @@ async def test_who_makes_ids_up_takes_no_place_from_known_keys(world: World) -> 
     ],
 )
 async def test_what_is_not_the_description_of_a_good_key_lets_nobody_in(
-    world: World, body: Any
+    harness: KeyHarness, body: Any
 ) -> None:
-    world.manifest.keys["a1"] = body
+    harness.manifest.keys["a1"] = body
     with pytest.raises((Unavailable, RefusedError)):
-        await world.keys.principal(KEY)
+        await harness.keys.principal(KEY)
 
 
-async def test_a_peer_that_knows_no_keys_is_no_manifest(world: World) -> None:
+async def test_a_peer_that_knows_no_keys_is_no_manifest(harness: KeyHarness) -> None:
     async def call(*_: Any, **__: Any) -> PeerAnswer:
         raise NotFound("nothing is served at this path", code=Code.NOT_FOUND)
 
-    world.manifest.call = call  # type: ignore[method-assign]
+    harness.manifest.call = call  # type: ignore[method-assign]
     with pytest.raises(Unavailable):
-        await world.keys.principal(KEY)
+        await harness.keys.principal(KEY)
 
 
 @pytest.mark.parametrize(

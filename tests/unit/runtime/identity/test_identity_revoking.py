@@ -91,7 +91,7 @@ def remember(key_id: str) -> None:
     assert key_id == KEY_ID
 
 
-class World:
+class RevokingHarness:
     def __init__(self, forget: bool = True) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0
@@ -152,10 +152,10 @@ class World:
 
 
 async def run(steps: list[str], *, forget: bool = True) -> list[tuple[bool, int]]:
-    world = World(forget)
+    harness = RevokingHarness(forget)
     for step in steps:
-        await world.take(step)
-    return await world.judged()
+        await harness.take(step)
+    return await harness.judged()
 
 
 @settings(max_examples=60, deadline=None)

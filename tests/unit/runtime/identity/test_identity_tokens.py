@@ -36,7 +36,7 @@ RULES: dict[str, Any] = {
 }
 
 
-class World:
+class TokenHarness:
     """One set of keys that changes, and who believes it."""
 
     def __init__(self, **rules: Any) -> None:
@@ -69,7 +69,7 @@ class World:
 async def test_a_token_says_who_whose_and_what() -> None:
     ends = round(time.time()) + 60
     token = ISSUER.token(tenant="acme", scope="read append:a-* openid", exp=ends)
-    principal = await World().tokens.principal(token)
+    principal = await TokenHarness().tokens.principal(token)
     assert (principal.tenant, principal.actor) == ("acme", "sub:ada")
     assert principal.scopes == ("read", "append:a-*", "openid")
     assert principal.expires_at == ends
@@ -77,39 +77,39 @@ async def test_a_token_says_who_whose_and_what() -> None:
 
 
 async def test_claims_may_be_called_otherwise_and_the_tenant_may_be_fixed() -> None:
-    world = World(tenant="acme", scope_claim="permissions")
+    harness = TokenHarness(tenant="acme", scope_claim="permissions")
     token = ISSUER.token(tenant="other", permissions=["read:a", 7, "describe"])
-    principal = await world.tokens.principal(token)
+    principal = await harness.tokens.principal(token)
     assert (principal.tenant, principal.scopes) == ("acme", ("read:a", "describe"))
-    named = World(tenant_claim="org")
+    named = TokenHarness(tenant_claim="org")
     assert (await named.tokens.principal(ISSUER.token(org="o1"))).tenant == "o1"
     assert not await named.good(ISSUER.token())
 
 
 async def test_a_token_without_scopes_may_do_nothing() -> None:
-    principal = await World().tokens.principal(ISSUER.token(without="scope"))
+    principal = await TokenHarness().tokens.principal(ISSUER.token(without="scope"))
     assert principal.scopes == ()
     assert not principal.grants.show("orders")
 
 
 async def test_only_allowed_algorithms_are_taken() -> None:
-    world = World(algorithms=("ES256",))
-    assert await world.good(ISSUER.token(alg="ES256"))
-    assert not await world.good(ISSUER.token(alg="RS256"))
+    harness = TokenHarness(algorithms=("ES256",))
+    assert await harness.good(ISSUER.token(alg="ES256"))
+    assert not await harness.good(ISSUER.token(alg="RS256"))
 
 
 @pytest.mark.parametrize("claim", ["iss", "aud", "exp", "sub", "tenant"])
 async def test_a_token_that_leaves_something_out_is_refused(claim: str) -> None:
-    assert await World().good(ISSUER.token())
-    assert not await World().good(ISSUER.token(without=claim))
+    assert await TokenHarness().good(ISSUER.token())
+    assert not await TokenHarness().good(ISSUER.token(without=claim))
 
 
 async def test_clocks_may_differ_a_little() -> None:
     now = round(time.time())
-    assert await World().good(ISSUER.token(exp=now - 5))
-    assert not await World().good(ISSUER.token(exp=now - 12))
-    assert await World().good(ISSUER.token(nbf=now + 5))
-    assert not await World().good(ISSUER.token(nbf=now + 20))
+    assert await TokenHarness().good(ISSUER.token(exp=now - 5))
+    assert not await TokenHarness().good(ISSUER.token(exp=now - 12))
+    assert await TokenHarness().good(ISSUER.token(nbf=now + 5))
+    assert not await TokenHarness().good(ISSUER.token(nbf=now + 20))
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ async def test_clocks_may_differ_a_little() -> None:
 )
 async def test_claims_of_the_wrong_kind_are_refused(claims: dict[str, Any]) -> None:
     token = _signed(**claims)
-    assert not await World().good(token)
+    assert not await TokenHarness().good(token)
 
 
 async def test_a_scope_that_is_not_unicode_is_none() -> None:
     for scope in ("read \ud800", ["read", "\ud800"]):
-        principal = await World().tokens.principal(_signed(scope=scope))
+        principal = await TokenHarness().tokens.principal(_signed(scope=scope))
         assert principal.scopes == ("read",)
 
 
@@ -146,84 +146,84 @@ def _signed(*, kid: bool = True, **claims: Any) -> str:
 
 
 async def test_a_signature_is_checked_once_a_minute_and_not_once_a_request() -> None:
-    world = World()
+    harness = TokenHarness()
     token = ISSUER.token()
-    first = await world.authenticator.principal(token)
-    assert await world.authenticator.principal(token) is first
-    world.elapsed += 61
-    assert await world.authenticator.principal(token) is not first
+    first = await harness.authenticator.principal(token)
+    assert await harness.authenticator.principal(token) is first
+    harness.elapsed += 61
+    assert await harness.authenticator.principal(token) is not first
 
 
 async def test_a_remembered_verdict_ends_with_its_token() -> None:
-    world = World(leeway_seconds=0)
-    token = ISSUER.token(exp=round(world.now) + 30)
-    first = await world.authenticator.principal(token)
-    world.now += 31
+    harness = TokenHarness(leeway_seconds=0)
+    token = ISSUER.token(exp=round(harness.now) + 30)
+    first = await harness.authenticator.principal(token)
+    harness.now += 31
     # By the clock of the library it is still good: it was asked again.
-    assert await world.authenticator.principal(token) is not first
+    assert await harness.authenticator.principal(token) is not first
 
 
 async def test_a_key_that_left_the_set_is_believed_no_more() -> None:
-    world = World()
+    harness = TokenHarness()
     token = ISSUER.token()
-    assert await world.good(token)
-    world.data = OTHER.jwks
-    world.elapsed += 301
-    assert await world.good(token)
-    await _read(world)
-    assert not await world.good(token)
-    assert await world.good(OTHER.token())
+    assert await harness.good(token)
+    harness.data = OTHER.jwks
+    harness.elapsed += 301
+    assert await harness.good(token)
+    await _read(harness)
+    assert not await harness.good(token)
+    assert await harness.good(OTHER.token())
 
 
-async def _read(world: World) -> None:
-    assert None in world.jwks._reading
-    await world.jwks._reading.ended(None)
+async def _read(harness: TokenHarness) -> None:
+    assert None in harness.jwks._reading
+    await harness.jwks._reading.ended(None)
 
 
 async def test_a_new_key_is_found_at_once_but_nobody_makes_us_read_all_the_time() -> None:
-    world = World()
-    assert await world.good(ISSUER.token())
-    assert world.read_count == 1
+    harness = TokenHarness()
+    assert await harness.good(ISSUER.token())
+    assert harness.read_count == 1
     for number in range(10):
-        assert not await world.good(ISSUER.token(header={"kid": f"made up {number}"}))
-    assert world.read_count == 1
-    world.elapsed += 6
+        assert not await harness.good(ISSUER.token(header={"kid": f"made up {number}"}))
+    assert harness.read_count == 1
+    harness.elapsed += 6
     keys = json.loads(ISSUER.jwks)["keys"]
-    world.data = json.dumps({"keys": [{**keys[0], "kid": "rsa-2"}]}).encode()
-    assert await world.good(ISSUER.token(header={"kid": "rsa-2"}))
-    assert world.read_count == 2
+    harness.data = json.dumps({"keys": [{**keys[0], "kid": "rsa-2"}]}).encode()
+    assert await harness.good(ISSUER.token(header={"kid": "rsa-2"}))
+    assert harness.read_count == 2
 
 
 async def test_the_keys_of_before_are_good_while_the_issuer_is_away() -> None:
-    world = World()
-    assert await world.good(ISSUER.token())
-    world.away = True
-    world.elapsed += 3600
-    assert await world.good(ISSUER.token())
-    await _read(world)
-    assert await world.good(ISSUER.token(exp=round(time.time()) + 700))
-    world.elapsed += 24 * 3600
+    harness = TokenHarness()
+    assert await harness.good(ISSUER.token())
+    harness.away = True
+    harness.elapsed += 3600
+    assert await harness.good(ISSUER.token())
+    await _read(harness)
+    assert await harness.good(ISSUER.token(exp=round(time.time()) + 700))
+    harness.elapsed += 24 * 3600
     with pytest.raises(Unavailable, match="cannot be read"):
-        await world.good(ISSUER.token())
+        await harness.good(ISSUER.token())
 
 
 async def test_keys_that_were_never_read_let_nobody_in_and_refuse_nobody() -> None:
-    world = World()
-    world.away = True
+    harness = TokenHarness()
+    harness.away = True
     with pytest.raises(Unavailable):
-        await world.good(ISSUER.token())
-    world.away = False
-    world.elapsed += 6
-    assert await world.good(ISSUER.token())
+        await harness.good(ISSUER.token())
+    harness.away = False
+    harness.elapsed += 6
+    assert await harness.good(ISSUER.token())
 
 
 async def test_without_a_kid_there_must_be_one_key_that_fits() -> None:
-    world = World()
-    assert await world.good(_signed(kid=False))
-    world = World()
+    harness = TokenHarness()
+    assert await harness.good(_signed(kid=False))
+    harness = TokenHarness()
     keys = [*json.loads(ISSUER.jwks)["keys"], *json.loads(OTHER.jwks)["keys"]]
-    world.data = json.dumps({"keys": keys}).encode()
-    assert not await world.good(_signed(kid=False))
+    harness.data = json.dumps({"keys": keys}).encode()
+    assert not await harness.good(_signed(kid=False))
 
 
 def test_only_public_keys_for_signatures_are_taken() -> None:

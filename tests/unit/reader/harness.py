@@ -1,4 +1,4 @@
-"""A small world round a reader: a manifest and an ingest that answer as the protocol says.
+"""A reader in this process, between a manifest and an ingest that answer as the protocol says.
 
 What was appended is kept as a plain list, which is the oracle; chunks, fragments, groups
 and roots are made by the real formats and lie in a real drive.
@@ -108,7 +108,7 @@ def a_chunk(
     return LocalChunk(first_offset, first_offset + len(records), timestamp, b"".join(sealed))
 
 
-class World:
+class ReaderHarness:
     """One stream, its owner, its manifest, and a reader in front of them."""
 
     def __init__(self, fanout: int = 4, drive: WatchedDrive | None = None, **settings: Any) -> None:

@@ -14,7 +14,7 @@ from support.server import AllInOne
 from support.stored import Stored
 
 
-class House(Protocol):
+class Deployment(Protocol):
     """What a test can do with either of them. It runs already."""
 
     @property
@@ -50,10 +50,12 @@ class House(Protocol):
         ...
 
 
-Start = Callable[[pytest.FixtureRequest, Path, Mapping[str, str]], AbstractContextManager[House]]
-"""Start a house on an empty directory, with settings; the url stays over deaths."""
+Start = Callable[
+    [pytest.FixtureRequest, Path, Mapping[str, str]], AbstractContextManager[Deployment]
+]
+"""Start a deployment on an empty directory, with settings; the url stays over deaths."""
 
-HOUSES: Final[dict[str, Start]] = {
+DEPLOYMENTS: Final[dict[str, Start]] = {
     "all in one on files": lambda _, directory, settings: AllInOne(
         directory / "data", settings, *lasting_ports(1)
     ),

@@ -255,13 +255,13 @@ class SmallManifest(SilentPeer):
         return PeerAnswer(200, {}, encode_stream(record))
 
 
-class House:
+class IngestHarness:
     """One data directory with a service on it."""
 
     def __init__(
         self,
         data_dir: Path,
-        before: "House | None" = None,
+        before: "IngestHarness | None" = None,
         files: RecordedFiles | None = None,
         **settings: Any,
     ) -> None:
@@ -293,7 +293,7 @@ class House:
             clocks=self.time.clocks(),
         )
 
-    async def declare(self) -> "House":
+    async def declare(self) -> "IngestHarness":
         await self.streams.create(
             StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
         )
@@ -304,7 +304,7 @@ class House:
         value = None if generation is None else b'{"generation":%d,"bucket":true}' % generation
         self.coordination.write(Changes({GENERATION_KEY: value}))
 
-    async def start(self) -> "House":
+    async def start(self) -> "IngestHarness":
         await self.service.start()
         return self
 
@@ -313,13 +313,13 @@ class House:
         await self.internal.aclose()
         await self.service.stop()
 
-    def after_crash(self, **settings: Any) -> "House":
+    def after_crash(self, **settings: Any) -> "IngestHarness":
         """The same node after a kill at this moment, on a copy of its files."""
         copy = self.data_dir.with_name(self.data_dir.name + "-")
         # The service lives on meanwhile: its threads write, delete and rename.
         with self.files.standing_still():
             shutil.copytree(self.data_dir, copy)
-        return House(copy, before=self, **settings)
+        return IngestHarness(copy, before=self, **settings)
 
     @property
     def lease(self) -> NodeLease:

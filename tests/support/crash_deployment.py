@@ -53,7 +53,7 @@ _numbers = itertools.count(1)
 class Driven:
     """One stream under a strict producer who sends again what he was not told the outcome of."""
 
-    house: "CrashHouse"
+    deployment: "CrashDeployment"
     name: str
     stream_id: StreamId
     values: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Driven:
         value = f"{self.name} {number} " + "x" * TARGET
         headers = {"producer-id": "p", "producer-seq": str(number)}
         body = {"records": [{"value": value}]}
-        answer = self.house.ask("POST", f"{self.path}/records", body, headers)
+        answer = self.deployment.ask("POST", f"{self.path}/records", body, headers)
         if answer is None or answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             return False
         assert answer.status_code == httpx.codes.OK, answer.text
@@ -80,9 +80,9 @@ class Driven:
     def drive_until_dead(self) -> None:
         """Append until the process dies where it was told to, and start it again."""
         for _ in range(LOAD_COUNT_MAX):
-            if not self.offer() and self.house.server.is_dead:
+            if not self.offer() and self.deployment.server.is_dead:
                 break
-        self.house.revive()
+        self.deployment.revive()
         # What was on its way may be stored, or not; sent again as it was, it is, once.
         self.fill(1)
 
@@ -93,10 +93,10 @@ class Driven:
 
     def look(self) -> Found:
         """What is stored, once everything acknowledged is and nothing waits to be deleted."""
-        house = self.house
-        until(lambda: house.bounds_of(self)["object_store_next_offset"] == len(self.values))
-        until(lambda: not house.queued(self.stream_id), what="the delete queue empty")
-        return StoredStream(house.stored, house.coordination_url, self.stream_id).look()
+        deployment = self.deployment
+        until(lambda: deployment.bounds_of(self)["object_store_next_offset"] == len(self.values))
+        until(lambda: not deployment.queued(self.stream_id), what="the delete queue empty")
+        return StoredStream(deployment.stored, deployment.coordination_url, self.stream_id).look()
 
     def check(self, found: Found) -> None:
         """What is stored and what the API reads are what was acknowledged, from the floor on."""
@@ -106,7 +106,9 @@ class Driven:
         ]
         read, offset = [], "first"
         while True:
-            page = self.house.asked("GET", f"{self.path}/records?offset={offset}&limit=100").json()
+            page = self.deployment.asked(
+                "GET", f"{self.path}/records?offset={offset}&limit=100"
+            ).json()
             read += [(record["offset"], record["value"]) for record in page["records"]]
             offset = str(page["next_offset"])
             if page["up_to_date"]:
@@ -116,7 +118,7 @@ class Driven:
 
 
 @dataclass
-class CrashHouse:
+class CrashDeployment:
     server: AllInOne
     stored: StoredInS3
     coordination_url: str
@@ -218,7 +220,7 @@ class CrashHouse:
 
 
 @contextmanager
-def crash_house(directory: Path, s3: S3Server) -> Iterator[CrashHouse]:
+def crash_deployment(directory: Path, s3: S3Server) -> Iterator[CrashDeployment]:
     with running_valkey(directory / "valkey") as valkey, stored_in_s3(s3) as stored:
         settings = {
             **SETTINGS,
@@ -227,4 +229,4 @@ def crash_house(directory: Path, s3: S3Server) -> Iterator[CrashHouse]:
             "BOTTOMLESS_COORDINATION_URL": valkey.url,
         }
         with AllInOne(directory / "data", settings, *lasting_ports(1)) as server:
-            yield CrashHouse(server, stored, valkey.url)
+            yield CrashDeployment(server, stored, valkey.url)

@@ -70,13 +70,13 @@ class Read(NamedTuple):
 class Load:
     """One stream, a producer that sends every value once, and what it was told."""
 
-    def __init__(self, house: "FaultHouse") -> None:
+    def __init__(self, deployment: "FaultDeployment") -> None:
         self.name = f"faults-{secrets.token_hex(4)}"
         self.path = f"/v1/streams/{self.name}"
         self.acknowledged: dict[int, str] = {}
         self.sent: set[str] = set()
-        self._house = house
-        self._client = house.server.client()
+        self._deployment = deployment
+        self._client = deployment.server.client()
         self._client.timeout = httpx.Timeout(60)
         answer = self._client.put(self.path, json=CONFIG)
         assert answer.is_success, answer.text
@@ -106,7 +106,7 @@ class Load:
             clock.wait(APPEND_PAUSE_SECONDS)
             return all(fact() for fact in facts)
 
-        until(happened, seconds, f"faults to happen; so far: {self._house.told()}")
+        until(happened, seconds, f"faults to happen; so far: {self._deployment.told()}")
 
     def read(self, *, offset: int = 0) -> Read:
         """Read to the end, again where it was refused; what is answered has to be right."""
@@ -146,7 +146,7 @@ class Load:
 
     def local_is_free(self) -> bool:
         """Whether only the newest segments are still on the ingest node's disk."""
-        directory = self._house.server.ingest_dir
+        directory = self._deployment.server.ingest_dir
         segments = [path for path in directory.rglob("*.segment") if self.stream_id in str(path)]
         return len(segments) <= 2
 
@@ -163,10 +163,10 @@ class Load:
         crash leaves them: garbage collection is for those. A fragment never may.
         """
         until(self.is_stored, 90, f"the tail to be uploaded after: {fault}")
-        stream = self._house.stream(self.stream_id)
+        stream = self._deployment.stream(self.stream_id)
         found = stream.look()
         left = {key for key in found.strangers if not strays or key.endswith(".fragment")}
-        assert not left, f"nobody knows of, after: {fault}\n{self._house.told(left)}"
+        assert not left, f"nobody knows of, after: {fault}\n{self._deployment.told(left)}"
         for offset, value in enumerate(found.values):
             self._check(offset, value)
         assert len(found.values) == len(self.acknowledged), f"records are missing after: {fault}"
@@ -174,7 +174,7 @@ class Load:
         there = [(one.fragment_id, one.first_offset, one.next_offset) for one in found.fragments]
         assert listed == there, f"the list of fragments is wrong after: {fault}"
         assert self.read().record_count == len(self.acknowledged)
-        self._house.checked[self.stream_id] = found.strangers
+        self._deployment.checked[self.stream_id] = found.strangers
         return found
 
     def close(self) -> None:
@@ -187,7 +187,7 @@ class Load:
         )
 
 
-class FaultHouse:
+class FaultDeployment:
     """It runs already; the store is seen past the proxy."""
 
     def __init__(
@@ -237,13 +237,13 @@ class FaultHouse:
 
 
 @contextmanager
-def fault_house(
+def fault_deployment(
     directory: Path,
     seaweed: S3Server,
     settings: Mapping[str, str] | None = None,
     *,
     seed: int = 0,
-) -> Iterator[FaultHouse]:
+) -> Iterator[FaultDeployment]:
     """Start one on an empty directory and a prefix of its own."""
     prefix = f"faults/{secrets.token_hex(8)}"
     with ExitStack() as running:
@@ -262,4 +262,4 @@ def fault_house(
         }
         server = running.enter_context(AllInOne(directory / "data", environment))
         stored = StoredInS3(url, client, prefix)
-        yield FaultHouse(server, proxy, stored, valkey.url)
+        yield FaultDeployment(server, proxy, stored, valkey.url)

@@ -1,4 +1,4 @@
-"""An uploader in its house: an ingest, a manifest and a drive that do what a test says."""
+"""An uploader in this process, between an ingest, a manifest and a drive that do what a test says."""
 
 import asyncio
 import time
@@ -53,7 +53,7 @@ class SlowDrive(MemoryDrive):
 
 
 @dataclass
-class House:
+class UploaderHarness:
     """An uploader and all that is around it."""
 
     ingest: FakeIngest = field(default_factory=FakeIngest)

@@ -24,8 +24,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
-from support.fault_house import READ_SECONDS
-from support.fault_house import SETTINGS as STORE_SETTINGS
+from support.fault_deployment import READ_SECONDS
+from support.fault_deployment import SETTINGS as STORE_SETTINGS
 from support.fault_proxy import FaultProxy, running_fault_proxy
 from support.links import Address, Links, running_links
 from support.nginx import running_nginx
@@ -81,7 +81,7 @@ SETTINGS: Final = {
 assert float(STORE_SETTINGS["BOTTOMLESS_STORE_READ_SECONDS"]) == READ_SECONDS
 
 
-class ChaosHouse:
+class ChaosDeployment:
     """It runs already. Events call it from the main thread, load asks only for clients."""
 
     def __init__(
@@ -319,14 +319,14 @@ def _is_dead(process: Process) -> bool:
 
 
 @contextmanager
-def chaos_house(
+def chaos_deployment(
     directory: Path,
     s3: S3Server,
     settings: Mapping[str, str] | None = None,
     *,
     seed: int = 0,
-    make: type["ChaosHouse"] | Callable[..., "ChaosHouse"] = ChaosHouse,
-) -> Iterator[ChaosHouse]:
+    make: type["ChaosDeployment"] | Callable[..., "ChaosDeployment"] = ChaosDeployment,
+) -> Iterator[ChaosDeployment]:
     """Start all of it on an empty directory and a prefix of its own; from the main thread only."""
     prefix = f"chaos/{secrets.token_hex(8)}"
     with ExitStack() as running:
@@ -338,27 +338,27 @@ def chaos_house(
         # The server's very first put makes volumes, which takes longer than is waited for here.
         client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
         stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
-        house = make(directory, valkey, proxy, links, stored, nursery, settings or {})
+        deployment = make(directory, valkey, proxy, links, stored, nursery, settings or {})
         for name in INGESTS:
-            disk = open_disk(house.data_dir(name), partial(_pid_of, house, name))
-            house.disks[name] = running.enter_context(disk)
-        for process in house.services.values():
+            disk = open_disk(deployment.data_dir(name), partial(_pid_of, deployment, name))
+            deployment.disks[name] = running.enter_context(disk)
+        for process in deployment.services.values():
             running.callback(_kill_if_started, process)
-        house.start()
-        urls = {name: house[name].url for name in NAMES}
-        house.direct_url = running.enter_context(
+        deployment.start()
+        urls = {name: deployment[name].url for name in NAMES}
+        deployment.direct_url = running.enter_context(
             running_nginx(directory / "nginx", urls, urls["ingest-2"])
         )
-        parts = urlsplit(house.direct_url)
+        parts = urlsplit(deployment.direct_url)
         link = links.open(
             "clients>nginx", ("127.0.0.1", 0), (parts.hostname or "", parts.port or 0)
         )
-        house.url = f"http://127.0.0.1:{link.address[1]}"
-        yield house
+        deployment.url = f"http://127.0.0.1:{link.address[1]}"
+        yield deployment
 
 
-def _pid_of(house: ChaosHouse, name: str) -> int | None:
-    process = house[name]
+def _pid_of(deployment: ChaosDeployment, name: str) -> int | None:
+    process = deployment[name]
     return process.pid if process.started and not process.is_dead else None
 
 
