@@ -18,8 +18,8 @@ from bottomless_server.manifest.removal import deleter, garbage, range_leases
 from bottomless_server.manifest.tree.committer import publish_bounds
 from bottomless_server.manifest.tree.core import planning, publication, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
-from bottomless_server.manifest.tree.core.keeper import Keeper
-from bottomless_server.manifest.tree.publisher import Publisher
+from bottomless_server.manifest.tree.core.publish_decision import Keeper
+from bottomless_server.manifest.tree.publish_attempts import Publisher
 from bottomless_server.tree.retention import Cut, Edited, cut_front
 
 Removal = Callable[[pytest.MonkeyPatch], None]

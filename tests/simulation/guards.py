@@ -27,8 +27,8 @@ from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.tree.committer import Committer, publish_bounds
 from bottomless_server.manifest.tree.core import rebuild_decision, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
-from bottomless_server.manifest.tree.core.keeper import Keeper
-from bottomless_server.manifest.tree.publisher import Publisher
+from bottomless_server.manifest.tree.core.publish_decision import Keeper
+from bottomless_server.manifest.tree.publish_attempts import Publisher
 from bottomless_server.node import lease
 from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.core.belief import Belief, Moment

@@ -25,7 +25,7 @@ from bottomless_server.ingest.local import opening
 from bottomless_server.ingest.log import recovery, recovery_damage
 from bottomless_server.manifest.mutators import takeover
 from bottomless_server.manifest.tree.core import takeovers
-from bottomless_server.manifest.tree.core.keeper import Keeper
+from bottomless_server.manifest.tree.core.publish_decision import Keeper
 from bottomless_server.node.core import ownership
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.owner import Claim
@@ -33,7 +33,7 @@ from bottomless_server.reader import tail
 from bottomless_server.stores import nodes
 from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
 from unit.ingest.harness import IngestHarness, RecordedFiles
-from unit.manifest import test_edits, test_keeper
+from unit.manifest import test_edits, test_publish_decision
 from unit.reader import test_reader_records
 from unit.reader.harness import ReaderHarness
 from unit.stores import test_nodes
@@ -227,7 +227,7 @@ def test_without_the_contiguity_of_runs_a_hole_is_published(
 
     monkeypatch.setattr(Keeper, "_run", all_of_them)
     with pytest.raises(FAILS):
-        test_keeper.test_a_hole_holds_back_later_fragments_until_it_closes()
+        test_publish_decision.test_a_hole_holds_back_later_fragments_until_it_closes()
 
 
 def test_without_the_epoch_in_its_exec_an_owner_of_the_past_reserves_offsets(

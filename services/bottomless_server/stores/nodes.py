@@ -1,6 +1,6 @@
 """Manifest nodes on a drive: roots and groups, loaded with every check.
 
-manifest/tree/publisher.py stores them, and says what lies there after a crash.
+manifest/tree/publish_attempts.py stores them, and says what lies there after a crash.
 """
 
 from bottomless.drives.base import Drive

@@ -7,7 +7,7 @@ A reader with the manifest's entry fetches index and footer in one ranged GET; a
 rebuild without a manifest needs the header only.
 
 On the record's path: after services/bottomless_server/uploader/core/cutter.py, before
-services/bottomless_server/manifest/tree/core/keeper.py. Byte tables: docs/formats.md, "Fragment".
+services/bottomless_server/manifest/tree/core/publish_decision.py. Byte tables: docs/formats.md, "Fragment".
 """
 
 import struct

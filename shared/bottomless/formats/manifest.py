@@ -5,7 +5,7 @@
 Why fixed-size entries? numpy searches a node of a thousand entries where it lies in some
 microseconds, and decoding it costs one checksum.
 
-On the record's path: after services/bottomless_server/manifest/tree/core/keeper.py, put by
+On the record's path: after services/bottomless_server/manifest/tree/core/publish_decision.py, put by
 services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest
 node".
 """

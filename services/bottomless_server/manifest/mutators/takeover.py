@@ -27,7 +27,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.takeovers import fence, is_done
-from bottomless_server.manifest.tree.publisher import check_active
+from bottomless_server.manifest.tree.publish_attempts import check_active
 from bottomless_server.runtime.base.fault_points import reach
 
 

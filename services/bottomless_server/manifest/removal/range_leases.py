@@ -20,7 +20,7 @@ from bottomless.model.names import StreamId
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease, StreamRecord, held_from, live_leases
 from bottomless_server.manifest.common.core.clock_trust import SKEW_MS_MAX
 from bottomless_server.manifest.settings import ManifestSettings
-from bottomless_server.manifest.tree.publisher import check_active
+from bottomless_server.manifest.tree.publish_attempts import check_active
 from bottomless_server.stores.streams import Streams
 
 

@@ -4,7 +4,7 @@ One committer serves one stream, and one task calls it (`../mutators/stream_task
 never a second change of the same manifest under way in this process; other processes
 are excluded by the record's version.
 
-The attempts themselves, and what a crash in one leaves, are `publisher.py`'s. The answers
+The attempts themselves, and what a crash in one leaves, are `publish_attempts.py`'s. The answers
 of an EXEC are told apart, since each asks for something else:
 
     published       the keeper goes on from the new root
@@ -14,7 +14,7 @@ of an EXEC are told apart, since each asks for something else:
     reply lost      first make it impossible (bump the version), then look: see `decide`
     not found       the stream is being deleted: stop
 
-On the record's path: after services/bottomless_server/manifest/tree/core/keeper.py, before
+On the record's path: after services/bottomless_server/manifest/tree/core/publish_decision.py, before
 services/bottomless_server/reader/core/locator.py.
 """
 
@@ -49,10 +49,15 @@ from bottomless_server.manifest.tree.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.tree.core.keeper import Keeper, PublishBounds
+from bottomless_server.manifest.tree.core.publish_decision import Keeper, PublishBounds
 from bottomless_server.manifest.tree.going_back import require_not_gone_back
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome, FragmentOutcomes
-from bottomless_server.manifest.tree.publisher import Publisher, Superseded, check_active, named
+from bottomless_server.manifest.tree.publish_attempts import (
+    Publisher,
+    Superseded,
+    check_active,
+    named,
+)
 from bottomless_server.manifest.tree.resolver import load_root
 
 log = structlog.get_logger(__name__)

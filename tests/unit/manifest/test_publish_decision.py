@@ -21,8 +21,8 @@ from bottomless_server.manifest.tree.core.events import (
     TimeReached,
     Why,
 )
-from bottomless_server.manifest.tree.core.keeper import Keeper, PublishBounds
 from bottomless_server.manifest.tree.core.publication import publish_in
+from bottomless_server.manifest.tree.core.publish_decision import Keeper, PublishBounds
 from bottomless_server.manifest.tree.resolver import empty_root
 
 BOUNDS = PublishBounds(fanout=2, debounce_ms=50, debounce_count=4, held_count_max=6)
