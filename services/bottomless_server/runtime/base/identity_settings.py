@@ -5,24 +5,14 @@ What they mean together is in docs/identity.md.
 """
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.names import parse_tenant
+from bottomless_server.runtime.base.token_algorithms import ALGORITHMS
 from bottomless_server.runtime.base.units import WithUnits
-
-ALGORITHMS: Final[dict[str, tuple[str, str | None]]] = {
-    **{f"RS{bits}": ("RSA", None) for bits in (256, 384, 512)},
-    **{f"PS{bits}": ("RSA", None) for bits in (256, 384, 512)},
-    "ES256": ("EC", "P-256"),
-    "ES384": ("EC", "P-384"),
-    "ES512": ("EC", "P-521"),
-    "EdDSA": ("OKP", "Ed25519"),
-}
-"""What may be allowed, with the kind and curve of its keys. None of them has a secret that both
-sides know: such a one could be taken from a public key."""
 
 
 def _algorithms(text: str) -> str:

@@ -21,9 +21,9 @@ import structlog
 
 from bottomless.errors import Code, Unavailable
 from bottomless_server.runtime.base.cannot_start import CannotStart
-from bottomless_server.runtime.base.identity_settings import ALGORITHMS
 from bottomless_server.runtime.base.loopback import is_loopback
 from bottomless_server.runtime.base.single_flight import SingleFlight
+from bottomless_server.runtime.base.token_algorithms import ALGORITHMS
 from bottomless_server.runtime.identity.credential import RefusedError
 
 log = structlog.get_logger(__name__)

@@ -1,7 +1,8 @@
 """Signed tokens (JWT): checked by PyJWT against the keys of one configured issuer.
 
-Algorithms come from an allow-list of asymmetric ones, so that neither `none` nor a public key
-that is taken for a shared secret gets anywhere; `iss`, `aud`, `exp` and `sub` are required.
+Algorithms come from an allow-list of asymmetric ones (base/token_algorithms.py), so that neither
+`none` nor a public key that is taken for a shared secret gets anywhere; `iss`, `aud`, `exp` and
+`sub` are required.
 """
 
 import math
