@@ -11,12 +11,13 @@ import typer
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.output import line
+from bottomless.cli.outputs import RecordForm, Writer, writer_of
+from bottomless.cli.outputs.csv import CsvWriter
+from bottomless.cli.outputs.template import ESCAPES, LETTERS, TemplateWriter, parse_template
 from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.progress import progress
-from bottomless.cli.records import CsvWriter, RecordForm, Writer, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
-from bottomless.cli.template import ESCAPES, LETTERS, TemplateWriter, parse_template
 from bottomless.cli.whole_file import whole_file
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 

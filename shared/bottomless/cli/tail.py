@@ -12,9 +12,9 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.outputs import FollowForm, Writer, writer_of
 from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
-from bottomless.cli.records import FollowForm, Writer, writer_of
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
 from bottomless.errors import StoreError
