@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import httpx._transports.default as httpx_transports
 import pytest
+import structlog
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
@@ -72,6 +73,9 @@ for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 
 # Else each client reads all certificates of the world for itself, which takes longer than a test.
 setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
+
+# Else a logged exception is drawn with all that its frames know, which takes up to ten seconds.
+structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
 
 # What collection makes stays to the end: nothing is gained by looking for garbage in it.
 gc.disable()

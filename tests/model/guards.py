@@ -1,11 +1,12 @@
 """Every guard of the manifest, with what it would be to do without it.
 
 A guard that can be removed without the model noticing guards nothing, or the model is blind.
+Each names the seed that is tried first: the one that notices it after the fewest steps.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
@@ -23,6 +24,11 @@ from bottomless_server.manifest.tree.publish_attempts import Publisher
 from bottomless_server.tree.retention import Cut, Edited, cut_front
 
 Removal = Callable[[pytest.MonkeyPatch], None]
+
+
+class Guard(NamedTuple):
+    remove: Removal
+    seed: int
 
 
 def _always(*_: Any) -> bool:
@@ -139,19 +145,19 @@ def _without_putting_off(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(deleter, "fair_page", lambda dues, _, count: list(dues)[:count])
 
 
-GUARDS: Final[dict[str, Removal]] = {
-    "the version in the EXEC": _without_version,
-    "the epoch in the EXEC": _without_epoch,
-    "the intents in the EXEC": _without_intents,
-    "the floor in the root": _without_floor,
-    "the fence before a root of its epoch": _without_fence,
-    "what a takeover adopts": _without_adoption,
-    "what an older root gives up": _without_what_an_older_root_gives_up,
-    "reachability before a delete": _without_reachability,
-    "roots of lost attempts go before what they name": _without_stray_roots_first,
-    "what failed waits, and pages are fair": _without_putting_off,
-    "leases before condemning": _without_leases,
-    "condemning before a delete": _without_condemning,
-    "the second look of a garbage collection": _without_second_look,
-    "a clock that is believed": _without_trust,
+GUARDS: Final[dict[str, Guard]] = {
+    "the version in the EXEC": Guard(_without_version, 0),
+    "the epoch in the EXEC": Guard(_without_epoch, 0),
+    "the intents in the EXEC": Guard(_without_intents, 7),
+    "the floor in the root": Guard(_without_floor, 0),
+    "the fence before a root of its epoch": Guard(_without_fence, 2),
+    "what a takeover adopts": Guard(_without_adoption, 0),
+    "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
+    "reachability before a delete": Guard(_without_reachability, 3),
+    "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 0),
+    "what failed waits, and pages are fair": Guard(_without_putting_off, 3),
+    "leases before condemning": Guard(_without_leases, 0),
+    "condemning before a delete": Guard(_without_condemning, 0),
+    "the second look of a garbage collection": Guard(_without_second_look, 0),
+    "a clock that is believed": Guard(_without_trust, 0),
 }

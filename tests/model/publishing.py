@@ -50,7 +50,7 @@ class Publishing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
+        self.loop = asyncio.new_event_loop()
         self.harness = ManifestHarness(manifest_debounce_count=3, manifest_held_count_max=64)
         self.harness.clock.now = START
         self.deleter = Deleter(self.harness.context)
@@ -71,7 +71,8 @@ class Publishing(RuleBasedStateMachine):
         self.last = (0, 0, 0, 0, 0)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
+        # Not by a runner, which asks for and sets a handler of signals each time: half of all time.
+        return self.loop.run_until_complete(work)
 
     def quietly(self, work: Coroutine[Any, Any, T]) -> T:
         """Without the faults that wait for the next thing: it is not the process under test."""
@@ -98,7 +99,8 @@ class Publishing(RuleBasedStateMachine):
         self.committers[which] = self.open()
 
     def teardown(self) -> None:
-        self.runner.close()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
 
     @initialize()
     def create(self) -> None:

@@ -71,8 +71,9 @@ def run_seed(number: int, phases: Sequence[Phase] = (Phase.generate, Phase.shrin
     )
 
 
-def run_seeds(count: int) -> None:
-    for number in range(count):
+def run_seeds(count: int, first: int) -> None:
+    """One after the other, and the one that is named before all others."""
+    for number in [first, *(other for other in range(count) if other != first)]:
         run_seed(number, [Phase.generate])
 
 
@@ -97,8 +98,9 @@ def test_the_manifest_is_what_the_list_says() -> None:
 def test_without_a_guard_the_list_says_otherwise(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run is the test above with one guard removed; it has to fail."""
-    GUARDS[guard](monkeypatch)
+    """Each run is the test above with one guard removed; it has to fail. Other stories of the same
+    seeds, which any change of the model makes, are noticed by others of them."""
+    GUARDS[guard].remove(monkeypatch)
 
     with pytest.raises((AssertionError, StoreError)):
-        run_seeds(20)
+        run_seeds(20, GUARDS[guard].seed)

@@ -70,7 +70,7 @@ def run_many(first: int, last: int, storm_seconds: float, troubles: str) -> int:
     failed = []
     for seed in range(first, last + 1):
         outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles)
-        gc.collect()
+        clear_away()
         counts.update(outcome.counts)
         if outcome.failure is not None:
             failed.append(seed)
@@ -129,7 +129,7 @@ def miss(guard: str, storm_seconds: float, whole: dict[tuple[int, str], bool]) -
             troubles=troubles,
             course=course,
         )
-        gc.collect()
+        clear_away()
         return outcome.failure
 
     others = [seed for seed in range(1, SEARCHED_SEEDS + 1) if seed not in known]
@@ -148,12 +148,21 @@ def miss(guard: str, storm_seconds: float, whole: dict[tuple[int, str], bool]) -
     return None
 
 
+def clear_away() -> None:
+    """What a run left. What stays all the same, as killed processes do, is not looked at again."""
+    gc.collect()
+    gc.freeze()
+
+
 def forget(_: object) -> None:
     """What a killed process would have done in a `finally` is nobody's business."""
 
 
 sys.unraisablehook = forget
 warnings.simplefilter("ignore")
+# Not while a run goes on, which would make another story of it; and what is imported stays.
+gc.disable()
+gc.freeze()
 code = main()
 sys.stdout.flush()
 # At once: what is left of processes that were killed must not be cleaned up.

@@ -1,7 +1,6 @@
 """One run: the services, their clients and their troubles on one clock, all from one seed."""
 
 import asyncio
-import gc
 import hashlib
 import random
 import tempfile
@@ -379,8 +378,6 @@ def simulate(
         stack.enter_context(noting_staged_files())
         stack.enter_context(deaths_at_points())
         stack.enter_context(small_blocks())
-        stack.callback(gc.enable)
-        gc.disable()
         structlog.configure(
             processors=[lambda _, level, event: _tell_log(story, str(directory), level, event)],
             logger_factory=structlog.ReturnLoggerFactory(),
