@@ -34,6 +34,7 @@ from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.holders import lock_holder
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.dispatch import Dispatcher
 from bottomless_server.runtime.http.endpoints import services_of
@@ -42,7 +43,7 @@ from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
-from bottomless_server.runtime.process.parts import open_coordination, open_drive
+from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
 from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.process.service import Service, run_process, serve
 from bottomless_server.uploader import app as uploader
@@ -83,7 +84,8 @@ def run(settings: CommonSettings) -> int:
             drive = measured_drive(open_drive(store_url, settings), front.metrics)
             coordination = MeasuredCoordination(open_coordination(coordination_url), front.metrics)
             try:
-                return await _serve(settings, drive, coordination, front)
+                with stores_told(settings):
+                    return await _serve(settings, drive, coordination, front)
             finally:
                 await drive.aclose()
                 await coordination.aclose()
@@ -114,8 +116,11 @@ def locked(data_dir: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            sentence = f"another process uses the data directory {data_dir}"
-            raise CannotStart(sentence) from error
+            raise CannotStart(
+                f"another process uses the data directory {data_dir}"
+                f"{lock_holder(data_dir / 'lock')}; stop it, or name another directory with "
+                "--data-dir (BOTTOMLESS_DATA_DIR)"
+            ) from error
         yield
     finally:
         os.close(lock)

@@ -61,6 +61,7 @@ def command(
 def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     from pydantic import ValidationError  # noqa: PLC0415
 
+    from bottomless.model.plain_reason import plain_reason  # noqa: PLC0415
     from bottomless_server.runtime.base.cannot_start import CannotStart  # noqa: PLC0415
     from bottomless_server.runtime.base.settings import CommonSettings  # noqa: PLC0415
     from bottomless_server.settings_check import check_settings  # noqa: PLC0415
@@ -84,7 +85,7 @@ def _run(service: ServiceName | None, given: dict[str, Any]) -> int:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = "_".join(map(str, first["loc"])).upper()
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = plain_reason(first["msg"])
         return _fail(f"the setting BOTTOMLESS_{name} is wrong: {reason}")
     except CannotStart as error:
         return _fail(str(error))

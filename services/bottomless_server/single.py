@@ -19,7 +19,7 @@ from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
-from bottomless_server.runtime.process.parts import open_coordination, open_drive
+from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
 from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.process.service import Service, run_process, serve
 
@@ -59,22 +59,23 @@ def run(name: str, settings: CommonSettings) -> int:
                 open_coordination(settings.coordination_url), front.metrics
             )
         try:
-            service = _create(name, given, drive, coordination)
-            limits = RateLimits(policies_of(settings))
-            async with build_gate(
-                settings, url if name == "manifest" else settings.manifest_url
-            ) as gate:
-                return await serve(
-                    [service],
-                    public_app=gate.around(limits.around(service.public)),
-                    host=settings.host,
-                    port=settings.port,
-                    internal_urls={name: url},
-                    drain_order=[name],
-                    drain_seconds=settings.drain_seconds,
-                    front=front,
-                    coordination=coordination,
-                )
+            with stores_told(settings):
+                service = _create(name, given, drive, coordination)
+                limits = RateLimits(policies_of(settings))
+                async with build_gate(
+                    settings, url if name == "manifest" else settings.manifest_url
+                ) as gate:
+                    return await serve(
+                        [service],
+                        public_app=gate.around(limits.around(service.public)),
+                        host=settings.host,
+                        port=settings.port,
+                        internal_urls={name: url},
+                        drain_order=[name],
+                        drain_seconds=settings.drain_seconds,
+                        front=front,
+                        coordination=coordination,
+                    )
         finally:
             if drive is not None:
                 await drive.aclose()

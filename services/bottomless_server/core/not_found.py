@@ -5,4 +5,4 @@ from bottomless.errors import NotFound
 
 def stream_not_found() -> NotFound:
     """The answer where no stream has the name or the id that was asked for."""
-    return NotFound("there is no such stream")
+    return NotFound("there is no such stream; PUT /v1/streams/{name} creates one")

@@ -17,6 +17,7 @@ from bottomless_server.node.file_calls import (
     replace_file,
 )
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.holders import lock_holder
 
 _NODE_SIZE_MAX = 4096
 
@@ -36,7 +37,8 @@ class DirectoryLock:
         except OSError as error:
             os.close(self._fd)
             raise CannotStart(
-                f"another ingest process uses the data directory: {data_dir}"
+                f"another ingest process uses the data directory {data_dir}"
+                f"{lock_holder(data_dir / 'lock')}; stop it, or give each node a directory of its own"
             ) from error
 
     def release(self) -> None:

@@ -20,6 +20,7 @@ import structlog
 
 from bottomless.errors import Outcome, StoreError
 from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
+from bottomless_server.core.regressed import REBUILD, coordination_lost
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.belief import Belief, Moment, is_lapse
 from bottomless_server.node.data_directory import DataDirectory
@@ -94,6 +95,8 @@ class NodeLease:
         """The last that coordination showed; None before there was one."""
         self.regressed = False
         """Whether coordination shows less than that: nothing it says is to be believed."""
+        self._losses_seen = 0
+        """Renewals in a row that found it so."""
 
     @property
     def node(self) -> IngestNode:
@@ -131,7 +134,7 @@ class NodeLease:
             Unavailable: `not-owner`: the lease may have run out; `coordination-regressed`.
         """
         if self.regressed and outcome is Outcome.NONE:
-            raise ownership.coordination_lost()
+            raise coordination_lost()
         if not self.is_live():
             raise ownership.not_owner(outcome=outcome)
 
@@ -214,8 +217,17 @@ class NodeLease:
     def _is_regressed(self, shown: int | None) -> bool:
         """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
         self.regressed = self.generation is not None and (shown is None or shown < self.generation)
-        if self.regressed:
-            log.critical("coordination was lost or went back; nothing is accepted")
+        if not self.regressed:
+            self._losses_seen = 0
+        else:
+            self._losses_seen += 1
+            # Not at each renewal, which comes every few seconds: the 1st, 2nd, 4th, 8th and so on.
+            if self._losses_seen.bit_count() == 1:
+                log.critical(
+                    "coordination was lost or went back; nothing is accepted until it is rebuilt",
+                    command=REBUILD,
+                    renewals=self._losses_seen,
+                )
             # Whatever was claimed is confirmed before it is used again.
             self._belief = None
         return self.regressed

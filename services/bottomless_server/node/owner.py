@@ -16,6 +16,7 @@ from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.node.lease import NodeLease
@@ -216,7 +217,7 @@ class Owner:
         shown = await held_generation(self._coordination)
         known = self.lease.generation
         if shown is None or (known is not None and shown < known):
-            raise ownership.coordination_lost()
+            raise coordination_lost()
 
     async def claim(self, stream_id: StreamId, local: LocalView) -> tuple[StreamRecord, Claim]:
         """Claim a stream with the next epoch.
@@ -252,7 +253,7 @@ class Owner:
         def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
             if record.generation > (self.lease.generation or 0):
                 # A rebuild has written it and is not finished; it may write it once more.
-                raise ownership.coordination_lost()
+                raise coordination_lost()
             if record.home != home:
                 raise _HomeChanged
             node_id, url = self.lease.node

@@ -98,11 +98,15 @@ def start_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
         InvalidRequest
     """
     if name not in values:
-        raise _fault(name, "missing", "it says where to start")
+        raise _fault(
+            name,
+            "missing",
+            "must say where to start; offset=first reads all, offset=next only what comes from now on",
+        )
     spec = values[name][1]
     if isinstance(spec, Stored):
         if "consumer" not in values:
-            raise _fault("consumer", "missing", "it says whose stored offset is meant")
+            raise _fault("consumer", "missing", "must say whose stored offset is meant")
         if isinstance(values.get("default"), Stored):
             raise _fault("default", "bad-parameter", "it is for where nothing is stored")
     else:

@@ -140,7 +140,9 @@ class RecordRoutes:
         if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
             return Response(None, 304, headers)
         if media_type == JSON:
-            return Response(orjson.dumps(record), 200, headers, JSON)
+            return Response(
+                orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE), 200, headers, JSON
+            )
         # Whatever the value is, a browser saves it and does not run it.
         headers["Content-Disposition"] = "attachment"
         return Response(page.table.column("value")[0].as_py(), 200, headers, OCTETS)

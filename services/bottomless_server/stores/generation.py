@@ -28,6 +28,7 @@ from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless.formats import keys
 from bottomless.formats.checks import crc32c
 from bottomless_server.coordination.base import Changes, Coordination, Values
+from bottomless_server.core.regressed import REBUILD
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY
@@ -184,7 +185,8 @@ def _decode(data: bytes) -> int:
 
 def _regressed() -> Unavailable:
     return Unavailable(
-        "the coordination store and the bucket are not of one generation",
+        "the coordination store and the bucket do not belong together: bring back the one that "
+        f"belongs to the other, or, if coordination is empty or older, run `{REBUILD}`",
         code=Code.COORDINATION_REGRESSED,
         retryable=False,
     )

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bottomless.errors import Code, Corrupt, Exists, NotFound, Unavailable
+from bottomless.errors import Corrupt, Exists, NotFound
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import (
     FullName,
@@ -36,6 +36,7 @@ from bottomless.model.names import (
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.regressed import coordination_lost
 
 GENERATION_KEY: Final = "bottomless:generation"
 DELETES_KEY: Final = "bottomless:deletes"
@@ -352,8 +353,4 @@ class Streams:
         if self.generation is None:
             return
         if held is None or orjson.loads(held).get("generation") != self.generation:
-            raise Unavailable(
-                "the coordination store was emptied, or went back",
-                code=Code.COORDINATION_REGRESSED,
-                retryable=False,
-            )
+            raise coordination_lost()

@@ -31,6 +31,7 @@ from bottomless.errors import (
     Unavailable,
     WrongOffset,
 )
+from bottomless.model.plain_reason import plain_reason
 
 EXIT_CODES: Final = (
     "Exit codes: 0 done; 1 refused, or failed; 2 wrong usage; 3 not found; 4 in conflict with "
@@ -47,7 +48,6 @@ _INTERRUPTED: Final = 130
 _BROKEN_PIPE: Final = 141
 _FAULT_COUNT_MAX: Final = 3
 _STDOUT: Final = 1
-_OF_THE_LIBRARY: Final = "Value error, "
 
 _OUTCOMES: Final = {
     Outcome.NONE: "nothing was changed",
@@ -69,18 +69,21 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 }
 
 _ADVICE_BY_CODE: Final = {
-    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are",
+    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are, `bottomless create` makes one",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
     Code.OFFSET_NOT_FOUND: "`bottomless consumers set` stores one, `bottomless tail --consumer` as it reads",
     Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys that there are",
     Code.KEY_NOT_ACTIVE: "`bottomless keys create` makes another",
     Code.UNAUTHENTICATED: "name a token with --token-file, BOTTOMLESS_TOKEN or a profile",
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
-    Code.COORDINATION_REGRESSED: "the operator runs `bottomless admin rebuild`, and seconds after it this passes",
+    Code.COORDINATION_REGRESSED: "docs/runbooks.md says how, and seconds after it this passes",
     Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
     Code.OFFSET_BEYOND_END: "`bottomless offsets` shows where the stream ends",
     Code.OFFSET_REGRESSION: "--allow-regression, if that is meant",
 }
+
+_OVER_HTTP: Final = "; PUT /v1/"
+"""Here the server begins to say how to do it over HTTP; the advice says it for the command line."""
 
 
 class Guarded(TyperGroup):
@@ -101,11 +104,11 @@ class Guarded(TyperGroup):
 
 @contextmanager
 def usage_told_plainly() -> Iterator[None]:
-    """Remove what the library that checks options puts before each sentence."""
+    """Put plainly what the library says that checks options."""
     try:
         yield
     except typer.BadParameter as error:
-        error.message = error.message.removeprefix(_OF_THE_LIBRARY)
+        error.message = plain_reason(error.message)
         raise
 
 
@@ -161,7 +164,8 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     if error.retryable and isinstance(error, InvalidRequest):
         return error.summary, _ADVICE[Overloaded]
     advice = _ADVICE_BY_CODE.get(error.code)
-    return error.summary, advice or _advice_of(error)
+    sentence = StoreError(error.message.partition(_OVER_HTTP)[0], facts=error.facts).summary
+    return sentence, advice or _advice_of(error)
 
 
 def exit_code_of(error: StoreError) -> int:

@@ -45,7 +45,7 @@ def probe(url: str, ca_file: Path | None) -> Probe:
         finally:
             connection.close()
     except (OSError, HTTPException) as error:
-        raise Unavailable("the server does not answer") from error
+        raise Unavailable(f"{url} does not answer") from error
 
 
 def _connection(url: str, ca_file: Path | None) -> HTTPConnection:

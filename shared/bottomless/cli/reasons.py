@@ -4,7 +4,6 @@ The client says for every cause that the server does not answer. A user at a ter
 whether the host, the port, the certificate or the program there is wrong.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bottomless.cli.connection import Choice, place_of
@@ -34,11 +33,21 @@ def reason_of(error: StoreError, choice: Choice) -> Reason | None:
     place = place_of(choice.url)
     if error.message == STRANGER:
         return Reason(f"{STRANGER}: another program answers at {place}", _LOOK)
-    for cause in _causes(error):
-        found = _of_cause(cause, place)
-        if found is not None:
-            return found
-    return None
+    # Here and not above: a command that fails has loaded it, help has not.
+    from bottomless.client.unreachable import Kind, trouble_of  # noqa: PLC0415
+
+    trouble = trouble_of(error, place)
+    if trouble is None:
+        return None
+    advice = {
+        Kind.CERTIFICATE: "--ca-file names the authority if it is your own",
+        Kind.NO_TLS: "a url with http:// is for that",
+        Kind.NO_HOST: _LOOK,
+        Kind.NOBODY: _START,
+        Kind.HUNG_UP: _TLS,
+        Kind.SILENT: _START,
+    }
+    return Reason(trouble.sentence, advice[trouble.kind])
 
 
 def _how_to_be_known(choice: Choice) -> str:
@@ -48,47 +57,3 @@ def _how_to_be_known(choice: Choice) -> str:
     if choice.withheld is not None:
         return f"the token of {choice.withheld.source} goes to its own url only; {named}"
     return f"no token was sent; {named}"
-
-
-def _of_cause(cause: BaseException, place: str) -> Reason | None:
-    # Here and not above: a command that fails has loaded them, help has not.
-    import socket  # noqa: PLC0415
-    import ssl  # noqa: PLC0415
-
-    match cause:
-        case ssl.SSLCertVerificationError():
-            return Reason(
-                f"the certificate of {place} is not trusted: {cause.verify_message}",
-                "--ca-file names the authority if it is your own",
-            )
-        case ssl.SSLError():
-            return Reason(f"{place} does not speak TLS", "a url with http:// is for that")
-        case socket.gaierror():
-            return Reason(f"the host of {place} is not known", _LOOK)
-        case ConnectionRefusedError():
-            return Reason(f"nothing listens at {place}", _START)
-        case ConnectionResetError():
-            return Reason(f"{place} hung up", _TLS)
-        case TimeoutError():
-            return Reason(f"{place} does not answer in time", _START)
-    if _hung_up(cause):
-        return Reason(f"{place} hung up without an answer", _TLS)
-    return None
-
-
-def _hung_up(cause: BaseException) -> bool:
-    # By its name: the libraries that carry requests are none of this module's business.
-    return type(cause).__name__ in {"RemoteProtocolError", "ServerDisconnectedError"}
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What is beneath, the deepest first, since that is the most exact."""
-    found: list[BaseException] = []
-    cause = error.__cause__ or error.__context__
-    while cause is not None and cause not in found:
-        found.append(cause)
-        # One for each address of a host; what is wrong with the last is as good as any.
-        if isinstance(cause, BaseExceptionGroup):
-            found += cause.exceptions
-        cause = cause.__cause__ or cause.__context__
-    yield from reversed(found)

@@ -18,7 +18,7 @@ from bottomless.client.transport import (
     Request,
     Target,
     broken_off,
-    no_answer,
+    fail_without_answer,
     too_long,
 )
 
@@ -54,11 +54,11 @@ class Bulk:
             async with self._request(request, limits) as answer:
                 body = await _read(request, answer)
         except _NOT_SENT as error:
-            raise no_answer(request, sent=False) from error
+            fail_without_answer(self._target.url, request, error, sent=False)
         except aiohttp.ClientPayloadError as error:
             raise broken_off(request) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise no_answer(request, sent=True) from error
+            fail_without_answer(self._target.url, request, error, sent=True)
         return Answer(answer.status, answer.headers, body)
 
     @asynccontextmanager
@@ -77,7 +77,7 @@ class Bulk:
         try:
             answer = await self._request(request, limits)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise no_answer(request, sent=False) from error
+            fail_without_answer(self._target.url, request, error, sent=False)
         try:
             yield OpenAnswer(answer.status, answer.headers, _pieces(request, answer))
         finally:

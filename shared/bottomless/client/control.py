@@ -13,7 +13,7 @@ from bottomless.client.transport import (
     Request,
     Target,
     broken_off,
-    no_answer,
+    fail_without_answer,
     too_long,
 )
 
@@ -59,11 +59,11 @@ class Control:
                 finally:
                     await answer.aclose()
         except _NOT_SENT as error:
-            raise no_answer(request, sent=False) from error
+            fail_without_answer(self._target.url, request, error, sent=False)
         except httpx.RemoteProtocolError as error:
             raise broken_off(request) from error
         except (httpx.RequestError, TimeoutError) as error:
-            raise no_answer(request, sent=True) from error
+            fail_without_answer(self._target.url, request, error, sent=True)
         return Answer(answer.status_code, answer.headers, body)
 
     async def close(self) -> None:

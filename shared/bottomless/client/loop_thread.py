@@ -9,6 +9,8 @@ from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Final, TypeVar
 
+from bottomless.errors import StoreError
+
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
@@ -56,6 +58,10 @@ class LoopThread:
             if not self._ended:
                 raise
             raise RuntimeError("the client was closed meanwhile") from None
+        except StoreError as error:
+            # It says what happened. The way that it took through this package would be ten frames
+            # of a traceback, between the caller's line and the sentence.
+            raise error.with_traceback(None)  # noqa: B904
         except BaseException:
             future.cancel()
             raise

@@ -8,9 +8,10 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from bottomless.client.credential import Credential
+from bottomless.client.unreachable import trouble_of
 from bottomless.errors import Outcome, Unavailable
 from bottomless.model.limits import MIB
 
@@ -152,9 +153,20 @@ class OnFirstUse:
         return self._made
 
 
-def no_answer(request: Request, *, sent: bool) -> Unavailable:
-    """Make the error for a request without a whole answer. It is not raised here."""
-    return Unavailable("the server does not answer", outcome=outcome_of(request, sent=sent))
+def fail_without_answer(url: str, request: Request, error: Exception, *, sent: bool) -> NoReturn:
+    """Raise the error for a request to `url` that has no whole answer.
+
+    `error` is what the library raised. Where the sentence tells its reason, a traceback does not
+    show it once more; it stays the context of what is raised.
+
+    Raises:
+        Unavailable: its outcome says what may have happened.
+    """
+    trouble = trouble_of(error, url)
+    outcome = outcome_of(request, sent=sent)
+    if trouble is not None:
+        raise Unavailable(trouble.sentence, outcome=outcome) from None
+    raise Unavailable(f"{url} does not answer", outcome=outcome) from error
 
 
 def broken_off(request: Request) -> Unavailable:

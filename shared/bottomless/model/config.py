@@ -22,6 +22,7 @@ from bottomless.model.limits import (
     LABEL_SIZE_MAX,
     OFFSET_MAX,
 )
+from bottomless.model.plain_reason import plain_reason
 from bottomless.model.size import parse_size
 from bottomless.model.unknown_member import unknown_member
 
@@ -127,9 +128,7 @@ def _fault(item: Any) -> Fault:
         place = place[:1]
     if place[:1] == ("retention",):
         place = place[:2]
-    return Fault(
-        str(kind).replace("_", "-"), str(item["msg"]).removeprefix("Value error, "), _pointer(place)
-    )
+    return Fault(str(kind).replace("_", "-"), plain_reason(str(item["msg"])), _pointer(place))
 
 
 def _known(place: tuple[object, ...]) -> list[str]:

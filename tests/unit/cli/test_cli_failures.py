@@ -24,6 +24,7 @@ from bottomless.errors import (
     StoreError,
     Unavailable,
 )
+from bottomless_server.core.not_found import stream_not_found
 
 
 @pytest.mark.parametrize("code", Code)
@@ -125,3 +126,9 @@ def test_wrong_usage_is_told_without_words_of_a_library(words: tuple[str, ...], 
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Value error" not in result.stderr
+
+
+def test_a_stream_that_is_not_there_comes_with_commands_and_not_with_requests() -> None:
+    said = sentence_of(stream_not_found())
+    assert "`bottomless create`" in said
+    assert "PUT" not in said

@@ -5,9 +5,11 @@ import gc
 import inspect
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, get_type_hints
@@ -21,6 +23,7 @@ import bottomless
 from bottomless import errors
 from bottomless.client import AsyncClient, Client, Consumer, Producer
 from bottomless.client.loop_thread import LoopThread
+from bottomless.client.transport import Request, fail_without_answer
 from bottomless.errors import NotFound, Outcome, Unavailable
 
 PAGE = answer(value={"records": [{"offset": 0}], "next_offset": 1, "up_to_date": True})
@@ -350,3 +353,26 @@ def test_an_end_cancels_what_runs() -> None:
     thread.stop()
     assert cancelled.is_set()
     assert future.cancelled()
+
+
+def test_an_error_shows_the_line_of_the_caller_and_no_way_through_this_package() -> None:
+    """What was raised ten frames deep, below two libraries, was ten frames of a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    with Client(url, retry_seconds=0) as client:
+        for call in (lambda: client.read("orders", 0), lambda: client.describe("orders")):
+            with pytest.raises(Unavailable) as refused:
+                call()
+            shown = "".join(traceback.format_exception(refused.value))
+            assert str(refused.value) == f"nothing listens at {url}"
+            assert shown.count("\n  File ") <= 4
+            assert "direct cause" not in shown
+            assert "another exception occurred" not in shown
+
+
+def test_an_error_whose_reason_is_not_told_keeps_its_cause() -> None:
+    """The guard of the test before: only what the sentence tells already is left out."""
+    unheard_of = ValueError("of a kind that nobody foresaw")
+    with pytest.raises(Unavailable, match="http://host does not answer") as refused:
+        fail_without_answer("http://host", Request("GET", "/"), unheard_of, sent=True)
+    assert refused.value.__cause__ is unheard_of

@@ -64,7 +64,7 @@ def test_it_serves_strangers_where_it_asks_everybody_who_they_are() -> None:
         ({"BOTTOMLESS_LOG_LEVEL": "loud"}, "the setting BOTTOMLESS_LOG_LEVEL is wrong"),
         (
             {"BOTTOMLESS_STORE_PART_BYTES": "1000"},
-            "BOTTOMLESS_STORE_PART_BYTES is wrong: Input should be greater than or equal to 5242880",
+            "BOTTOMLESS_STORE_PART_BYTES is wrong: must be at least 5242880",
         ),
         (
             {

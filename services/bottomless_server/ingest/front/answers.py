@@ -47,7 +47,8 @@ async def send_answer(send: Send, done: AppendedTo, *, minimal: bool) -> None:
             "duplicates": appended.duplicates,
             "timestamp": None if timestamp is None else format_timestamp(timestamp),
             "durability": durability,
-        }
+        },
+        option=orjson.OPT_APPEND_NEWLINE,
     )
     headers.append((b"content-type", b"application/json"))
     headers.append((b"content-length", b"%d" % len(body)))

@@ -38,7 +38,8 @@ _VALUES: Final = ("value", "json", "value_base64")
 _OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
 _MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
 _ID: Final = "publishing_id"
-_AS_VALUE: Final = "with ?as=value it is one record, whatever it holds"
+_AS_VALUE: Final = "with ?as=value the whole body is stored as one record"
+_OTHER_VALUES: Final = "must be a string; the member json takes any other JSON value"
 
 
 class Wrong(Exception):
@@ -136,7 +137,7 @@ class Columns:
         if name == "json":
             value, content = self._json(number, record["json"]), Content.JSON
         elif name == "value":
-            value, content = _text(record["value"], "/value").encode(), Content.TEXT
+            value, content = _text(record["value"], "/value", _OTHER_VALUES).encode(), Content.TEXT
         else:
             value, content = _base64(record[name], "/value_base64"), Content.BYTES
         if len(value) > RECORD_VALUE_SIZE_MAX:
@@ -191,9 +192,9 @@ def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
     return value
 
 
-def _text(value: Any, place: str) -> str:
+def _text(value: Any, place: str, otherwise: str = "must be a string") -> str:
     if not isinstance(value, str):
-        raise Wrong(place, "it is a string")
+        raise Wrong(place, otherwise)
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import MIB
+from bottomless.model.plain_reason import plain_reason
 from bottomless.model.unknown_member import unknown_member
 from bottomless_server.protocol.closed_body import ClosedBody
 from bottomless_server.runtime.http.app import (
@@ -75,9 +76,7 @@ def _fault(model: type[BaseModel], item: Any) -> Fault:
         # The member's name is the sender's, so the pointer stops at its parent.
         sentence = unknown_member(place[-1:], _known(model, place[:-1]))
         return Fault("unknown-member", sentence, _pointer(place[:-1]))
-    return Fault(
-        kind.replace("_", "-"), str(item["msg"]).removeprefix("Value error, "), _pointer(place)
-    )
+    return Fault(kind.replace("_", "-"), plain_reason(str(item["msg"])), _pointer(place))
 
 
 def _known(model: type[BaseModel], place: Sequence[object]) -> list[str]:

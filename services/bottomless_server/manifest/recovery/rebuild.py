@@ -205,7 +205,7 @@ class Rebuild:
             return _done(step, progress)
         return Failed(
             Unavailable(
-                "the bucket has the generation of this rebuild, or a later one; ask for another",
+                "the bucket has the generation of this rebuild, or a later one; ask for another rebuild",
                 code=Code.COORDINATION_REGRESSED,
                 retryable=False,
             )

@@ -14,6 +14,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, StoreError, Unavailable
+from bottomless_server.core.regressed import REBUILD, coordination_lost
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.internal_key_routes import ROOT_PATH
 from bottomless_server.protocol.paths import FAULT_POINTS
@@ -93,17 +94,14 @@ class Regression:
 
     def _enter(self) -> None:
         if not self.regressed:
-            log.critical("coordination was lost or went back; nothing is served until a rebuild")
+            log.critical(
+                "coordination was lost or went back; nothing is served until it is rebuilt",
+                command=REBUILD,
+            )
         self.regressed = True
 
     def problem(self) -> Unavailable | None:
-        if not self.regressed:
-            return None
-        return Unavailable(
-            "the coordination store was lost, or went back; it has to be rebuilt",
-            code=Code.COORDINATION_REGRESSED,
-            retryable=False,
-        )
+        return coordination_lost() if self.regressed else None
 
     def around(self, app: ASGIApp) -> ASGIApp:
         """The application, refusing everything that needs what was lost."""

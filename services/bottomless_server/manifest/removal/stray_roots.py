@@ -18,11 +18,12 @@ from collections.abc import Collection
 import structlog
 
 from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Code, Corrupt, Unavailable
+from bottomless.errors import Corrupt
 from bottomless.formats.keys import parse_root_key, root_prefix
 from bottomless.formats.manifest import decode_node
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.lookup import names
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget
@@ -56,11 +57,7 @@ async def remove_stray_roots(
         raise next(iter(failed.values()))
     # Not by what this process believes: a rebuild may have ended in it meanwhile.
     if await held_generation(context.coordination) != record.generation:
-        raise Unavailable(
-            "coordination was lost while a root was deleted",
-            code=Code.COORDINATION_REGRESSED,
-            retryable=False,
-        )
+        raise coordination_lost("the coordination store was lost while a root was deleted")
 
 
 async def _newer_roots(context: Context, record: StreamRecord) -> list[str]:

@@ -23,12 +23,13 @@ from typing import Final
 
 import structlog
 
-from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown, Due
+from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.lookup import names
 from bottomless_server.manifest.settings import ManifestSettings
@@ -265,11 +266,7 @@ class Committer:
         check_active(record)
         if record.version < self.record.version:
             log.critical("the record went back", stream_id=record.stream_id)
-            raise Unavailable(
-                "coordination shows less than it has shown before",
-                code=Code.COORDINATION_REGRESSED,
-                retryable=False,
-            )
+            raise coordination_outdated("coordination shows less than it has shown before")
         return Resolved(*await load_root(self._context, record, self.keeper.root))
 
     async def _settle(self) -> None:

@@ -12,9 +12,9 @@ generation than the record's say nothing: those of a later one are of a rebuild 
 
 import structlog
 
-from bottomless.errors import Code, Unavailable
 from bottomless.formats.keys import parse_root_key, root_prefix
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.resolver import root_object_key
 
@@ -49,9 +49,6 @@ async def require_not_gone_back(context: Context, record: StreamRecord) -> None:
     """
     if await has_gone_back(context, record):
         log.critical("a stream's record is older than its roots", stream_id=record.stream_id)
-        raise Unavailable(
-            "the coordination store shows less of this stream than the bucket: it is an older copy,"
-            " and has to be emptied and rebuilt",
-            code=Code.COORDINATION_REGRESSED,
-            retryable=False,
+        raise coordination_outdated(
+            "the coordination store is an older copy: it shows less of this stream than the bucket"
         )

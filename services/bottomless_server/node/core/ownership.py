@@ -13,6 +13,7 @@ from bottomless.errors import Code, Fenced, Outcome, Unavailable
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.regressed import coordination_outdated
 
 RESERVE_COUNT: Final = 1_000_000
 """Offsets reserved at once. Lost with a lost disk, of 2^53; each block costs one EXEC."""
@@ -88,16 +89,16 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
     seen = (local.epoch, local.version, local.published_next)
     shown = (record.epoch, record.version, record.published_next)
     if any(a < b for a, b in zip(shown, seen, strict=True)):
-        raise _regressed("coordination shows less than this node has seen")
+        raise coordination_outdated("coordination shows less than this node has seen")
     if record.home != mine:
         # Clean, so all there is of it is published; what lies here is an older time's.
         return record.published_next
     if record.dirty and local.next_offset < record.published_next:
         raise _lost()
     if not record.dirty and local.next_offset > record.published_next:
-        raise _regressed("coordination does not know of records that this node holds")
+        raise coordination_outdated("coordination does not know of records that this node holds")
     if local.next_offset > record.reserved_next and local.next_offset > record.published_next:
-        raise _regressed("this node holds offsets that were not reserved")
+        raise coordination_outdated("this node holds offsets that were not reserved")
     if local.next_offset < record.published_next:
         if not local.empty:
             raise _lost()
@@ -165,10 +166,6 @@ def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
     )
 
 
-def coordination_lost() -> Unavailable:
-    return _regressed("the coordination store was lost, or went back")
-
-
 def _check_owner(record: StreamRecord, epoch: int) -> None:
     if record.epoch != epoch or record.state is not StreamState.ACTIVE:
         raise Fenced(
@@ -180,10 +177,6 @@ def _live(record: StreamRecord) -> tuple[EpochStart, ...]:
     """Epochs that may still cover unpublished records: the one at published_next, and later."""
     ended = sum(start.first_offset <= record.published_next for start in record.epochs)
     return record.epochs[max(ended - 1, 0) :]
-
-
-def _regressed(message: str) -> Unavailable:
-    return Unavailable(message, code=Code.COORDINATION_REGRESSED, retryable=False)
 
 
 def _lost() -> Unavailable:

@@ -97,7 +97,9 @@ class _Pieces:
 
 def as_json(members: dict[str, Any], table: pa.Table, encoding: ValueEncoding) -> bytes:
     """The body of a page: `members`, with the records in place of its member `records`."""
-    return orjson.dumps({**members, "records": as_json_records(table, encoding)})
+    whole = {**members, "records": as_json_records(table, encoding)}
+    # For terminals: the next prompt stands on a line of its own.
+    return orjson.dumps(whole, option=orjson.OPT_APPEND_NEWLINE)
 
 
 def as_json_records(table: pa.Table, encoding: ValueEncoding) -> list[dict[str, Any]]:

@@ -88,7 +88,9 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    return Response(orjson.dumps(value), status, headers, "application/json")
+    return Response(
+        orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE), status, headers, "application/json"
+    )
 
 
 def create_api(title: str) -> FastAPI:

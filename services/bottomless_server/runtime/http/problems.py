@@ -219,7 +219,7 @@ def _problem(error: StoreError, request_id: str, path: str, *, write: bool) -> _
     if error.faults:
         members["errors"] = [_fault_members(fault) for fault in error.faults]
     headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
-    return _Problem(status, headers, orjson.dumps(members))
+    return _Problem(status, headers, orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
 
 
 def _missing_stream(error: StoreError, path: str) -> dict[str, str]:

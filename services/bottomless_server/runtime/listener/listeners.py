@@ -5,6 +5,7 @@ left behind is removed; one that a live process answers on is an error.
 """
 
 import asyncio
+import errno
 import hashlib
 import math
 import os
@@ -21,6 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.holders import port_holder
 from bottomless_server.runtime.listener.connections import Connections, HttpBounds
 from bottomless_server.runtime.listener.incoming import incoming
 
@@ -73,8 +75,9 @@ def socket_path(directory: Path, name: str) -> Path:
     return short / f"{name}.sock"
 
 
-def bind_tcp(host: str, port: int) -> socket.socket:
+def bind_tcp(host: str, port: int, setting: str = "--port (BOTTOMLESS_PORT)") -> socket.socket:
     """A bound socket that does not listen yet: clients are refused until a server runs.
+    `setting` is where the port can be chosen.
 
     Raises:
         CannotStart: the address is taken or is not ours.
@@ -89,6 +92,11 @@ def bind_tcp(host: str, port: int) -> socket.socket:
             bound.bind(address)
     except OSError as error:
         reason = error.strerror or "the address cannot be used"
+        if error.errno == errno.EADDRINUSE:
+            reason = (
+                f"another process listens there{port_holder(port)}; stop it, or choose another "
+                f"port with {setting}"
+            )
         raise CannotStart(f"cannot listen on {host}:{port}: {reason}") from error
     return bound
 
@@ -101,12 +109,14 @@ def bind_internal(url: str) -> socket.socket:
     """
     if not url.startswith("unix://"):
         address = urlsplit(url)
-        return bind_tcp(address.hostname or "127.0.0.1", address.port or 80)
+        return bind_tcp(address.hostname or "127.0.0.1", address.port or 80, "its setting")
     path = Path(url.removeprefix("unix://"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if _answers(path):
-            raise CannotStart(f"another process listens on {path}")
+            raise CannotStart(
+                f"another process listens on {path}; stop it, or give this one a directory of its own"
+            )
         path.unlink(missing_ok=True)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with _closed_if_it_fails(bound), _private_files():

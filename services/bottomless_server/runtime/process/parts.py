@@ -3,10 +3,13 @@
 Imports stand inside the functions: a service loads the libraries of the parts it uses.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bottomless.drives.base import Drive
+from bottomless.errors import Code, Unavailable
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
@@ -58,3 +61,31 @@ def open_coordination(url: str) -> Coordination:
     raise CannotStart(
         "BOTTOMLESS_COORDINATION_URL must look like redis://host:port/0 or unix:///path"
     )
+
+
+@contextmanager
+def stores_told(settings: CommonSettings) -> Iterator[None]:
+    """Put around a start: where a store fails it, the sentence says which one was tried.
+
+    Raises:
+        CannotStart: a store that the settings name cannot be used.
+    """
+    named = {
+        Code.OBJECT_STORE_UNAVAILABLE: ("STORE_URL", settings.store_url),
+        Code.COORDINATION_UNAVAILABLE: ("COORDINATION_URL", settings.coordination_url),
+    }
+    try:
+        yield
+    except Unavailable as error:
+        setting, url = named.get(error.code, ("", None))
+        if url is None:
+            raise
+        raise CannotStart(
+            f"{error}; see that it runs and can be reached at {_without_password(url)}, which is "
+            f"what BOTTOMLESS_{setting} names"
+        ) from error
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
