@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import httpx._transports.default as httpx_transports
+import psutil
 import pytest
 import structlog
 from support.s3 import S3Server
@@ -17,6 +18,7 @@ from support.spark_s3 import s3_streams
 from support.spark_session import spark, spark_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 __all__ = ["s3_streams", "server", "spark", "spark_server"]
 
@@ -105,9 +107,32 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+WORKERS_PER_CORE = 2
+WORKER_BYTES = 1 << 30
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For `-n auto`: more than there are cores, since tests wait for processes, disks and deadlines
+    as long as they compute; and no more than there is memory for, with the servers of each."""
+    if config.option.numprocesses != "auto":
+        return None
+    room = psutil.virtual_memory().available // WORKER_BYTES
+    return max(1, min(WORKERS_PER_CORE * len(os.sched_getaffinity(0)), room))
+
+
 class ByFile(LoadScopeScheduling):
     """Which tests stay together when several processes share them: those of a file, for the
     servers that they share, and all that need Spark."""
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """What is done is forgotten: else all of it is counted again after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
