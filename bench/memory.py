@@ -17,7 +17,7 @@ from typing import Final
 
 import httpx
 from support.hostile import MIB, Memory, Numbers, assault
-from support.processes import four_processes
+from support.separate_processes import four_processes
 from support.server import AllInOne
 
 RECORD_COUNT: Final = 64

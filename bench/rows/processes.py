@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-from support.processes import Process, TwoNodes
+from support.processes import Process
+from support.separate_processes import TwoNodes
 from support.valkey import running_valkey
 
 from bench.figures import Goal, ratios

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
-from support.stored_stream import Found, StoredStream
+from support.stored_stream import Found
 from support.waiting import until
 
 from bottomless.model.names import StreamId
@@ -86,8 +86,7 @@ def _get(path: str, parameters: dict[str, Any], client: httpx.Client) -> httpx.R
 
 
 def _look(deployment: ChaosDeployment, ledger: Ledger) -> Found:
-    stream_id = StreamId(ledger.stream_id)
-    return StoredStream(deployment.stored, deployment.valkey.url, stream_id).look()
+    return deployment.stored_stream(StreamId(ledger.stream_id)).look()
 
 
 def _check_stored(deployment: ChaosDeployment, ledger: Ledger) -> Found:

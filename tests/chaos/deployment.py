@@ -11,7 +11,6 @@ ready has no reason ever to do so.
 
 import os
 import re
-import secrets
 import signal
 import threading
 import time
@@ -26,13 +25,14 @@ from urllib.parse import urlsplit
 import httpx
 from support.fault_deployment import READ_SECONDS
 from support.fault_deployment import SETTINGS as STORE_SETTINGS
-from support.fault_proxy import FaultProxy, running_fault_proxy
+from support.fault_proxy import FaultProxy
 from support.links import Address, Links, running_links
-from support.nginx import running_nginx
 from support.nursery import Nursery, running_nursery
+from support.on_s3 import stored_behind_proxy
 from support.ports import lasting_ports
 from support.processes import Process
-from support.s3 import ACCOUNT, BUCKET, CREDENTIALS, S3Server, s3_client
+from support.s3 import CREDENTIALS, S3Server
+from support.separate_processes import SeparateProcesses, start_behind_nginx
 from support.stored import StoredInS3
 from support.valkey import running_valkey
 from support.waiting import until
@@ -81,8 +81,13 @@ SETTINGS: Final = {
 assert float(STORE_SETTINGS["BOTTOMLESS_STORE_READ_SECONDS"]) == READ_SECONDS
 
 
-class ChaosDeployment:
-    """It runs already. Events call it from the main thread, load asks only for clients."""
+class ChaosDeployment(SeparateProcesses):
+    """It runs already. Events call it from the main thread, load asks only for clients.
+
+    `url`, of all public paths, is behind a link; `direct_url` has no link.
+    """
+
+    names = NAMES
 
     def __init__(
         self,
@@ -94,17 +99,15 @@ class ChaosDeployment:
         nursery: Nursery,
         settings: Mapping[str, str],
     ) -> None:
+        super().__init__(directory, stored, valkey.url)
         self._nursery = nursery
         self.valkey = valkey
         self.proxy = proxy
         self.links = links
-        self.stored = stored
         self.exits = Counter[str]()
         """Processes that ended by themselves before they were ready."""
         self.faults: list[str] = []
         """What a process did that none may."""
-        self.url = ""
-        """Of all public paths, behind a link; `direct_url` has no link."""
         self.direct_url = ""
         self._sockets = directory / "s"
         self._sockets.mkdir(parents=True)
@@ -114,7 +117,6 @@ class ChaosDeployment:
             "BOTTOMLESS_STORE_URL": stored.url,
             **settings,
         }
-        self._directory = directory
         for name in ("manifest", "manifest-2", *INGESTS):
             links.open(f"*>{name}", self._socket(f"to-{name}"), self._socket(name))
         ports = lasting_ports(len(NAMES) + 1)
@@ -135,7 +137,7 @@ class ChaosDeployment:
         own = {
             "BOTTOMLESS_DATA_DIR": str(self.data_dir(name)),
             "BOTTOMLESS_COORDINATION_URL": f"unix://{to_valkey}?db=0",
-            f"BOTTOMLESS_{kind.upper()}_INTERNAL_LISTEN": f"unix://{self._socket(name)}",
+            f"BOTTOMLESS_{kind.upper()}_INTERNAL_LISTEN": self.internal_url(name),
         }
         if name in MANIFEST_OF:
             manifest = MANIFEST_OF[name]
@@ -143,21 +145,18 @@ class ChaosDeployment:
             self.links.open(f"{name}>{manifest}", way, self._socket(manifest))
             own["BOTTOMLESS_MANIFEST_URL"] = f"unix://{way}"
         if kind == "ingest":
-            own["BOTTOMLESS_INGEST_URL"] = f"unix://{self._socket(f'to-{name}')}"
-        log = self._directory / f"{name}.log"
+            own["BOTTOMLESS_INGEST_URL"] = self.internal_url(f"to-{name}")
+        log = self.directory / f"{name}.log"
         return Process([kind], log, {**self._settings, **own}, port, self._nursery)
 
     def data_dir(self, name: str) -> Path:
-        return self._directory / f"data-{name}"
+        return self.directory / f"data-{name}"
 
     def _socket(self, name: str) -> str:
         return str(self._sockets / name)
 
     def _valkey_socket(self) -> Address:
         return urlsplit(self.valkey.url).path
-
-    def __getitem__(self, name: str) -> Process:
-        return self.services[name]
 
     def has_started(self, name: str) -> bool:
         """Whether it has logged that it takes requests, since it was spawned."""
@@ -175,25 +174,21 @@ class ChaosDeployment:
     def client(self, seconds: float = 30, *, direct: bool = True) -> httpx.Client:
         return httpx.Client(base_url=self.direct_url if direct else self.url, timeout=seconds)
 
-    def internal(self, name: str) -> httpx.Client:
-        """A client of an internal listener, by no link."""
-        transport = httpx.HTTPTransport(uds=self._socket(name))
-        return httpx.Client(transport=transport, base_url="http://internal", timeout=10)
+    def internal_url(self, name: str) -> str:
+        return f"unix://{self._socket(name)}"
 
     @property
     def stopped(self) -> frozenset[str]:
         """Who was sent SIGSTOP and not SIGCONT."""
         return frozenset(self._stopped)
 
-    def kill(self, *names: str) -> Counter[str]:
+    def kill_running(self, *names: str) -> Counter[str]:
         """SIGKILL those of these that run, at the same moment."""
         victims = [name for name in names if self._is_alive(name)]
-        for name in victims:
-            self[name].send_kill()
-        for name in victims:
-            self[name].kill()
-            self._ready.discard(name)
-            self._stopped.discard(name)
+        if victims:
+            self.kill(*victims)
+        self._ready.difference_update(victims)
+        self._stopped.difference_update(victims)
         return Counter(victims)
 
     def terminate(self, name: str, kill_after: float | None) -> str:
@@ -208,7 +203,7 @@ class ChaosDeployment:
             while not process.is_dead and time.monotonic() < deadline:
                 threading.Event().wait(0.01)
             if not process.is_dead:
-                self.kill(name)
+                self.kill_running(name)
                 return "killed"
         self._ready.discard(name)
         deadline = time.monotonic() + STOP_SECONDS
@@ -248,8 +243,7 @@ class ChaosDeployment:
     def spawn(self) -> None:
         """Start again who does not run, and do not wait for anything."""
         self._reap()
-        for name in NAMES:
-            self[name].spawn()
+        super().spawn()
 
     def start(self) -> None:
         """Start again who does not run, and return when all are ready.
@@ -293,10 +287,6 @@ class ChaosDeployment:
         """Upload sessions that ended because of a newer one."""
         return sum(len(_FENCED.findall(self[name].log())) for name in ("uploader", SPARE))
 
-    def told(self) -> dict[str, str]:
-        """The ends of all logs."""
-        return {name: process.log()[-1500:] for name, process in self.services.items()}
-
     def retried(self, ask: Callable[[httpx.Client], httpx.Response], seconds: float = 60) -> Any:
         """The body of an answer that has to come, however often it is asked for."""
         deadline = time.monotonic() + seconds
@@ -328,27 +318,17 @@ def chaos_deployment(
     make: type["ChaosDeployment"] | Callable[..., "ChaosDeployment"] = ChaosDeployment,
 ) -> Iterator[ChaosDeployment]:
     """Start all of it on an empty directory and a prefix of its own; from the main thread only."""
-    prefix = f"chaos/{secrets.token_hex(8)}"
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
         nursery = running.enter_context(running_nursery(settings))
-        proxy = running.enter_context(running_fault_proxy(s3.endpoint, seed))
+        proxy, stored = running.enter_context(stored_behind_proxy(s3, seed))
         links = running.enter_context(running_links(seed))
-        client = running.enter_context(s3_client(s3))
-        # The server's very first put makes volumes, which takes longer than is waited for here.
-        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
-        stored = StoredInS3(ACCOUNT.store_url(proxy.endpoint, prefix), client, prefix)
         deployment = make(directory, valkey, proxy, links, stored, nursery, settings or {})
         for name in INGESTS:
             disk = open_disk(deployment.data_dir(name), partial(_pid_of, deployment, name))
             deployment.disks[name] = running.enter_context(disk)
-        for process in deployment.services.values():
-            running.callback(_kill_if_started, process)
-        deployment.start()
-        urls = {name: deployment[name].url for name in NAMES}
-        deployment.direct_url = running.enter_context(
-            running_nginx(directory / "nginx", urls, urls["ingest-2"])
-        )
+        start_behind_nginx(deployment, running)
+        deployment.direct_url = deployment.url
         parts = urlsplit(deployment.direct_url)
         link = links.open(
             "clients>nginx", ("127.0.0.1", 0), (parts.hostname or "", parts.port or 0)
@@ -360,8 +340,3 @@ def chaos_deployment(
 def _pid_of(deployment: ChaosDeployment, name: str) -> int | None:
     process = deployment[name]
     return process.pid if process.started and not process.is_dead else None
-
-
-def _kill_if_started(process: Process) -> None:
-    if process.started:
-        process.kill()

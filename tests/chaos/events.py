@@ -252,8 +252,8 @@ def second_uploader(scene: Scene) -> Iterator[None]:
     finally:
         deployment.go_on("uploader")
         if scene.chance.random() < 0.5:
-            scene.story.kills += deployment.kill("uploader")
-        scene.story.kills += deployment.kill(SPARE)
+            scene.story.kills += deployment.kill_running("uploader")
+        scene.story.kills += deployment.kill_running(SPARE)
 
 
 TROUBLES: Final[tuple[Event, ...]] = (
@@ -285,7 +285,7 @@ def strike(scene: Scene) -> None:
         count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(NAMES))), len(scene.victims))
         victims = chance.sample(scene.victims, count)
         story.ready_kills += sum(deployment.has_started(name) for name in victims)
-        killed = deployment.kill(*victims)
+        killed = deployment.kill_running(*victims)
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
     deployment.spawn()

@@ -139,7 +139,7 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         report.happened += Counter(str(deed.rule.fault) for deed in deployment.proxy.story)
         if report.faults:
             print("\n".join(story.lines[-60:]))
-            for name, log in deployment.told().items():
+            for name, log in deployment.log_ends().items():
                 print(f"--- {name}\n{log}")
     report.seconds = time.monotonic() - begun
     return report

@@ -65,7 +65,7 @@ class NetworkDeployment(ChaosDeployment):
             "BOTTOMLESS_INGEST_INTERNAL_LISTEN": f"{node.address}:{INTERNAL_PORT}",
             "BOTTOMLESS_INGEST_URL": f"http://{node.address}:{INTERNAL_PORT}",
         }
-        log = self._directory / f"{name}.log"
+        log = self.directory / f"{name}.log"
         return Process(["ingest"], log, {**self._settings, **own}, port, prefix=node.prefix)
 
     def nodes(self) -> list[str]:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.nginx import CONFIGURATION
-from support.processes import FourProcesses
 from support.prometheus import answer, metrics_of, rules, running_prometheus, targets
+from support.separate_processes import FourProcesses
 from support.waiting import until
 
 from bottomless_server.ingest.settings import IngestSettings

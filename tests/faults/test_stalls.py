@@ -14,7 +14,7 @@ def of_the_first(load: Load, fault: Fault, answer: Answer = FORBIDDEN) -> Rule:
 
 def behind_the_first(deployment: FaultDeployment, load: Load) -> int:
     """Fragments that are in the store and in no manifest."""
-    found = deployment.stream(load.stream_id).look()
+    found = deployment.stored_stream(load.stream_id).look()
     return sum(key.endswith(".fragment") for key in found.unreachable)
 
 

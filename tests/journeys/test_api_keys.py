@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.contract import problem_of
-from support.processes import FourProcesses, four_processes
+from support.separate_processes import FourProcesses, four_processes
 from support.valkey import another_client, command
 from support.waiting import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 from support.contract import problem_of
-from support.processes import four_processes
+from support.separate_processes import four_processes
 from support.server import AllInOne
 from support.valkey import another_client, command, running_valkey
 from support.waiting import until

@@ -80,7 +80,7 @@ def test_every_acknowledged_record_is_there_once_after_a_death_while_publishing(
     """M9, M10, M11."""
     stream = deployment.new_stream().fill(3)
 
-    deployment.arm(point)
+    deployment.server.arm(point)
     stream.drive_until_dead()
     found = stream.fill(4).look()
 
@@ -107,9 +107,9 @@ def test_a_retention_that_died_is_finished_and_takes_nothing_else(
     assert patched is not None
     assert patched.status_code == 200
 
-    deployment.arm(point)
+    deployment.server.arm(point)
     deployment.ask("POST", f"{stream.path}/retention/evaluate")
-    deployment.revive()
+    deployment.server.revive()
 
     until(lambda: deployment.bounds_of(stream)["first_offset"] == 6, what="the cut done")
     found = stream.look()
@@ -123,10 +123,10 @@ def test_a_deleter_that_died_leaves_nothing_behind_and_takes_nothing_alive(
 ) -> None:
     stream = deployment.new_stream().fill(9)
     stream.look()
-    deployment.arm(point)
+    deployment.server.arm(point)
 
     deployment.ask("POST", f"{stream.path}/trim", {"before_offset": 5})
-    deployment.revive()
+    deployment.server.revive()
 
     until(lambda: deployment.bounds_of(stream)["first_offset"] == 5, what="the trim done")
     found = stream.fill(1).look()
@@ -141,10 +141,10 @@ def test_a_deletion_that_died_is_finished_after_the_restart(
     """M44."""
     stream = deployment.new_stream().fill(6)
     stream.look()
-    deployment.arm(point)
+    deployment.server.arm(point)
 
     deployment.ask("DELETE", stream.path)
-    deployment.revive()
+    deployment.server.revive()
 
     until(lambda: not deployment.has_record(stream.stream_id), what="the record forgotten")
     assert not deployment.objects_of(stream.stream_id)
@@ -157,19 +157,19 @@ def test_a_collection_that_died_is_finished_and_takes_only_garbage(
     deployment: CrashDeployment, point: str
 ) -> None:
     stream = deployment.new_stream().fill(3)
-    deployment.arm("manifest.publish.before-exec")
+    deployment.server.arm("manifest.publish.before-exec")
     stream.drive_until_dead()
     strangers = stream.look().strangers
     assert strangers
     asked = {"dry_run": False, "minimum_age": "1s", "stream": stream.name}
     # All of them: what is younger than that when the process dies is left to another collection.
     until(lambda: orphan_count(deployment, {**asked, "dry_run": True}) >= len(strangers))
-    deployment.arm(point)
+    deployment.server.arm(point)
 
     until(
         lambda: deployment.ask("POST", "/v1/admin/gc", asked) is None, what="the end at the point"
     )
-    deployment.revive()
+    deployment.server.revive()
 
     until(lambda: not stream.look().strangers, what="what was put in vain is gone")
     stream.check(stream.look())
@@ -194,11 +194,11 @@ def test_a_rebuild_that_died_is_finished_and_loses_nothing(
 ) -> None:
     stream = deployment.new_stream().fill(6)
     stream.look()
-    deployment.arm(point)
+    deployment.server.arm(point)
 
     deployment.lose_coordination()
     deployment.ask("POST", "/v1/admin/rebuild")
-    deployment.revive()
+    deployment.server.revive()
 
     found = stream.fill(1).look()
     stream.check(found)
@@ -225,9 +225,9 @@ def test_a_secret_that_was_never_shown_takes_nothing_from_the_one_before(
     key = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     rotate = f"/v1/keys/{key['key_id']}/rotate"
 
-    deployment.arm(point)
+    deployment.server.arm(point)
     assert deployment.ask("POST", rotate, {"overlap_seconds": 0}) is None
-    deployment.revive()
+    deployment.server.revive()
     assert deployment.lets_in(key["secret"])
 
     again = deployment.asked("POST", rotate, {"overlap_seconds": 0}).json()
@@ -243,9 +243,9 @@ def test_a_revocation_that_died_is_finished_and_outlives_coordination(
     key = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     path = f"/v1/keys/{key['key_id']}"
 
-    deployment.arm(point)
+    deployment.server.arm(point)
     assert deployment.ask("DELETE", path) is None
-    deployment.revive()
+    deployment.server.revive()
 
     # Nobody asks for it again: whoever starts next finds it in the queue.
     assert not deployment.lets_in(key["secret"])
@@ -261,11 +261,11 @@ def test_a_rebuild_that_died_among_keys_brings_all_of_them_back(
     kept = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     dead = deployment.asked("POST", "/v1/keys", {"scopes": ["read"]}).json()
     deployment.asked("DELETE", f"/v1/keys/{dead['key_id']}")
-    deployment.arm(RESTORING)
+    deployment.server.arm(RESTORING)
 
     deployment.lose_coordination()
     deployment.ask("POST", "/v1/admin/rebuild")
-    deployment.revive()
+    deployment.server.revive()
 
     until(lambda: serves(deployment), what="traffic again")
     assert deployment.lets_in(kept["secret"])
@@ -288,11 +288,11 @@ def test_a_takeover_that_died_is_finished_and_gives_no_offset_away_twice(
     reserved = deployment.record_of(stream.stream_id).reserved_next
     assert reserved > 3, "no gap is due, and the point is not between two steps"
 
-    deployment.arm(point)
+    deployment.server.arm(point)
     asked = {"accept_loss": True, "expect_home": home}
     answer = deployment.ask("POST", takeover_of(stream), asked)
     assert answer is None or answer.status_code == 202, answer.text
-    deployment.wait_dead()
+    deployment.server.wait_dead_at_fault_point()
     fenced = deployment.record_of(stream.stream_id)
     assert (fenced.home is None) == (point == "manifest.takeover.after-gap")
     if lost:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from support.contract import problem_of
-from support.processes import TwoNodes, two_nodes
+from support.separate_processes import TwoNodes, two_nodes
 from support.waiting import until
 
 SETTINGS: Final = {

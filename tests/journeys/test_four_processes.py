@@ -11,8 +11,8 @@ from typing import Self
 
 import httpx
 import pytest
-from support.processes import FourProcesses, four_processes
 from support.s3 import S3Server
+from support.separate_processes import FourProcesses, four_processes
 from support.waiting import until
 
 STREAM = "/v1/streams/apart"

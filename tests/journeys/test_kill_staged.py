@@ -18,8 +18,7 @@ from support.server import AllInOne
 
 from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
-from bottomless_server.runtime.base.fault_points import EXIT_AT_FAULT_POINT, POINTS
-from bottomless_server.runtime.listener.listeners import internal_url
+from bottomless_server.runtime.base.fault_points import POINTS
 
 SETTINGS = {"BOTTOMLESS_FAULT_POINTS": "1", "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": "65536"}
 LARGE = b"x" * 40_000
@@ -70,17 +69,6 @@ class Sink:
         page = self.ask("GET", f"{self.path}/records?offset=first&max_bytes=16777216").json()
         return [record["value"].encode() for record in page["records"]]
 
-    def die_at(self, point: str, *, count: int = 1) -> None:
-        url = internal_url(None, self.server.data_dir, "manifest")
-        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
-        with httpx.Client(transport=transport, base_url="http://manifest") as client:
-            wanted = {"name": point, "action": "exit", "count": count}
-            assert client.post("/internal/v1/fault-points", json=wanted).status_code == 200
-
-    def revive(self) -> None:
-        assert self.server.wait_dead() == EXIT_AT_FAULT_POINT
-        self.server.start()
-
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
@@ -123,10 +111,10 @@ def test_a_batch_whose_id_was_never_told_is_not_in_the_way_of_those_that_were(
     sink: Sink,
 ) -> None:
     staged = [sink.stage(b"a", b"b"), sink.stage(b"c")]
-    sink.die_at("ingest.staged.after-sync")
+    sink.server.arm("ingest.staged.after-sync")
     with pytest.raises(httpx.TransportError):
         sink.stage(b"d")
-    sink.revive()
+    sink.server.revive()
 
     assert sink.values() == []
     assert sink.commit(*staged, sink.stage(b"d")).status_code == 200
@@ -147,10 +135,10 @@ def test_a_commit_that_died_is_finished_once_by_a_repeat_in_other_pieces(
 ) -> None:
     records = [b"%d" % number + LARGE for number in range(3)]
     staged = [sink.stage(record) for record in records]
-    sink.die_at(point, count=count)
+    sink.server.arm(point, count=count)
     with pytest.raises(httpx.TransportError):
         sink.commit(*staged)
-    sink.revive()
+    sink.server.revive()
     assert [value[:1] for value in sink.values()] == [b"0", b"1", b"2"][:appended]
 
     # As a task that Spark runs again: the same records, dealt out differently.
@@ -163,10 +151,10 @@ def test_a_commit_that_died_is_finished_once_by_a_repeat_in_other_pieces(
 
 def test_a_commit_of_one_part_that_died_before_its_answer_is_a_repeat(sink: Sink) -> None:
     staged = sink.stage(b"a")
-    sink.die_at("ingest.commit.after-append")
+    sink.server.arm("ingest.commit.after-append")
     with pytest.raises(httpx.TransportError):
         sink.commit(staged)
-    sink.revive()
+    sink.server.revive()
 
     assert sink.commit(sink.stage(b"a")).json()["count"] == 0
     assert sink.values() == [b"a"]

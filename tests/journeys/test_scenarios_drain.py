@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from support.ports import lasting_ports
-from support.processes import Process, four_processes
+from support.processes import Process
+from support.separate_processes import four_processes
 from support.server import AllInOne
 from support.waiting import until
 
@@ -52,10 +53,7 @@ class Writer(threading.Thread):
 
 def stall_the_last_upload(server: AllInOne) -> None:
     """Let the drain take all the time that it has, so that writers go on asking meanwhile."""
-    transport = httpx.HTTPTransport(uds=str(server.data_dir / "run" / "manifest.sock"))
-    with httpx.Client(transport=transport, base_url="http://inside") as client:
-        stall = {"name": "uploader.put.after-object", "action": "stall", "count": 1}
-        client.post("/internal/v1/fault-points", json=stall).raise_for_status()
+    server.arm("uploader.put.after-object", "stall")
 
 
 def stop_under_load(url: str, process: Process) -> list[Writer]:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from support.contract import problem_of
-from support.processes import four_processes
+from support.separate_processes import four_processes
 from support.server import AllInOne
 from support.signed import AUDIENCE, NAME, Issuer, signed_with_secret, unsigned
 from support.waiting import until

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from support.contract import ARROW, QUICK, Stream, new_stream
-from support.processes import FourProcesses, Process, four_processes
+from support.processes import Process
+from support.separate_processes import FourProcesses, four_processes
 from support.waiting import until
 
 SETTINGS = {

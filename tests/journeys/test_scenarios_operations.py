@@ -173,8 +173,7 @@ def test_metrics_and_internal_paths_stay_inside_also_where_docs_are_on(observed:
 
 def test_every_internal_listener_serves_metrics(observed: Observed) -> None:
     for name in ("manifest", "ingest", "uploader", "reader"):
-        transport = httpx.HTTPTransport(uds=str(observed.data_dir / "run" / f"{name}.sock"))
-        with httpx.Client(transport=transport, base_url="http://inside") as client:
+        with observed.internal(name) as client:
             assert "bottomless_ingest_appends_total" in client.get("/metrics").text
 
 

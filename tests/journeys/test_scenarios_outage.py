@@ -17,8 +17,8 @@ from support.contract import ARROW, QUICK, Stream, new_stream, problem_of
 from support.fault_deployment import VALUE_SIZE, FaultDeployment, Load, fault_deployment
 from support.fault_proxy import running_fault_proxy
 from support.faults import FRAGMENT, Fault, Rule
-from support.processes import four_processes
 from support.s3 import CREDENTIALS, S3Server
+from support.separate_processes import four_processes
 from support.server import AllInOne
 from support.stored_stream import Found, StoredStream
 from support.waiting import until
@@ -168,7 +168,7 @@ def test_an_upload_worker_that_is_killed_leaves_one_entry_for_each_upload(
                 one.wait_uploaded()
         for fault, one in streams.items():
             stream_id = StreamId(ids[fault])
-            found = settled(StoredStream(deployment.stored, deployment.coordination_url, stream_id))
+            found = settled(deployment.stored_stream(stream_id))
             assert found.values == ["first", "second", "third"]
             listed = client.get(f"{one.path}/fragments").json()["fragments"]
             assert [item["id"] for item in listed] == [item.fragment_id for item in found.fragments]

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather
 from support.pages import ROOT
-from support.processes import FourProcesses, four_processes
+from support.separate_processes import FourProcesses, four_processes
 from support.spark_driver import COMMITS, DOUBLED_COUNT, WRITTEN_COUNT, Plan
 from support.spark_session import QUICK
 from support.waiting import until

@@ -13,17 +13,14 @@ from bottomless.formats.stream_record import decode_record
 from bottomless.model.api_key import hash_secret
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless_server.runtime.base.fault_points import EXIT_AT_FAULT_POINT
-from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.stores.keys import UNSAVED_KEY
 from bottomless_server.stores.streams import DELETES_KEY, node_key, stream_key
 from support.object_keys import stream_prefix
-from support.ports import lasting_ports
+from support.on_s3 import OnS3, running_on_s3
 from support.s3 import S3Server
-from support.server import AllInOne
-from support.stored import StoredInS3, stored_in_s3
-from support.stored_stream import Found, StoredStream
-from support.valkey import another_client, command, running_valkey
+from support.stored import stored_in_s3
+from support.stored_stream import Found
+from support.valkey import another_client, command
 from support.waiting import until
 
 SETTINGS = {
@@ -82,7 +79,7 @@ class Driven:
         for _ in range(LOAD_COUNT_MAX):
             if not self.offer() and self.deployment.server.is_dead:
                 break
-        self.deployment.revive()
+        self.deployment.server.revive()
         # What was on its way may be stored, or not; sent again as it was, it is, once.
         self.fill(1)
 
@@ -96,7 +93,7 @@ class Driven:
         deployment = self.deployment
         until(lambda: deployment.bounds_of(self)["object_store_next_offset"] == len(self.values))
         until(lambda: not deployment.queued(self.stream_id), what="the delete queue empty")
-        return StoredStream(deployment.stored, deployment.coordination_url, self.stream_id).look()
+        return deployment.stored_stream(self.stream_id).look()
 
     def check(self, found: Found) -> None:
         """What is stored and what the API reads are what was acknowledged, from the floor on."""
@@ -117,24 +114,12 @@ class Driven:
         assert not found.pending, "an intent or a quarantine was left"
 
 
-@dataclass
-class CrashDeployment:
-    server: AllInOne
-    stored: StoredInS3
-    coordination_url: str
-
-    def arm(self, point: str) -> None:
-        with self.inside() as client:
-            armed = client.post(
-                "/internal/v1/fault-points", json={"name": point, "action": "exit", "count": 1}
-            )
-        assert armed.status_code == 200, armed.text
+class CrashDeployment(OnS3):
+    """Its process can be told where to die: `server.arm`, and then `server.revive`."""
 
     def inside(self) -> httpx.Client:
         """A client of the manifest's internal listener."""
-        url = internal_url(None, self.server.data_dir, "manifest")
-        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
-        return httpx.Client(transport=transport, base_url="http://manifest")
+        return self.server.internal("manifest")
 
     def lets_in(self, credential: str) -> bool:
         """Whether an API key is good, as the gate of a service would find."""
@@ -210,23 +195,11 @@ class CrashDeployment:
             client.delete(node_key(home))
         return home
 
-    def wait_dead(self) -> None:
-        """Until the process has ended at a point that was armed."""
-        assert self.server.wait_dead() == EXIT_AT_FAULT_POINT
-
-    def revive(self) -> None:
-        self.wait_dead()
-        self.server.start()
-
 
 @contextmanager
 def crash_deployment(directory: Path, s3: S3Server) -> Iterator[CrashDeployment]:
-    with running_valkey(directory / "valkey") as valkey, stored_in_s3(s3) as stored:
-        settings = {
-            **SETTINGS,
-            **stored.credentials,
-            "BOTTOMLESS_STORE_URL": stored.url,
-            "BOTTOMLESS_COORDINATION_URL": valkey.url,
-        }
-        with AllInOne(directory / "data", settings, *lasting_ports(1)) as server:
-            yield CrashDeployment(server, stored, valkey.url)
+    with (
+        stored_in_s3(s3) as stored,
+        running_on_s3(directory, stored, SETTINGS) as (server, coordination_url),
+    ):
+        yield CrashDeployment(server, stored, coordination_url)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from support.ports import lasting_ports
-from support.processes import four_processes
+from support.separate_processes import four_processes
 from support.server import AllInOne
 from support.stored import Stored
 

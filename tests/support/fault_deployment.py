@@ -8,19 +8,18 @@ frees at once, so that reads come from the store.
 import secrets
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 
 from bottomless.model.names import StreamId
-from support.fault_proxy import FaultProxy, running_fault_proxy
-from support.s3 import ACCOUNT, BUCKET, CREDENTIALS, S3Server, s3_client
-from support.server import AllInOne
-from support.stored import Stored, StoredInS3
+from support.fault_proxy import FaultProxy
+from support.on_s3 import OnS3, running_on_s3, stored_behind_proxy
+from support.s3 import S3Server
 from support.stored_stream import Found, StoredStream
-from support.valkey import running_valkey
 from support.waiting import until
 
 READ_SECONDS = 1.5
@@ -163,7 +162,7 @@ class Load:
         crash leaves them: garbage collection is for those. A fragment never may.
         """
         until(self.is_stored, 90, f"the tail to be uploaded after: {fault}")
-        stream = self._deployment.stream(self.stream_id)
+        stream = self._deployment.stored_stream(self.stream_id)
         found = stream.look()
         left = {key for key in found.strangers if not strays or key.endswith(".fragment")}
         assert not left, f"nobody knows of, after: {fault}\n{self._deployment.told(left)}"
@@ -187,31 +186,23 @@ class Load:
         )
 
 
-class FaultDeployment:
+@dataclass
+class FaultDeployment(OnS3):
     """It runs already; the store is seen past the proxy."""
 
-    def __init__(
-        self, server: AllInOne, proxy: FaultProxy, stored: Stored, coordination_url: str
-    ) -> None:
-        self.server = server
-        self.proxy = proxy
-        self.checked: dict[StreamId, frozenset[str]] = {}
-        """Streams that are at rest, and the strays that they have."""
-        self._stored = stored
-        self._coordination_url = coordination_url
+    proxy: FaultProxy
+    checked: dict[StreamId, frozenset[str]] = field(default_factory=dict)
+    """Streams that are at rest, and the strays that they have."""
 
     def check_cleaned(self) -> None:
         """What was put in vain is gone, after the upload deadline and the grace of old roots."""
         for stream_id, strays in self.checked.items():
-            stream = self.stream(stream_id)
+            stream = self.stored_stream(stream_id)
 
             def cleaned(stream: StoredStream = stream, strays: frozenset[str] = strays) -> bool:
                 return stream.look().unreachable <= strays
 
             until(cleaned, 15, f"all that nothing names to be deleted of {stream_id}")
-
-    def stream(self, stream_id: StreamId) -> StoredStream:
-        return StoredStream(self._stored, self._coordination_url, stream_id)
 
     @contextmanager
     def load(self) -> Iterator[Load]:
@@ -245,21 +236,8 @@ def fault_deployment(
     seed: int = 0,
 ) -> Iterator[FaultDeployment]:
     """Start one on an empty directory and a prefix of its own."""
-    prefix = f"faults/{secrets.token_hex(8)}"
-    with ExitStack() as running:
-        valkey = running.enter_context(running_valkey(directory / "valkey"))
-        proxy = running.enter_context(running_fault_proxy(seaweed.endpoint, seed))
-        client = running.enter_context(s3_client(seaweed))
-        # The server's very first put makes volumes, which takes longer than is waited for here.
-        client.put_object(Bucket=BUCKET, Key=f"{prefix}-first", Body=bytes(65_536))
-        url = ACCOUNT.store_url(proxy.endpoint, prefix)
-        environment = {
-            **SETTINGS,
-            **CREDENTIALS,
-            "BOTTOMLESS_STORE_URL": url,
-            "BOTTOMLESS_COORDINATION_URL": valkey.url,
-            **(settings or {}),
-        }
-        server = running.enter_context(AllInOne(directory / "data", environment))
-        stored = StoredInS3(url, client, prefix)
-        yield FaultDeployment(server, proxy, stored, valkey.url)
+    with (
+        stored_behind_proxy(seaweed, seed) as (proxy, stored),
+        running_on_s3(directory, stored, {**SETTINGS, **(settings or {})}) as (server, url),
+    ):
+        yield FaultDeployment(server, stored, url, proxy)

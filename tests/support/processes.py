@@ -7,20 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
-from support.nginx import running_nginx
 from support.nursery import Forked, Nursery, nursery
-from support.ports import lasting_ports
-from support.s3 import S3Server
-from support.stored import Stored, StoredFiles, stored_in_s3
-from support.valkey import running_valkey
 
 READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
 READY_SECONDS = 60
@@ -166,135 +160,7 @@ class Process:
             self.kill()
 
 
-class FourProcesses:
-    """The four services apart, as docs/deployment.md says: they share a store and a coordination.
-
-    Objects lie in a directory of their own, unless they are told of a store. In front of them
-    is nginx.
-    """
-
-    names: tuple[str, ...] = ("manifest", "ingest", "uploader", "reader")
-    """Each after those that it calls."""
-
-    def __init__(
-        self,
-        directory: Path,
-        coordination_url: str,
-        settings: Mapping[str, str] | None = None,
-        stored: Stored | None = None,
-    ) -> None:
-        self.url = ""
-        self.coordination_url = coordination_url
-        self.ingest_dir = directory / "data" / "ingest"
-        self.stored = stored or StoredFiles(directory / "objects")
-        sockets = {name: f"unix://{directory}/{name}.sock" for name in self.names}
-        common = {
-            "BOTTOMLESS_STORE_URL": self.stored.url,
-            "BOTTOMLESS_COORDINATION_URL": coordination_url,
-            "BOTTOMLESS_MANIFEST_URL": sockets["manifest"],
-            "BOTTOMLESS_INGEST_URL": sockets["ingest"],
-            "BOTTOMLESS_DATA_DIR": str(directory / "data"),
-            **self.stored.credentials,
-            **(settings or {}),
-        }
-        self._common = common
-        self._directory = directory
-        self.services = {
-            name: self._process(name, name, port)
-            for name, port in zip(self.names, lasting_ports(len(self.names)), strict=True)
-        }
-
-    def another(self, name: str) -> Process:
-        """One more of a service, which nginx does not know of. Not started."""
-        return self._process(name, f"{name}-2", lasting_ports(1)[0])
-
-    def _process(self, name: str, called: str, port: int) -> Process:
-        listens = {
-            f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN": f"unix://{self._directory}/{called}.sock"
-        }
-        return Process([name], self._directory / f"{called}.log", {**self._common, **listens}, port)
-
-    def __getitem__(self, name: str) -> Process:
-        return self.services[name]
-
-    def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30)
-
-    def kill(self, *names: str) -> None:
-        victims = [self.services[name] for name in names or self.names]
-        for victim in victims:
-            victim.send_kill()
-        for victim in victims:
-            victim.kill()
-
-    def spawn(self) -> None:
-        for process in self.services.values():
-            process.spawn()
-
-    def start(self) -> None:
-        self.spawn()
-        for process in self.services.values():
-            process.start()
-
-
-class TwoNodes(FourProcesses):
-    """The same with a second ingest node, on a disk of its own."""
-
-    names: tuple[str, ...] = ("manifest", "ingest", "uploader", "reader", "ingest-2")
-
-    def __init__(
-        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
-    ) -> None:
-        self.names = FourProcesses.names
-        super().__init__(directory, coordination_url, settings)
-        self.names = TwoNodes.names
-        url = self.internal_url("ingest-2")
-        own = {
-            "BOTTOMLESS_INGEST_INTERNAL_LISTEN": url,
-            "BOTTOMLESS_INGEST_URL": url,
-            "BOTTOMLESS_DATA_DIR": str(directory / "data-2"),
-        }
-        self.services["ingest-2"] = Process(
-            ["ingest"], directory / "ingest-2.log", {**self._common, **own}, lasting_ports(1)[0]
-        )
-        self.ingest_dirs = {"ingest": self.ingest_dir, "ingest-2": directory / "data-2" / "ingest"}
-
-    def internal_url(self, name: str) -> str:
-        return f"unix://{self._directory}/{name}.sock"
-
-    def internal(self, name: str) -> httpx.Client:
-        """A client of an internal listener."""
-        transport = httpx.HTTPTransport(uds=f"{self._directory}/{name}.sock")
-        return httpx.Client(transport=transport, base_url="http://internal", timeout=30)
-
-
-@contextmanager
-def two_nodes(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[TwoNodes]:
-    """Start a Valkey, two ingest nodes and the three other services, and nginx."""
-    with ExitStack() as running:
-        valkey = running.enter_context(running_valkey(directory / "valkey"))
-        deployment = TwoNodes(directory, valkey.url, settings)
-        deployment.spawn()
-        for process in deployment.services.values():
-            running.enter_context(process)
-        urls = {name: process.url for name, process in deployment.services.items()}
-        deployment.url = running.enter_context(
-            running_nginx(directory / "nginx", urls, urls["ingest-2"])
-        )
-        yield deployment
-
-
-@contextmanager
-def four_processes(
-    directory: Path, settings: Mapping[str, str] | None = None, s3: S3Server | None = None
-) -> Iterator[FourProcesses]:
-    """Start a Valkey, the four services, each after those that it calls, and nginx."""
-    with ExitStack() as running:
-        valkey = running.enter_context(running_valkey(directory / "valkey"))
-        stored = None if s3 is None else running.enter_context(stored_in_s3(s3))
-        deployment = FourProcesses(directory, valkey.url, settings, stored)
-        for process in deployment.services.values():
-            running.enter_context(process)
-        urls = {name: process.url for name, process in deployment.services.items()}
-        deployment.url = running.enter_context(running_nginx(directory / "nginx", urls))
-        yield deployment
+def internal_client(url: str) -> httpx.Client:
+    """A client of an internal listener, by its url `unix:///path`."""
+    transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
+    return httpx.Client(transport=transport, base_url="http://internal", timeout=30)
