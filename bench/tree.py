@@ -56,6 +56,7 @@ class Tree:
         deadline = time.monotonic() + at_most_seconds
         before = self.cpu_seconds()
         while time.monotonic() < deadline:
+            # Quiet means that no CPU time is used for so long: there is no event for that.
             time.sleep(QUIET_STEP_SECONDS)
             after = self.cpu_seconds()
             if after - before < QUIET_SHARE * QUIET_STEP_SECONDS:

@@ -74,6 +74,7 @@ def wait_freed(ours: Ours) -> int:
     while len(left := sorted(ours.data_dir.glob("ingest/streams/*/*.segment"))) != 1:
         if time.monotonic() > deadline:
             raise RuntimeError(f"{len(left)} segments are still on the node")
+        # Another process removes the files, and tells nobody.
         time.sleep(0.1)
     return int(left[0].stem)
 

@@ -102,6 +102,7 @@ def _idle(stage: Stage) -> None:
     def idle(seconds: float) -> Figure:
         spent = ours.tree.cpu_seconds()
         waited = max(10.0, seconds)
+        # The time itself is what is measured: what streams cost of which nobody wants anything.
         time.sleep(waited)
         return _figure(OPENED, waited, spent)
 

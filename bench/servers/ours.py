@@ -71,6 +71,7 @@ class Ours:
                 return
             if time.monotonic() > deadline:
                 raise RuntimeError("the upload takes too long")
+            # No answer of the API waits for an upload.
             time.sleep(0.1)
 
     def offsets(self, stream: str) -> dict[str, Any]:

@@ -67,5 +67,6 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
     while time.monotonic() < deadline and process.poll() is None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
+        # These programs do not say when they listen, at least not in one way.
         time.sleep(POLL_SECONDS)
     raise Missing(f"it does not start: {log.read_text(errors='replace')[-400:]}")

@@ -100,6 +100,7 @@ def _running(directory: Path, account: Account, ports: dict[str, int]) -> Iterat
         while not _answers(endpoint):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"seaweedfs did not start:\n{log_path.read_text()[-2000:]}")
+            # The server does not say when it is ready: only an answer does.
             time.sleep(POLL_SECONDS)
         with account.client(endpoint) as client:
             client.create_bucket(Bucket=account.bucket)

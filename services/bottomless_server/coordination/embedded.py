@@ -166,6 +166,7 @@ class EmbeddedValkey:
                         "another embedded coordination store runs on this directory",
                         retryable=False,
                     ) from error
+                # A call that waits for the lock knows no deadline.
                 time.sleep(POLL_SECONDS)
             else:
                 return lock
@@ -180,6 +181,7 @@ class EmbeddedValkey:
                 )
             if time.monotonic() > deadline:
                 raise CoordinationUnavailable("the embedded coordination store does not come up")
+            # Valkey does not say when it is ready: only an answer does.
             time.sleep(POLL_SECONDS)
 
 

@@ -111,7 +111,8 @@ def patiently(read: Callable[[], bytes]) -> bytes:
         except StoreError as error:
             if not error.retryable or time.monotonic() >= end:
                 raise
-        # Apart from each other, so that all workers do not come back at once.
+        # A store says nothing when it is well again. Apart from each other, so that all workers do
+        # not come back at once.
         jitter = random.uniform(0, _JITTER_SECONDS)  # noqa: S311
         time.sleep(backoff(failures, _WAIT_SECONDS, READ_SECONDS_MAX, jitter))
     return read()

@@ -1,12 +1,13 @@
 """Make a data directory with the server of an earlier commit, for `journeys/test_release_before.py`.
 
-    python tests/golden/release/make.py PATH/TO/THAT/COMMIT/.venv/bin/bottomless
+    cd tests; python -m golden.release.make PATH/TO/THAT/COMMIT/.venv/bin/bottomless DIRECTORY
 
-It writes `data_dir.tar.gz`, as the server left it when it was killed, and `expected.json`, what
+It writes there `data_dir.tar.gz`, as the server left it when it was killed, and `expected.json`, what
 the server had answered by then. Both are committed, and made again only for a new release, under
 a new name.
 """
 
+import fcntl
 import json
 import os
 import random
@@ -14,12 +15,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pyarrow as pa
+from support.waiting import until
 
 from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
@@ -50,7 +51,7 @@ def table(values: list[str]) -> bytes:
     return bytes(sink.getvalue())
 
 
-def fill(client: httpx.Client) -> dict[str, Any]:
+def fill(client: httpx.Client, data_dir: Path) -> dict[str, Any]:
     """Streams in every state: tall, trimmed, only on the disk, deleted; producers and consumers."""
     chance = random.Random(2211)
     small = {"fragment": {"target_bytes": 65536, "max_age_ms": 200}, "retention": {"max_age": "9Y"}}
@@ -61,7 +62,7 @@ def fill(client: httpx.Client) -> dict[str, Any]:
             for one in range(at, at + 10)
         ]
         answered(client.post("/v1/streams/orders/records", json={"records": records}))
-        time.sleep(0.1)
+        wait_stored(client, "orders")
     answered(client.put("/v1/streams/orders/consumers/billing/offset", json={"offset": 123}))
 
     answered(client.put("/v1/streams/payments", json=small))
@@ -96,13 +97,36 @@ def fill(client: httpx.Client) -> dict[str, Any]:
     answered(client.post("/v1/streams/gone/records", json={"records": [{"value": "x"}]}))
     assert client.delete("/v1/streams/gone").is_success
     answered(client.post("/v1/streams/orders/trim", json={"before_offset": 40}))
-    time.sleep(5)  # Fragments are uploaded, segments are removed, Valkey has synced its file.
+    for name in ("orders", "payments"):
+        wait_stored(client, name)
+        wait_freed(data_dir, answered(client.get(f"/v1/streams/{name}"))["stream_id"])
 
     answered(client.put("/v1/streams/fresh", json={"fragment": {"max_age_ms": 86_400_000}}))
     body = table([f"fresh {one}" for one in range(20)])
     answered(client.post("/v1/streams/fresh/records", headers=ARROW, content=body))
-    time.sleep(3)
     return {"answers": answers, "streams": {name: all_of(client, name) for name in NAMES}}
+
+
+def wait_stored(client: httpx.Client, name: str) -> None:
+    """Until object storage has all of it: what is appended next is in another fragment."""
+
+    def stored() -> bool:
+        bounds = answered(client.get(f"/v1/streams/{name}/offsets"))
+        return bool(bounds["object_store_next_offset"] == bounds["next_offset"])
+
+    until(stored, what=f"the upload of {name}")
+
+
+def wait_freed(data_dir: Path, stream_id: str) -> None:
+    """Until only the newest segment is left, which is never removed."""
+    directory = data_dir / "ingest" / "streams" / stream_id
+    until(lambda: len([*directory.glob("*.segment")]) == 1, what="the segments to be removed")
+
+
+def wait_valkey_ended(data_dir: Path) -> None:
+    """Valkey ends after its parent, and until then holds the lock that both have."""
+    with (data_dir / "valkey" / "valkey.lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def all_of(client: httpx.Client, name: str) -> dict[str, Any]:
@@ -116,7 +140,7 @@ def all_of(client: httpx.Client, name: str) -> dict[str, Any]:
             return {"next_offset": at, "records": records}
 
 
-def main(program: str) -> None:
+def main(program: str, directory: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BOTTOMLESS_")}
     with tempfile.TemporaryDirectory() as scratch:
         data_dir = Path(scratch) / "data"
@@ -130,12 +154,12 @@ def main(program: str) -> None:
             ready = next(line for line in server.stdout if line.startswith("ready"))
             with httpx.Client(base_url=ready.split()[1], timeout=30) as client:
                 try:
-                    expected = fill(client)
+                    expected = fill(client, data_dir)
                 finally:
                     server.kill()
-        time.sleep(2)  # Valkey ends after its parent.
-        (HERE / "expected.json").write_text(json.dumps(expected) + "\n")
-        with tarfile.open(HERE / "data_dir.tar.gz", "w:gz") as packed:
+        wait_valkey_ended(data_dir)
+        (directory / "expected.json").write_text(json.dumps(expected) + "\n")
+        with tarfile.open(directory / "data_dir.tar.gz", "w:gz") as packed:
             packed.add(data_dir, "data", filter=plain)
 
 
@@ -147,4 +171,4 @@ def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -130,6 +130,7 @@ def replay(
         number += 1
         first = end
         if records_per_second is not None and first < plan.next_offset:
+            # The time itself is what is wanted: the caller gave a rate.
             time.sleep(max(0, (first - begun) / records_per_second - (time.monotonic() - began)))
     return done
 
