@@ -21,16 +21,16 @@ import pyarrow as pa
 
 from bottomless.errors import Code, InvalidRequest, WrongOffset
 from bottomless.extras import how_to_install
-from bottomless.spark.jobs import places
 from bottomless.spark.jobs.file_writer import Written
-from bottomless.spark.jobs.outputs import Cut, Round, Subject, check_columns, moved_on
+from bottomless.spark.jobs.outputs import Round, Subject, check_columns, moved_on
 from bottomless.spark.jobs.places import Place
+from bottomless.spark.jobs.table_output import TableOutput
 from bottomless.spark.positions import position_of
 
 _MISSING: Final = f"an export to Delta needs the library deltalake: {how_to_install('delta')}"
 
 
-class DeltaOutput:
+class DeltaOutput(TableOutput):
     """An output of an export that is a Delta table."""
 
     def __init__(self, place: Place, subject: Subject, schema: pa.Schema) -> None:
@@ -63,14 +63,6 @@ class DeltaOutput:
         check_columns(_as_arrow(table.schema()), _as_arrow(self._schema()))
         position = self._position(table)
         return None if position is None else Round(position, position, ())
-
-    def plan(self, planned: Round) -> None:
-        """Do nothing: a commit needs no plan before it."""
-        # What is not committed is not there: nothing has to be remembered of it.
-
-    def file_name(self, cut: Cut) -> str:
-        """Make the name of a file below the table; it is a new one each time."""
-        return f"part-{cut[0]:020d}-{cut[1]:020d}-{places.a_name()}.parquet"
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
         """Add the files of a round to the table, and its end as the position, in one commit.

@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from bottomless.errors import InvalidRequest
 from bottomless.extras import how_to_install
-from bottomless.spark.jobs import places
 from bottomless.spark.jobs.file_writer import Written
-from bottomless.spark.jobs.outputs import Cut, Round, Subject, check_columns, moved_on
+from bottomless.spark.jobs.outputs import Round, Subject, check_columns, moved_on
 from bottomless.spark.jobs.places import Place
+from bottomless.spark.jobs.table_output import TableOutput
 from bottomless.spark.positions import position_of, read_position
 from bottomless.spark.snapshot import check_same_stream
 
@@ -37,7 +37,7 @@ _ATTEMPT_COUNT_MAX: Final = 10
 """Attempts of a commit: others may write to the table all the time."""
 
 
-class IcebergOutput:
+class IcebergOutput(TableOutput):
     """An output of an export that is an Iceberg table."""
 
     def __init__(self, catalog: str, table: str, subject: Subject, schema: pa.Schema) -> None:
@@ -75,14 +75,6 @@ class IcebergOutput:
         check_columns(_plain(table.schema().as_arrow()), _plain(self.stored))
         position = self._position(table)
         return None if position is None else Round(position, position, ())
-
-    def plan(self, planned: Round) -> None:
-        """Do nothing: a commit needs no plan before it."""
-        # What is not committed is not there: nothing has to be remembered of it.
-
-    def file_name(self, cut: Cut) -> str:
-        """Make the name of a file below the table; it is a new one each time."""
-        return f"part-{cut[0]:020d}-{cut[1]:020d}-{places.a_name()}.parquet"
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
         """Add the files of a round to the table, and its end as the position, in one commit.
