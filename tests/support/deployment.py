@@ -1,4 +1,7 @@
-"""Bottomless as its users see it: one address, whatever number of processes stands behind it."""
+"""Deployments: services as users run them, as processes on a directory or a bucket.
+
+Users see one address, whatever number of processes stands behind it.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,7 +18,7 @@ from support.stored import Stored
 
 
 class Deployment(Protocol):
-    """What a test can do with either of them. It runs already."""
+    """What a test can do with any deployment. It runs already."""
 
     @property
     def url(self) -> str:

@@ -1,8 +1,7 @@
 """An uploader in this process, between an ingest, a manifest and a drive that do what a test says."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -19,13 +18,7 @@ from bottomless_server.uploader.settings import UploaderSettings
 from support.asgi import on_tcp
 from support.object_keys import fragment_key
 from support.uploading import STREAM_ID, FakeIngest, FakeManifest, manifest_app
-
-
-async def until(fact: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.005)
+from support.waiting import eventually
 
 
 class SlowDrive(MemoryDrive):
@@ -106,7 +99,7 @@ class UploaderHarness:
                 await service.stop()
 
     async def published(self, next_offset: int) -> None:
-        await until(lambda: self.manifest.published_next >= next_offset)
+        await eventually(lambda: self.manifest.published_next >= next_offset)
 
     async def chunks_of(self, info: FragmentInfo) -> list[int]:
         """First offsets of the chunks in a fragment, after a look at all its checksums."""

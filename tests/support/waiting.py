@@ -1,5 +1,6 @@
 """Wait for a fact, with a deadline: never for a time."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -16,3 +17,10 @@ def until(fact: Callable[[], T | None], seconds: float = 90, what: str = "the fa
         assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
         never.wait(0.02)
     return answer
+
+
+async def eventually(fact: Callable[[], object], seconds: float = 90) -> None:
+    """Let everything else in this loop go on until the answer is true; fails after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while not fact():
+            await asyncio.sleep(0.002)

@@ -1,14 +1,13 @@
 """An ingest service on a real directory, with coordination in memory, clocks that stand
 still, a manifest of a few lines, and file calls that are recorded and can be made to fail."""
 
-import asyncio
 import errno
 import io
 import os
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import orjson
 import pyarrow as pa
-from support.asgi import client_of
+from support.harness import ServiceHarness, StandingClocks
 from support.peers import SilentPeer
 
 from bottomless.errors import Code, Outcome, Unavailable
@@ -34,7 +33,7 @@ from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.file_calls import RealFileCalls
-from bottomless_server.node.lease import Clocks, NodeLease
+from bottomless_server.node.lease import NodeLease
 from bottomless_server.protocol.paths import STREAM as STREAM_PATH
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
@@ -165,32 +164,6 @@ def broken_disk() -> OSError:
     return OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-class StandingClocks:
-    """Time goes on when a test says so."""
-
-    def __init__(self) -> None:
-        self.wall = 1_750_000_000_000
-        self.elapsed = 1_000
-        self.slept = 0
-        """What the monotonic clock did not see, and the boot clock did, in ms."""
-
-    def advance(self, ms: int) -> None:
-        self.wall += ms
-        self.elapsed += ms
-
-    def sleep(self, ms: int, *, unseen: bool = False) -> None:
-        """The machine is suspended; `unseen`: paused so that its boot clock stands still too."""
-        self.wall += ms
-        self.slept += 0 if unseen else ms
-
-    def clocks(self) -> Clocks:
-        return Clocks(
-            wall=lambda: self.wall,
-            monotonic=lambda: self.elapsed / 1000,
-            boot=lambda: (self.elapsed + self.slept) / 1000,
-        )
-
-
 class SmallManifest(SilentPeer):
     """Answers who a name is, from the same coordination."""
 
@@ -255,7 +228,7 @@ class SmallManifest(SilentPeer):
         return PeerAnswer(200, {}, encode_stream(record))
 
 
-class IngestHarness:
+class IngestHarness(ServiceHarness):
     """One data directory with a service on it."""
 
     def __init__(
@@ -279,8 +252,7 @@ class IngestHarness:
             settings if before is None else {**before.settings, **settings}
         )
         self.service = self._service()
-        self.client = client_of(self.service.public)
-        self.internal = client_of(self.service.internal)
+        super().__init__(self.service)
 
     def _service(self) -> IngestService:
         given = {"ingest_url": "unix:///here.sock", **self.settings}
@@ -307,11 +279,6 @@ class IngestHarness:
     async def start(self) -> "IngestHarness":
         await self.service.start()
         return self
-
-    async def aclose(self) -> None:
-        await self.client.aclose()
-        await self.internal.aclose()
-        await self.service.stop()
 
     def after_crash(self, **settings: Any) -> "IngestHarness":
         """The same node after a kill at this moment, on a copy of its files."""
@@ -391,13 +358,6 @@ class IngestHarness:
         rows = await self.rows()
         assert [row["offset"] for row in rows] == list(range(len(rows)))
         return [row["value"] for row in rows]
-
-
-async def eventually(fact: Callable[[], object]) -> None:
-    """Ask again and again until it is so."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not fact():
-            await asyncio.sleep(0.002)
 
 
 def problem(answer: httpx.Response) -> tuple[int, str]:

@@ -8,10 +8,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support.asgi import scope_of
+from support.waiting import eventually
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import MIB
-from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, eventually, pointers, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, pointers, problem
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 

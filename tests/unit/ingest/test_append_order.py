@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from support.asgi import scope_of
+from support.waiting import eventually
 
-from unit.ingest.harness import ROUTE, Call, IngestHarness, RecordedFiles, eventually
+from unit.ingest.harness import ROUTE, Call, IngestHarness, RecordedFiles
 
 SMALL: dict[str, Any] = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
 

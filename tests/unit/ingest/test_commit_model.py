@@ -29,6 +29,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.waiting import eventually
 
 from bottomless.model.limits import KIB
 from bottomless_server.ingest.producers.commit_parts import identity_of
@@ -37,7 +38,7 @@ from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import commits as staged_commits
 from bottomless_server.ingest.staged.commits import StagedCommits
-from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, eventually
+from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness
 from unit.ingest.test_staged import commit, stage, staged_of
 
 SETTINGS: dict[str, Any] = {"ingest_group_bytes_max": 4 * KIB}

@@ -6,10 +6,11 @@ import weakref
 from pathlib import Path
 
 import pytest
+from support.waiting import eventually
 
 from bottomless.formats.chunk import split_chunks
 from bottomless_server.ingest.local.feed import CommitFeed
-from unit.ingest.harness import INTERNAL, STREAM, IngestHarness, eventually, problem
+from unit.ingest.harness import INTERNAL, STREAM, IngestHarness, problem
 
 COMMITS = "/internal/v1/commits"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.waiting import eventually
 
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.stream import StreamRecord
@@ -16,15 +17,7 @@ from bottomless_server.node.core import ownership
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import node_key
-from unit.ingest.harness import (
-    INTERNAL,
-    ROUTE,
-    STREAM,
-    IngestHarness,
-    eventually,
-    no_space,
-    problem,
-)
+from unit.ingest.harness import INTERNAL, ROUTE, STREAM, IngestHarness, no_space, problem
 
 COMMITS = "/internal/v1/commits"
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.waiting import eventually
 
 from bottomless.errors import Fenced
 from bottomless.model.names import StreamId
@@ -23,7 +24,7 @@ from bottomless_server.node.core import ownership
 from bottomless_server.node.core.belief import Belief
 from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import node_key
-from unit.ingest.harness import STREAM, IngestHarness, eventually, problem
+from unit.ingest.harness import STREAM, IngestHarness, problem
 
 COMMITS = "/internal/v1/commits"
 HoldCall = Callable[[str, bytes, int], Awaitable[Hold]]

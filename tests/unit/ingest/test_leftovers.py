@@ -6,20 +6,14 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from support.waiting import eventually
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.log.leftovers import Leftovers
 from bottomless_server.stores.streams import GENERATION_KEY, name_key, stream_key
-from unit.ingest.harness import (
-    FULL_NAME,
-    INTERNAL,
-    STREAM,
-    IngestHarness,
-    RecordedFiles,
-    eventually,
-)
+from unit.ingest.harness import FULL_NAME, INTERNAL, STREAM, IngestHarness, RecordedFiles
 
 CONFIRMED = b'{"generation":0,"bucket":true}'
 

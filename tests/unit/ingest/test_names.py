@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.harness import StandingClocks
+from support.waiting import eventually
 
 from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
@@ -18,7 +20,7 @@ from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
-from unit.ingest.harness import SmallManifest, StandingClocks, eventually
+from unit.ingest.harness import SmallManifest
 
 KEEP_MS = 8_000
 COUNT = 1_500

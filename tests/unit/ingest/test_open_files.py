@@ -4,11 +4,12 @@ from pathlib import Path
 
 import httpx
 from support.counting import CountedFiles
+from support.waiting import eventually
 
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from unit.ingest.harness import IngestHarness, RecordedFiles, broken_disk, eventually
+from unit.ingest.harness import IngestHarness, RecordedFiles, broken_disk
 
 STREAM_COUNT = 6
 KEPT_COUNT = 2

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
@@ -31,7 +32,7 @@ from bottomless_server.node.core.ownership import (
 )
 from bottomless_server.node.data_directory import load_node_id
 from bottomless_server.node.file_calls import RealFileCalls
-from unit.ingest.harness import INTERNAL, NAME, STREAM, IngestHarness, eventually, problem
+from unit.ingest.harness import INTERNAL, NAME, STREAM, IngestHarness, problem
 
 MINE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
 FRESH = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())

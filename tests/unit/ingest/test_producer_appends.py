@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from support.waiting import eventually
 
 from bottomless.formats.chunk import HEADER_SIZE, split_chunks
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
@@ -23,7 +24,6 @@ from unit.ingest.harness import (
     RecordedFiles,
     arrow,
     broken_disk,
-    eventually,
     no_space,
     problem,
 )

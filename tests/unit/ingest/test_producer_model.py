@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.waiting import eventually
 
-from unit.ingest.harness import ROUTE, IngestHarness, broken_disk, eventually, no_space
+from unit.ingest.harness import ROUTE, IngestHarness, broken_disk, no_space
 
 SMALL: dict[str, Any] = {"ingest_segment_chunk_count_max": 3, "ingest_local_keep_ms": 1_000}
 REMEMBERED = 5

@@ -4,7 +4,9 @@ import asyncio
 import threading
 from pathlib import Path
 
-from unit.ingest.harness import DEADLINE_SECONDS, IngestHarness, RecordedFiles, eventually
+from support.waiting import eventually
+
+from unit.ingest.harness import DEADLINE_SECONDS, IngestHarness, RecordedFiles
 
 THREAD_COUNT = 2
 

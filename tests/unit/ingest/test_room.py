@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.asgi import scope_of
+from support.waiting import eventually
 
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.room import BodyReservation
-from unit.ingest.harness import ROUTE, STREAM, IngestHarness, eventually, problem
+from unit.ingest.harness import ROUTE, STREAM, IngestHarness, problem
 from unit.ingest.test_staged import commit, stage
 
 ONE, TWO = StreamId("one"), StreamId("two")

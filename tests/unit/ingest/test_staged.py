@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from support.waiting import eventually
 
 from bottomless.client.tables import frames_body
 from bottomless.formats.batch import Codec
@@ -25,16 +26,7 @@ from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import turns
 from bottomless_server.ingest.staged.batches import StagedBatches
-from unit.ingest.harness import (
-    NAME,
-    ROUTE,
-    STREAM,
-    IngestHarness,
-    eventually,
-    no_space,
-    pointers,
-    problem,
-)
+from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, no_space, pointers, problem
 
 STAGE = f"/v1/streams/{NAME}/staged"
 FRAMES = {"content-type": "application/vnd.bottomless.batches"}

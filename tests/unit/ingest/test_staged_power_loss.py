@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.harness import StandingClocks
 from support.power_loss import PowerLossDisk
 
 from bottomless.client.tables import frames_body
@@ -21,7 +22,7 @@ from bottomless_server.ingest.staged import files as files_module
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.stream_batches import StagedBounds
 from bottomless_server.node.file_calls import FileCalls
-from unit.ingest.harness import STREAM, StandingClocks
+from unit.ingest.harness import STREAM
 
 BOUNDS = StagedBounds(
     stream_bytes_max=10**6,

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.waiting import eventually
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
 from bottomless.model.config import StreamConfig
@@ -22,7 +23,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.producers.known_producers import KEY_SIZE, TrackingBounds
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
-from unit.ingest.harness import ROUTE, IngestHarness, eventually
+from unit.ingest.harness import ROUTE, IngestHarness
 
 KEEP_MS = 1_000
 BOUNDS = TrackingBounds(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.waiting import eventually
 
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import CoordinationUnavailable
@@ -20,7 +21,7 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.unopened import WAIT_MS_MAX, WAIT_MS_MIN, Unopened
 from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
-from unit.ingest.harness import STREAM, IngestHarness, broken_disk, eventually, problem
+from unit.ingest.harness import STREAM, IngestHarness, broken_disk, problem
 
 COMMITS = "/internal/v1/commits"
 CALLS = ("get", "get_many", "transact", "hold")

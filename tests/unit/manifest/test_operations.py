@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.manifest import ManifestHarness
+from support.waiting import eventually
 
 from bottomless.errors import Code, Corrupt, NotFound, Overloaded, Unavailable
 from bottomless_server.coordination.base import Changes
@@ -243,7 +244,7 @@ async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(
     harness.meets = [die]
     harness.manifest.clock.now += 1
     running = asyncio.create_task(dead.run())
-    await until(lambda: not harness.meets)
+    await eventually(lambda: not harness.meets)
     # A killed process gives nothing back: its lease is there until it runs out.
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -256,12 +257,6 @@ async def test_who_comes_after_a_crash_goes_on_with_the_step_under_way(
         await work(next_one)
         harness.manifest.clock.now += 1
     assert harness.seen == [1, 2, 3]
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not fact():
-            await asyncio.sleep(0)
 
 
 async def test_who_loses_the_lease_stops(harness: OperationsHarness) -> None:
@@ -379,7 +374,7 @@ async def test_operations_without_an_end_keep_no_other_one_waiting(
         await process.begin("count", tenant="acme", arguments={"to": 2**40}) for _ in range(100)
     ]
     async with running(process):
-        await until(lambda: len(harness.seen) > 50)
+        await eventually(lambda: len(harness.seen) > 50)
         one = await process.begin("count", tenant="default", arguments={"to": 3})
         async with asyncio.timeout(60):
             while not (await process.find(one.operation_id)).finished:
@@ -437,20 +432,20 @@ async def test_where_only_one_kind_may_go_on_the_others_end_with_their_step(
     for _ in range(20):
         await process.begin("count", tenant="acme", arguments={"to": 2**40})
     async with running(process):
-        await until(lambda: len(harness.seen) > 50)
+        await eventually(lambda: len(harness.seen) > 50)
         process.only = "mend"
         one = await process.begin("mend", tenant="default")
         async with asyncio.timeout(60):
             while not (await process.find(one.operation_id)).finished:
                 await asyncio.sleep(0)
-        await until(lambda: not process._working)
+        await eventually(lambda: not process._working)
         done = len(harness.seen)
         for _ in range(100):
             await asyncio.sleep(0)
         assert len(harness.seen) == done
         process.only = None
         process.wake()
-        await until(lambda: len(harness.seen) > done)
+        await eventually(lambda: len(harness.seen) > done)
 
 
 async def test_what_another_process_works_on_is_asked_for_once_in_an_interval(
@@ -479,7 +474,7 @@ async def test_what_another_process_works_on_is_asked_for_once_in_an_interval(
 
     harness.manifest.coordination.hold = counted  # type: ignore[method-assign, assignment]
     async with running(other):
-        await until(lambda: asked > 0)
+        await eventually(lambda: asked > 0)
         for _ in range(500):
             await asyncio.sleep(0)
         assert asked == 1
@@ -488,7 +483,7 @@ async def test_what_another_process_works_on_is_asked_for_once_in_an_interval(
         )
         harness.manifest.clock.now += 1_000
         other.wake()
-        await until(lambda: asked == 2)
+        await eventually(lambda: asked == 2)
     leave.set()
     await one.settled()
 

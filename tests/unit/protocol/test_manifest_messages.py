@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support.harness import StandingClocks
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, InvalidRequest, Unavailable
@@ -75,7 +76,6 @@ from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.streams import Streams
 from bottomless_server.stores.streams import Streams as StoredStreams
 from bottomless_server.uploader.calls import ManifestCalls
-from unit.ingest.harness import StandingClocks
 from unit.protocol.wire import STREAM_ID, Asked, NotingPeer, received, sent
 
 ROOT = RootPointer(Uid("ab" * 16), 0, 7, 5, 320, 99)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pyarrow as pa
+from support.harness import ServiceHarness
 from support.object_keys import fragment_key, group_key, root_key
 from unit.reader.protocol import OWNER, STREAM_ID, Manifest, Owners
 
@@ -108,7 +109,7 @@ def a_chunk(
     return LocalChunk(first_offset, first_offset + len(records), timestamp, b"".join(sealed))
 
 
-class ReaderHarness:
+class ReaderHarness(ServiceHarness):
     """One stream, its owner, its manifest, and a reader in front of them."""
 
     def __init__(self, fanout: int = 4, drive: WatchedDrive | None = None, **settings: Any) -> None:
@@ -145,12 +146,7 @@ class ReaderHarness:
             manifest=Manifest(self),
             ingest=Owners(self),
         )
-        transport = httpx.ASGITransport(app=self.service.public)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://reader")
-
-    async def aclose(self) -> None:
-        await self.http.aclose()
-        await self.service.stop()
+        super().__init__(self.service)
 
     def append(self, *records: Sent | str, timestamp: int = 0, batches: int = 1) -> None:
         """One append, one chunk."""
@@ -245,7 +241,7 @@ class ReaderHarness:
 
     async def get(self, path: str, **headers: str) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return await self.http.get(f"/v1/streams/orders{path}", headers=named)
+        return await self.client.get(f"/v1/streams/orders{path}", headers=named)
 
     async def read(self, offset: object, **parameters: object) -> dict[str, Any]:
         query = "&".join(f"{name}={value}" for name, value in parameters.items())

@@ -214,7 +214,7 @@ async def test_a_tag_does_not_outlive_its_records(harness: ReaderHarness) -> Non
 async def test_an_encoded_slash_is_none_between_two_parts_of_a_path(
     hundred: ReaderHarness, path: str
 ) -> None:
-    answer = await hundred.http.get(f"/v1/streams/orders{path}")
+    answer = await hundred.client.get(f"/v1/streams/orders{path}")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-name")
 
 
@@ -286,7 +286,7 @@ async def test_the_link_of_a_stored_page_leads_on(hundred: ReaderHarness) -> Non
     answer = await hundred.get("/records?offset=stored&consumer=billing&default=first&limit=2")
 
     assert answer.links["next"]["url"] == "/v1/streams/orders/records?offset=59&limit=2"
-    following = await hundred.http.get(answer.links["next"]["url"])
+    following = await hundred.client.get(answer.links["next"]["url"])
     assert shown(following.json()) == hundred.texts(59, 61)
 
 

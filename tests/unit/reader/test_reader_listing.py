@@ -328,7 +328,7 @@ async def test_conditions(stored: ReaderHarness) -> None:
 
 async def test_head_has_the_headers_and_no_body(stored: ReaderHarness) -> None:
     path = f"/v1/streams/orders/fragments/{stored.fragments[2].fragment_id}"
-    head, get = await stored.http.head(path), await stored.http.get(path)
+    head, get = await stored.client.head(path), await stored.client.get(path)
 
     assert head.content == b""
     assert head.headers["content-length"] == str(len(get.content))

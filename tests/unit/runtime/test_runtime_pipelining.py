@@ -6,11 +6,11 @@ the wrong request of it, and counted its own pause as the client's time.
 """
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 from starlette.types import Receive, Scope, Send
 from support.asgi import listening
+from support.waiting import eventually
 from unit.runtime.test_runtime_protocol import GET, QUICK, App, as_served, connected
 
 from bottomless_server.runtime.http.app import wrap
@@ -45,12 +45,6 @@ class Staying:
         self.gone += 1
 
 
-async def until(fact: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not fact():
-            await asyncio.sleep(0.01)
-
-
 def only(listener: Listener) -> BoundedProtocol:
     [connection] = listener.connections._open
     assert isinstance(connection, BoundedProtocol)
@@ -76,9 +70,9 @@ async def test_who_goes_is_noticed_whatever_waits_behind_its_request(
                 await client.send(GET * behind)
             await app.asked.wait()
             waiting = min(behind, PIPELINE_COUNT_MAX)
-            await until(lambda: len(only(listener).pipeline) >= waiting)
-        await until(lambda: app.gone == 1)
-        await until(lambda: not len(listener.connections))
+            await eventually(lambda: len(only(listener).pipeline) >= waiting)
+        await eventually(lambda: app.gone == 1)
+        await eventually(lambda: not len(listener.connections))
         # Those behind it were never begun: nobody would take what they say.
         assert app.gone == 1
 
@@ -90,7 +84,7 @@ async def test_nothing_is_sent_on_a_connection_that_the_loop_has_closed() -> Non
         await client.answer()
         connection = only(listener)
         connection.transport.abort()
-        await until(lambda: not len(listener.connections))
+        await eventually(lambda: not len(listener.connections))
         connection.write(b"late")
 
 
@@ -99,7 +93,9 @@ async def test_the_pause_of_the_server_is_not_the_clients_time_for_a_head() -> N
     app = App()
     async with listening(wrap(app)) as listener, connected(listener) as client:
         await client.send(WAIT + GET + GET[:-2])
-        await until(lambda: bool(listener.connections._open) and len(only(listener).pipeline) == 1)
+        await eventually(
+            lambda: bool(listener.connections._open) and len(only(listener).pipeline) == 1
+        )
         for _ in range(3):
             only(listener).look(LONG)
         await client.send(GET[-2:])
@@ -117,7 +113,7 @@ async def test_what_comes_behind_a_request_takes_no_answer_from_it(rest: bytes) 
         await client.send(WAIT)
         await app.asked.wait()
         await client.send(rest)
-        await until(lambda: only(listener)._time.reading.name in ("HEAD", "REST"))
+        await eventually(lambda: only(listener)._time.reading.name in ("HEAD", "REST"))
         for _ in range(3):
             only(listener).look(LONG)
         app.go.set()
@@ -145,7 +141,9 @@ async def test_a_body_full_of_what_ends_a_head_is_searched_once() -> None:
     body = b"\r\n\r\n" * 30_000
     async with listening(wrap(App())) as listener, connected(listener) as client:
         await client.send(b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await until(lambda: bool(listener.connections._open) and only(listener).cycle is not None)
+        await eventually(
+            lambda: bool(listener.connections._open) and only(listener).cycle is not None
+        )
         data = Counted(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
         only(listener).data_received(data)
         assert await client.answer() == (200, str(len(body)).encode())

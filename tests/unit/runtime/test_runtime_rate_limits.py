@@ -24,7 +24,7 @@ PER_KEY = Policy("key-requests", 2, AGES, per_key=True, of_bytes=False)
 BYTES = Policy("tenant-append-bytes", 100, AGES, per_key=False, of_bytes=True)
 
 
-class Served:
+class LimitedApp:
     """An application behind limits, and how much of bodies came to it."""
 
     def __init__(self, policies: Sequence[Policy], bucket_count_max: int = 10) -> None:
@@ -72,24 +72,24 @@ def _known(app: ASGIApp) -> ASGIApp:
     return known
 
 
-async def statuses(served: Served, *who: str) -> list[int]:
+async def statuses(served: LimitedApp, *who: str) -> list[int]:
     return [(await served.get(one)).status_code for one in who]
 
 
 async def test_a_tenant_that_asks_too_much_is_refused_and_no_other() -> None:
-    served = Served([PER_TENANT])
+    served = LimitedApp([PER_TENANT])
     assert await statuses(served, *["acme/one"] * 2, "acme/two") == [200, 200, 200]
     assert await statuses(served, "acme/one", "acme/two", "other/one") == [429, 429, 200]
 
 
 async def test_a_credential_that_asks_too_much_does_not_use_up_its_tenants_limit() -> None:
-    served = Served([PER_KEY, PER_TENANT])
+    served = LimitedApp([PER_KEY, PER_TENANT])
     assert await statuses(served, *["acme/one"] * 5) == [200, 200, 429, 429, 429]
     assert await statuses(served, "acme/two", "acme/two") == [200, 429]
 
 
 async def test_a_refusal_says_when_the_same_would_pass() -> None:
-    served = Served([PER_TENANT])
+    served = LimitedApp([PER_TENANT])
     await statuses(served, *["acme/one"] * 3)
     answer = await served.get()
     problem = answer.json()
@@ -106,7 +106,7 @@ async def test_a_refusal_says_when_the_same_would_pass() -> None:
 
 
 async def test_every_answer_says_how_much_is_left() -> None:
-    served = Served([PER_KEY, PER_TENANT, BYTES])
+    served = LimitedApp([PER_KEY, PER_TENANT, BYTES])
     answer = await served.append(40)
     assert answer.headers["ratelimit-policy"] == (
         f'"key-requests";q=2;w={AGES};qu="requests", "tenant-requests";q=3;w={AGES};qu="requests", '
@@ -122,7 +122,7 @@ async def test_every_answer_says_how_much_is_left() -> None:
 
 
 async def test_no_other_spelling_of_the_path_goes_round_the_limit() -> None:
-    served = Served([BYTES])
+    served = LimitedApp([BYTES])
     assert (await served.append(100)).status_code == 200
     for spelling in (f"{APPEND}%0A", APPEND.replace("records", "%72ecords")):
         assert (await served.append(100, path=spelling)).status_code == 429
@@ -130,7 +130,7 @@ async def test_no_other_spelling_of_the_path_goes_round_the_limit() -> None:
 
 
 async def test_bytes_are_counted_before_they_are_read_where_they_are_declared() -> None:
-    served = Served([BYTES])
+    served = LimitedApp([BYTES])
     assert [(await served.append(size)).status_code for size in (60, 41, 40, 1)] == [
         200,
         429,
@@ -141,7 +141,7 @@ async def test_bytes_are_counted_before_they_are_read_where_they_are_declared() 
 
 
 async def test_bytes_that_are_not_declared_are_counted_before_anything_is_stored() -> None:
-    served = Served([BYTES])
+    served = LimitedApp([BYTES])
     assert (await served.append(60, declared=False)).status_code == 200
     assert (await served.append(41, declared=False)).status_code == 429
     assert (await served.append(40, declared=False)).status_code == 200
@@ -152,20 +152,20 @@ async def test_bytes_that_are_not_declared_are_counted_before_anything_is_stored
 
 async def test_a_body_that_is_too_large_anyhow_is_refused_for_that() -> None:
     policies = policies_of(CommonSettings(rate_tenant_append_bytes_per_second=MIB))
-    served = Served(policies)
+    served = LimitedApp(policies)
     assert (await served.append(BINARY_BODY_SIZE_MAX + 1)).status_code == 413
     assert (await served.append(BINARY_BODY_SIZE_MAX)).status_code == 200
 
 
 async def test_health_is_asked_for_as_often_as_one_likes() -> None:
-    served = Served([PER_TENANT])
+    served = LimitedApp([PER_TENANT])
     answers = [await served.get(path="/livez") for _ in range(5)]
     assert {answer.status_code for answer in answers} == {200}
     assert "ratelimit" not in answers[0].headers
 
 
 async def test_only_so_many_are_counted_at_once() -> None:
-    served = Served([PER_TENANT], bucket_count_max=2)
+    served = LimitedApp([PER_TENANT], bucket_count_max=2)
     assert await statuses(served, *["a/x"] * 4) == [200, 200, 200, 429]
     assert await statuses(served, "b/x", "c/x", "a/x") == [200, 200, 200]
 

@@ -3,8 +3,9 @@
 import pytest
 from support.asgi import on_tcp
 from support.chunks import a_chunk
-from support.uploader_harness import UploaderHarness, until
+from support.uploader_harness import UploaderHarness
 from support.uploading import STREAM_ID, FakeIngest
+from support.waiting import eventually
 
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 
@@ -20,10 +21,10 @@ async def test_a_node_that_comes_later_is_followed_and_one_that_goes_is_not() ->
         await harness.published(10)
         assert second.published_next == 0
         harness.node_urls.append(f"http://127.0.0.1:{port}")
-        await until(lambda: second.published_next == 10)
+        await eventually(lambda: second.published_next == 10)
 
         del harness.node_urls[1]
-        await until(lambda: service._nodes.count == 1)
+        await eventually(lambda: service._nodes.count == 1)
         harness.ingest.append(a_chunk(10))
         await harness.published(20)
 
@@ -37,9 +38,9 @@ async def past_owner_beside_the_new_one() -> tuple[UploaderHarness, FakeIngest]:
         await harness.published(10)
         harness.node_urls.append(f"http://127.0.0.1:{port}")
         past.append(a_chunk(10, epoch=6))
-        await until(lambda: past.commits_asked > 2)
+        await eventually(lambda: past.commits_asked > 2)
         harness.ingest.append(a_chunk(10, epoch=7))
-        await until(lambda: harness.manifest.published_next >= 20)
+        await eventually(lambda: harness.manifest.published_next >= 20)
     return harness, past
 
 
@@ -63,7 +64,7 @@ async def test_an_owner_that_the_record_deposed_is_not_uploaded_from() -> None:
     harness.manifest.epoch = 9
     harness.ingest.append(a_chunk(0, epoch=8))
     async with harness.running() as service:
-        await until(lambda: STREAM_ID in dict(service.streams.report()["failures"]))
+        await eventually(lambda: STREAM_ID in dict(service.streams.report()["failures"]))
         assert harness.drive.puts == []
         harness.ingest.epoch = 9
         await harness.published(10)

@@ -8,8 +8,9 @@ import httpx
 import stamina
 from support.chunks import a_chunk
 from support.object_keys import fragment_key
-from support.uploader_harness import UploaderHarness, until
+from support.uploader_harness import UploaderHarness
 from support.uploading import STREAM_ID, FakeIngest, unavailable
+from support.waiting import eventually
 
 from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
 from bottomless.errors import Code, Fenced, StoreError
@@ -65,10 +66,10 @@ async def test_uploads_that_finish_in_reverse_order_are_all_registered() -> None
     for offset in (0, 10, 20):
         harness.ingest.append(a_chunk(offset))
     async with harness.running():
-        await until(lambda: sorted(harness.drive.puts) == [0, 10, 20])
+        await eventually(lambda: sorted(harness.drive.puts) == [0, 10, 20])
         for number, offset in enumerate((20, 10, 0), 1):
             harness.drive.gates[offset].set()
-            await until(partial(harness.manifest.has_heard_of, number))
+            await eventually(partial(harness.manifest.has_heard_of, number))
         await harness.published(30)
 
     assert harness.drive.finished == [20, 10, 0]
@@ -81,9 +82,9 @@ async def test_no_more_uploads_of_a_stream_run_than_its_window_has_room_for() ->
     for offset in (0, 10, 20):
         harness.ingest.append(a_chunk(offset))
     async with harness.running():
-        await until(lambda: len(harness.drive.puts) == 2)
+        await eventually(lambda: len(harness.drive.puts) == 2)
         harness.drive.gates[10].set()
-        await until(lambda: len(harness.drive.puts) == 3)
+        await eventually(lambda: len(harness.drive.puts) == 3)
         assert harness.drive.puts == [0, 10, 20]
         assert harness.manifest.published_next == 0
         for gate in harness.drive.gates.values():
@@ -123,7 +124,7 @@ async def test_a_registration_that_fails_is_repeated_and_visible_until_it_passes
     harness.manifest.failures = [unavailable() for _ in range(200)]
     harness.ingest.append(a_chunk(0))
     async with harness.running() as service:
-        await until(lambda: len(harness.manifest.failures) < 195)
+        await eventually(lambda: len(harness.manifest.failures) < 195)
         (what, failure), *_ = (await failures_of(service)).items()
         assert what.startswith("register 00000000000000000000-")
         assert isinstance(failure, dict)
@@ -131,7 +132,7 @@ async def test_a_registration_that_fails_is_repeated_and_visible_until_it_passes
         assert failure["permanent"] is False
         harness.manifest.failures.clear()
         await harness.published(10)
-        await until(lambda: not _failing(service))
+        await eventually(lambda: not _failing(service))
 
     assert harness.drive.puts == [0]
 
@@ -146,8 +147,8 @@ async def test_a_corrupt_chunk_stops_its_stream_and_nothing_of_it_is_put() -> No
     other = harness.add_stream(OTHER_ID)
     harness.ingest.append(sound, stream_id=OTHER_ID)
     async with harness.running() as service:
-        await until(lambda: other.published_next == 10)
-        await until(lambda: _failing(service))
+        await eventually(lambda: other.published_next == 10)
+        await eventually(lambda: _failing(service))
 
         assert _failing(service) == {
             STREAM_ID: {"session": {"code": "data-corrupt", "permanent": True, "attempt_count": 1}}
@@ -163,7 +164,7 @@ async def test_a_chunk_that_was_mended_goes_on_its_way() -> None:
     group = harness.ingest.groups[STREAM_ID][0]
     harness.ingest.groups[STREAM_ID][0] = group._replace(data=sound[:-1] + b"\xff")
     async with harness.running():
-        await until(lambda: harness.manifest.quarantine)
+        await eventually(lambda: harness.manifest.quarantine)
         harness.ingest.groups[STREAM_ID][0] = group
         await harness.published(10)
 
@@ -201,7 +202,7 @@ async def test_a_fenced_session_is_followed_by_another_from_the_manifests_end() 
     harness.ingest.append(a_chunk(10))
     async with harness.running():
         await harness.published(10)
-        await until(lambda: 10 in harness.drive.puts)
+        await eventually(lambda: 10 in harness.drive.puts)
         harness.manifest.fence()
         harness.drive.gates.pop(10).set()
         await harness.published(20)
@@ -218,7 +219,7 @@ async def test_a_cut_that_others_published_is_taken_up_where_the_manifest_ends()
     harness.ingest.append(a_chunk(10))
     harness.ingest.local_first_offset = 10
     async with harness.running():
-        await until(lambda: len(harness.manifest.sessions) > 1)
+        await eventually(lambda: len(harness.manifest.sessions) > 1)
         harness.manifest.published_next = 10
         await harness.published(20)
 
@@ -269,7 +270,7 @@ async def test_an_idle_stream_has_no_task_until_it_commits_again() -> None:
     harness.ingest.append(a_chunk(0))
     async with harness.running() as service:
         await harness.published(10)
-        await until(lambda: not _active(service))
+        await eventually(lambda: not _active(service))
         harness.ingest.append(a_chunk(10))
         await harness.published(20)
 
@@ -282,8 +283,8 @@ async def test_a_stream_that_was_deleted_is_left_alone() -> None:
     harness.manifest.gone = True
     harness.ingest.append(a_chunk(0))
     async with harness.running() as service:
-        await until(lambda: harness.manifest.gone_count)
-        await until(lambda: not _active(service))
+        await eventually(lambda: harness.manifest.gone_count)
+        await eventually(lambda: not _active(service))
 
     assert not harness.drive.puts
 
@@ -297,8 +298,8 @@ async def test_memory_stays_under_the_budget_while_uploads_hang() -> None:
         for offset in range(0, 120, 10):
             harness.ingest.append(a_chunk(offset, value_size=20_000), stream_id=stream_id)
     async with harness.running() as service:
-        await until(lambda: _report(service)["waiting_for_memory"])
-        await until(lambda: len(harness.drive.puts) == 2)
+        await eventually(lambda: _report(service)["waiting_for_memory"])
+        await eventually(lambda: len(harness.drive.puts) == 2)
         assert MIB // 2 < int(str(_report(service)["memory_bytes"])) <= MIB
         for gate in harness.drive.gates.values():
             gate.set()
@@ -310,7 +311,7 @@ async def test_what_was_put_before_a_crash_is_adopted_and_not_put_again() -> Non
     harness.manifest.failures = [unavailable() for _ in range(10_000)]
     harness.ingest.append(a_chunk(0))
     async with harness.running():
-        await until(lambda: harness.drive.finished == [0])
+        await eventually(lambda: harness.drive.finished == [0])
     harness.manifest.failures.clear()
     async with harness.running():
         await harness.published(10)
