@@ -15,6 +15,7 @@ from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
 from bottomless_server.ingest.log.leftovers import Leftovers
@@ -143,15 +144,9 @@ def _streams(
     context: AppenderContext,
     feed: CommitFeed,
 ) -> OwnedStreams:
+    opener = Opener(files, settings.data_dir, owner, context, _roll(settings), feed.note)
     return OwnedStreams(
-        files,
-        settings.data_dir,
-        owner,
-        context,
-        _roll(settings),
-        feed.note,
-        feed.settle,
-        open_count=settings.ingest_open_count,
+        opener, owner, context, feed.note, feed.settle, open_count=settings.ingest_open_count
     )
 
 

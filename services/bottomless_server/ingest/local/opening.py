@@ -23,8 +23,8 @@ from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
-from bottomless_server.ingest.log.layout import stream_dir
-from bottomless_server.ingest.log.leftovers import give_up
+from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.ingest.log.leftovers import give_up, local_ids
 from bottomless_server.ingest.log.producer_log import read_tracking, take_left
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
@@ -49,7 +49,8 @@ class FoundHere:
 
 
 class Opener:
-    """Opens streams, one call after the other or several at once; it keeps nothing of them."""
+    """Opens streams that lie in a data directory, one call after the other or several at once; it
+    keeps nothing of them."""
 
     def __init__(
         self,
@@ -66,6 +67,14 @@ class Opener:
         self._context = context
         self._roll = roll
         self._changed = changed
+
+    async def make_dirs(self) -> None:
+        """Make the directories that those of streams lie in."""
+        await in_thread(self._context.executor, self._make_dirs)
+
+    async def local_ids(self) -> list[StreamId]:
+        """Name the streams that have a directory here."""
+        return await in_thread(self._context.executor, local_ids, self._files, self._data_dir)
 
     async def recover(self, stream_id: StreamId, cut_at: tuple[int, int] | None) -> FoundHere:
         """Find out what lies here, cut at a place after which nothing is believed.
@@ -172,6 +181,11 @@ class Opener:
 
     def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
         give_up(self._files, self._data_dir, stream_id, epoch, published=published)
+
+    def _make_dirs(self) -> None:
+        for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
+            self._files.make_dir(path)
+        self._files.fsync_dir(self._data_dir)
 
     def _make_dir(self, directory: Path) -> None:
         self._files.make_dir(directory)

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from heapq import nsmallest
-from pathlib import Path
 from typing import Final
 
 import structlog
@@ -21,14 +20,10 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext, restated
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
-from bottomless_server.ingest.log.layout import aside_dir, streams_dir
-from bottomless_server.ingest.log.leftovers import local_ids
-from bottomless_server.ingest.log.segments import LogBroken, RollBounds
+from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
-from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Owner
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.runtime.base.on_loop import in_thread
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
@@ -48,11 +43,9 @@ class OwnedStreams:
 
     def __init__(
         self,
-        files: FileCalls,
-        data_dir: Path,
+        opener: Opener,
         owner: Owner,
         context: AppenderContext,
-        roll: RollBounds,
         changed: Callable[[LocalAppender], None],
         closed: Callable[[LocalAppender], None],
         *,
@@ -60,11 +53,9 @@ class OwnedStreams:
     ) -> None:
         """`changed` is told when records of a stream become visible, `closed` when it takes none
         any more; `open_count` streams are opened at once."""
-        self._files = files
-        self._data_dir = data_dir
+        self._opener = opener
         self._owner = owner
         self._context = context
-        self._opener = Opener(files, data_dir, owner, context, roll, changed)
         self._changed = changed
         self._closed = closed
         self._open: dict[StreamId, LocalAppender] = {}
@@ -86,8 +77,8 @@ class OwnedStreams:
 
     async def start(self) -> None:
         """Open every stream that has a directory here; those that cannot be opened are tried again."""
-        await in_thread(self._context.executor, self._make_dirs)
-        await self._open_all(await in_thread(self._context.executor, self._local_ids))
+        await self._opener.make_dirs()
+        await self._open_all(await self._opener.local_ids())
         self._generation = self._owner.lease.generation
         self._confirmed_term = self._owner.lease.term
         self._ticking = [
@@ -211,14 +202,6 @@ class OwnedStreams:
             self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
 
-    def _make_dirs(self) -> None:
-        for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
-            self._files.make_dir(path)
-        self._files.fsync_dir(self._data_dir)
-
-    def _local_ids(self) -> list[StreamId]:
-        return local_ids(self._files, self._data_dir)
-
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""
         appender = self._open.get(stream_id)
@@ -317,7 +300,7 @@ class OwnedStreams:
             return
         generation = lease.generation
         if self._generation is not None:
-            for stream_id in await in_thread(self._context.executor, self._local_ids):
+            for stream_id in await self._opener.local_ids():
                 self._unopened.add(stream_id, self._context.clocks.elapsed())
         self._generation = generation
 
