@@ -40,28 +40,28 @@ BEYOND_SCHEMA: Final = {
 """Refused for a grammar that is said in words."""
 
 BETWEEN_PARAMETERS: Final = (
-    "it goes with",
-    "it excludes",
-    "it needs the header",
-    "each record of this producer has one",
+    "goes with",
+    "must not stand beside",
+    "each record of this producer must have one",
     "page token was not made",
     "it was not made by this service",
-    "the body is not what the Content-Encoding says",
+    "the body is not compressed as the Content-Encoding says",
     "must say where to start",
+    "of key must lead to",
     "of key leads to",
     "of event_time leads to",
-    "it is RFC 3339 with an offset",
+    "must be a time of RFC 3339",
     "records of this form have no publishing_id",
-    "it is for where nothing is stored",
+    "must not be stored itself",
     "must be the id of a group",
-    "the object store of this service has none",
+    "the object store of this service makes no presigned URLs",
     "must say whose stored offset is meant",
     "this answer stays open",
     "must not be below first_offset",
     "at most one of expires_at and ttl_seconds",
     "a duration ",
     "a size ",
-    "a key ends in the future",
+    "a key must end in the future",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

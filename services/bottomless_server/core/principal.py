@@ -43,4 +43,4 @@ LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local", authenticated=Fal
 
 def forbidden() -> Denied:
     """The answer to who may see what is there, but not do this."""
-    return Denied("the credential does not allow this")
+    return Denied("the credential does not allow this; GET /v1/whoami shows what it allows")

@@ -19,7 +19,9 @@ from bottomless.errors import Code, Fault, InvalidRequest
 
 SECRET_SIZE: Final = 32
 
-_OTHER_LIST: Final = "the page token was not made for this list"
+_OTHER_LIST: Final = (
+    "the page token was not made for this list; begin the list anew, without a token"
+)
 
 
 def seal(scope: Sequence[str], place: Sequence[str | int], secret: bytes) -> str:

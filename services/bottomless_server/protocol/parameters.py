@@ -59,7 +59,7 @@ def require(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         InvalidRequest: `bad-parameter`, with the name of the one that is missing.
     """
     if name not in values:
-        sentence = "the parameter is required"
+        sentence = "the parameter must be given"
         fault = Fault(Code.BAD_PARAMETER, sentence, parameter=name)
         raise InvalidRequest(sentence, faults=[fault])
     return values

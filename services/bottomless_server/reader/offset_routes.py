@@ -42,7 +42,7 @@ class OffsetRoutes:
         values = parse_query(request.scope, _OFFSETS_PARAMETERS)
         negotiate(header(request.scope, b"accept"), (JSON,))
         if "wait_ms" not in values:
-            refuse(values, ("after",), "it goes with wait_ms")
+            refuse(values, ("after",), "goes with wait_ms")
         stream_id, wait_ms = values.get("expect_stream_id"), values.get("wait_ms", 0)
         if wait_ms:
             with self._waiters.one():

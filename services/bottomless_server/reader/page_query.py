@@ -74,9 +74,13 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
     """
     stays = media_type == SSE or values.get("follow", False)
     if stays:
-        refuse(values, ("max_wait_ms", "min_records", "min_bytes"), "this answer stays open")
+        refuse(
+            values,
+            ("max_wait_ms", "min_records", "min_bytes"),
+            "must not stand here: this answer stays open",
+        )
     if "max_wait_ms" not in values:
-        refuse(values, ("min_records", "min_bytes"), "it goes with max_wait_ms")
+        refuse(values, ("min_records", "min_bytes"), "goes with max_wait_ms")
     # An answer of events may leave its start out: it is the next record then.
     given = {"offset": _with_text("next"), **values} if media_type == SSE else values
     return PageQuery(
@@ -108,9 +112,13 @@ def start_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:
         if "consumer" not in values:
             raise _fault("consumer", "missing", "must say whose stored offset is meant")
         if isinstance(values.get("default"), Stored):
-            raise _fault("default", "bad-parameter", "it is for where nothing is stored")
+            raise _fault(
+                "default",
+                "bad-parameter",
+                "must not be stored itself: it is where to start if nothing is stored",
+            )
     else:
-        refuse(values, ("consumer", "default"), "it goes with the spec stored")
+        refuse(values, ("consumer", "default"), "goes with the start stored")
     return {
         "spec": spec,
         "consumer": values.get("consumer"),
@@ -126,7 +134,9 @@ def _limit(limit: int | None, media_type: str) -> int:
     if limit is None:
         return PAGE_RECORD_COUNT_DEFAULT
     if limit > PAGE_RECORD_COUNT_MAX and media_type != SSE:
-        raise _fault("limit", "bad-parameter", f"here it is at most {PAGE_RECORD_COUNT_MAX}")
+        raise _fault(
+            "limit", "bad-parameter", f"must be at most {PAGE_RECORD_COUNT_MAX} for this media type"
+        )
     return limit
 
 

@@ -235,7 +235,10 @@ class PageReader:
             if answer.moved and reading.state.version >= bounds.version:
                 outside_hole(builder.position, hole_of(bounds, reading.state.published_next))
         else:
-            raise Unavailable("the tiers of the stream do not meet now", retry_after_seconds=1)
+            raise Unavailable(
+                "the records cannot be read now, since they are moving to object storage; try again",
+                retry_after_seconds=1,
+            )
         return bounds
 
     async def _add_tail(self, builder: PageBuilder, data: bytes | memoryview) -> None:
@@ -307,7 +310,7 @@ def _check_gap(reading: _Reading, bounds: Bounds) -> None:
 def _check_stream(stream: StreamFacts, stream_id: StreamId | None) -> None:
     if stream_id is not None and stream.stream_id != stream_id:
         raise WrongOffset(
-            "the name is that of another stream now",
+            "the name belongs to another stream now",
             code=Code.STREAM_REPLACED,
             facts={"stream_id": stream.stream_id},
         )

@@ -32,7 +32,9 @@ class PresignedUrls:
         """
         if self._signer is None:
             fault = Fault(
-                "unsupported", "the object store of this service has none", parameter="urls"
+                "unsupported",
+                "the object store of this service makes no presigned URLs",
+                parameter="urls",
             )
             raise InvalidRequest(
                 "there are no presigned URLs here; fragments can be read at their href",

@@ -61,7 +61,10 @@ class Resolver:
             if offset is not None:
                 return At(offset)
             if default is None:
-                raise NotFound("this consumer has stored no offset", code=Code.OFFSET_NOT_FOUND)
+                raise NotFound(
+                    "this consumer has stored no offset; the parameter default says where to start then",
+                    code=Code.OFFSET_NOT_FOUND,
+                )
             return await self.settle(stream, default, consumer, None)
         if isinstance(spec, Ago):
             return Since(max(round(self._now() * 1000) - spec.seconds * 1000, 0))

@@ -140,7 +140,7 @@ class Tail:
         # A fence seen here is the owner's matter; to a reader it means that nobody answers now.
         code = failure.code if failure and failure.code is not Code.FENCED else Code.NOT_OWNER
         raise Unavailable(
-            "no live owner of the stream answers",
+            "no owner of the stream answers",
             code=code,
             retry_after_seconds=_RETRY_AFTER_SECONDS,
         ) from failure

@@ -45,7 +45,7 @@ def main() -> None:
     """Run the command line."""
     # What is no UTF-8 has surrogates here, which neither a path nor JSON can carry.
     if any(not word.isascii() and not _encodable(word) for word in sys.argv):
-        tell("an argument is not UTF-8")
+        tell("an argument must be UTF-8")
         sys.exit(2)
     create_app()()
 

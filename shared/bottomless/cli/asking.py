@@ -21,7 +21,8 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            "there is no terminal to ask at, and this removes data", param_hint="--yes"
+            "this removes data, and there is no terminal to ask at; --yes says yes",
+            param_hint="--yes",
         )
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

@@ -60,15 +60,15 @@ def fault_of(url: str) -> str | None:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        return "that is no url"
+        return "that is not a url"
     if parts.scheme not in ("http", "https"):
-        return "a url starts with http:// or https://"
+        return "a url must start with http:// or https://"
     if not parts.hostname:
         return "that url names no host"
     if "@" in parts.netloc:
-        return "a url carries no user and no password; a token has a file or the environment"
+        return "a url must have no user and no password; give the token in a file or in the environment"
     if parts.query or parts.fragment:
-        return "a server's url has no ? and no #"
+        return "a server's url must have no ? and no #"
     if parts.path.rstrip("/").endswith("/v1"):
         return "leave /v1 away, every command adds it by itself"
     return None

@@ -56,30 +56,30 @@ _OUTCOMES: Final = {
 }
 
 _ADVICE: Final[dict[type[StoreError], str]] = {
-    InvalidRequest: "change what is asked",
+    InvalidRequest: "correct it, then try again",
     Denied: "`bottomless whoami` shows what you may do",
-    NotFound: "name another",
-    Exists: "use the one that is there, or another name",
-    WrongOffset: "look at what is there now, then decide",
+    NotFound: "give another name",
+    Exists: "use the one that exists, or another name",
+    WrongOffset: "look at the present state, then decide",
     OffsetGone: "take an offset from first_offset on",
-    Fenced: "ask the one that has it now",
+    Fenced: "ask the owner that the stream has now",
     Overloaded: "wait, then do the same again",
     Unavailable: "try again, and see that the server runs where --url says",
-    Corrupt: "tell the operator, no repeat helps",
+    Corrupt: "tell the operator: a retry does not help",
 }
 
 _ADVICE_BY_CODE: Final = {
-    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams that there are, `bottomless create` makes one",
+    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams, `bottomless create` makes one",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
     Code.OFFSET_NOT_FOUND: "`bottomless consumers set` stores one, `bottomless tail --consumer` as it reads",
-    Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys that there are",
+    Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys",
     Code.KEY_NOT_ACTIVE: "`bottomless keys create` makes another",
     Code.UNAUTHENTICATED: "name a token with --token-file, BOTTOMLESS_TOKEN or a profile",
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
     Code.COORDINATION_REGRESSED: "docs/runbooks.md says how, and seconds after it this passes",
-    Code.PRODUCER_FENCED: "another run of this producer has begun, let only one write",
+    Code.PRODUCER_FENCED: "another run of this producer has begun: let only one run",
     Code.OFFSET_BEYOND_END: "`bottomless offsets` shows where the stream ends",
-    Code.OFFSET_REGRESSION: "--allow-regression, if that is meant",
+    Code.OFFSET_REGRESSION: "--allow-regression stores it all the same",
 }
 
 _OVER_HTTP: Final = "; PUT /v1/"

@@ -126,11 +126,15 @@ def _produce(
     form = input_format or format_of(file)
     if key_field is not None and form not in WITH_MEMBERS:
         known = ", ".join(WITH_MEMBERS)
-        raise typer.BadParameter(f"only these have members: {known}", param_hint="--key-field")
+        raise typer.BadParameter(
+            f"goes with a --format that has members: {known}", param_hint="--key-field"
+        )
     for given, name in ((key, "--key"), (header, "--header")):
         if given is not None and form not in WITHOUT_ENVELOPE:
             known = ", ".join(WITHOUT_ENVELOPE)
-            raise typer.BadParameter(f"only these take it: {known}", param_hint=name)
+            raise typer.BadParameter(
+                f"goes with one of these as --format: {known}", param_hint=name
+            )
     if key is not None and key_field is not None:
         raise typer.BadParameter("goes without --key-field", param_hint="--key")
     if key_optional and key_field is None:

@@ -83,7 +83,7 @@ def checked_token(text: str, named: str) -> str:
         typer.BadParameter: it is not one word of printable ASCII.
     """
     if not _TOKEN.fullmatch(text):
-        raise _wrong("this holds no token: one word of printable ASCII is expected", named)
+        raise _wrong("there is no token in it: one word of printable ASCII is expected", named)
     return text
 
 

@@ -41,7 +41,7 @@ def reason_of(error: StoreError, choice: Choice) -> Reason | None:
         return None
     advice = {
         Kind.CERTIFICATE: "--ca-file names the authority if it is your own",
-        Kind.NO_TLS: "a url with http:// is for that",
+        Kind.NO_TLS: "use a url with http://",
         Kind.NO_HOST: _LOOK,
         Kind.NOBODY: _START,
         Kind.HUNG_UP: _TLS,
@@ -52,7 +52,7 @@ def reason_of(error: StoreError, choice: Choice) -> Reason | None:
 
 def _how_to_be_known(choice: Choice) -> str:
     if choice.credential is not None:
-        return f"the token of the {choice.credential.source} is not good (any more)"
+        return f"the token of the {choice.credential.source} is not valid (any more)"
     named = "name one with --token-file, BOTTOMLESS_TOKEN or a profile"
     if choice.withheld is not None:
         return f"the token of {choice.withheld.source} goes to its own url only; {named}"

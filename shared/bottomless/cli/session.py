@@ -56,7 +56,7 @@ def chosen(context: typer.Context) -> Choice:
         where = "" if choice.url_source == _OPTIONS else f" (the {choice.url_source} says it)"
         raise typer.BadParameter(f"{fault}{where}", param_hint="--url")
     if choice.ca_file is not None and not choice.ca_file.is_file():
-        raise typer.BadParameter(f"{choice.ca_file} is no file", param_hint="--ca-file")
+        raise typer.BadParameter(f"{choice.ca_file} is not a file", param_hint="--ca-file")
     context.meta[CHOICE] = choice
     return choice
 

@@ -33,7 +33,7 @@ def parse_url(text: str) -> str:
         whole = False
     if not whole or " " in text:
         raise InvalidRequest(
-            "the url of a server is http:// or https://, a host, perhaps a port and a path"
+            "the url of a server must be http:// or https://, a host, and if need be a port and a path"
         )
     return text.rstrip("/")
 
@@ -49,7 +49,7 @@ def require_text(value: object, what: str) -> str:
         TypeError: it is not text; for example None, from a look-up that found nothing.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{what} is a str, not {type(value).__name__}")
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     return value
 
 
@@ -84,7 +84,7 @@ def check_id(text: str) -> str:
     """
     if not _ID.fullmatch(require_text(text, "an id")):
         raise InvalidRequest(
-            f"an id has from 1 to {_ID_SIZE_MAX} ASCII letters, digits, '_' and '-'",
+            f"an id must have from 1 to {_ID_SIZE_MAX} ASCII letters, digits, '_' and '-'",
             code=Code.BAD_NAME,
         )
     return text

@@ -170,5 +170,5 @@ def _tls(url: str, ca_file: str | Path | None) -> ssl.SSLContext | None:
     try:
         context.load_verify_locations(ca_file)
     except (ssl.SSLError, OSError) as error:
-        raise InvalidRequest("ca_file is no readable file of certificates") from error
+        raise InvalidRequest("ca_file must be a readable file of certificates") from error
     return context

@@ -61,7 +61,7 @@ class Consuming:
         check_start(self.start)
         if not 1 <= self.max_bytes <= PAGE_SIZE_MAX or self.commit_seconds < 0:
             raise InvalidRequest(
-                f"max_bytes is from 1 to {PAGE_SIZE_MAX}, commit_seconds not below 0"
+                f"max_bytes must be from 1 to {PAGE_SIZE_MAX}, and commit_seconds at least 0"
             )
 
     def query(self) -> dict[str, int | str]:
@@ -154,7 +154,7 @@ class AsyncConsumer:
         if self._last is not None or self._pull is not None:
             raise InvalidRequest("this consumer gives batches already: make another for tables")
         if not 1 <= max_bytes <= PAGE_SIZE_MAX:
-            raise InvalidRequest(f"max_bytes is from 1 to {PAGE_SIZE_MAX}")
+            raise InvalidRequest(f"max_bytes must be from 1 to {PAGE_SIZE_MAX}")
         self._gives_tables = True
         consuming = self._consuming
         query = {**consuming.query(), "max_bytes": max_bytes}

@@ -24,7 +24,9 @@ class Credential:
         """
         given = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         if given and _TOKEN.fullmatch(given) is None:
-            raise InvalidRequest("a token is visible ASCII without spaces, at most 8192 characters")
+            raise InvalidRequest(
+                "a token must be visible ASCII without spaces, of at most 8192 characters"
+            )
         self._token = given
 
     def __repr__(self) -> str:

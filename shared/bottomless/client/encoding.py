@@ -39,7 +39,7 @@ def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
         return orjson.dumps({"records": list(records)})
     except orjson.JSONEncodeError as error:
         raise InvalidRequest(
-            "a record holds what JSON cannot say", code=Code.VALIDATION_FAILED
+            "a record holds a value that JSON cannot express", code=Code.VALIDATION_FAILED
         ) from error
 
 

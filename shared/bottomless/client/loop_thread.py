@@ -164,7 +164,7 @@ class LoopThread:
 
 def another_process() -> RuntimeError:
     """Make the error for a call in the child of a fork. It is not raised here."""
-    return RuntimeError("a client is of one process: make another after a fork")
+    return RuntimeError("a client belongs to the process that made it: make another after a fork")
 
 
 async def _end_tasks() -> None:

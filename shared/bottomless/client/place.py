@@ -28,7 +28,7 @@ def spec_of(place: Place) -> int | str:
     if isinstance(place, datetime):
         if place.tzinfo is None:
             raise InvalidRequest(
-                "a datetime that is a place has a time zone: datetime.now(UTC), for example",
+                "a datetime must have a time zone: datetime.now(UTC), for example",
                 code=Code.BAD_OFFSET_SPEC,
             )
         moment = place.astimezone(UTC).replace(tzinfo=None)
@@ -37,7 +37,7 @@ def spec_of(place: Place) -> int | str:
         return spec_of_place(place)
     if isinstance(place, bool) or not isinstance(place, int):
         kind = type(place).__name__
-        raise TypeError(f"a place in a stream is an int, a str or a datetime, not {kind}")
+        raise TypeError(f"a place in a stream must be an int, a str or a datetime, not {kind}")
     return place
 
 
@@ -51,10 +51,10 @@ def check_start(start: Place) -> None:
     spec = spec_of(start)
     if isinstance(spec, int):
         if not 0 <= spec <= OFFSET_MAX:
-            raise _bad_start("an offset is an integer from 0 to 2^53-1")
+            raise _bad_start("an offset must be an integer from 0 to 2^53-1")
         return
     if spec == "stored":
-        raise _bad_start("a consumer with a name goes on at what is stored by itself")
+        raise _bad_start("a consumer with a name continues at its stored offset by itself")
     try:
         parse_offset_spec(spec)
     except InvalidRequest as error:

@@ -103,7 +103,7 @@ class AsyncProducer:
             RuntimeError: the producer has not been started.
         """
         if self._outbox is None:
-            raise RuntimeError("a producer is used inside of `async with`, or after `start`")
+            raise RuntimeError("use a producer inside of `async with`, or after `start`")
         return self._outbox
 
     @property
@@ -116,7 +116,7 @@ class AsyncProducer:
             RuntimeError: the producer has not been started.
         """
         if self._identity is None:
-            raise RuntimeError("a producer is used inside of `async with`, or after `start`")
+            raise RuntimeError("use a producer inside of `async with`, or after `start`")
         return self._identity
 
     async def send(
@@ -259,4 +259,4 @@ class AsyncProducer:
 
 def no_room() -> Overloaded:
     """Make the error for a buffer that stayed full. It is not raised here."""
-    return Overloaded("there was no room in the producer's buffer in time")
+    return Overloaded("the producer's buffer stayed full: the server takes less than is sent")

@@ -36,9 +36,9 @@ class Batching:
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_bytes <= BATCH_BYTES_MAX:
-            raise InvalidRequest(f"batch_bytes is from 1 to {BATCH_BYTES_MAX}")
+            raise InvalidRequest(f"batch_bytes must be from 1 to {BATCH_BYTES_MAX}")
         if self.linger_seconds < 0 or self.buffer_bytes < 1:
-            raise InvalidRequest("linger_seconds is not below 0, buffer_bytes not below 1")
+            raise InvalidRequest("linger_seconds must be at least 0, and buffer_bytes at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +56,4 @@ class Sending:
 
     def __post_init__(self) -> None:
         if not 1 <= self.in_flight <= IN_FLIGHT_MAX:
-            raise InvalidRequest(f"in_flight is from 1 to {IN_FLIGHT_MAX}")
+            raise InvalidRequest(f"in_flight must be from 1 to {IN_FLIGHT_MAX}")

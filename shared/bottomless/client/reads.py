@@ -210,7 +210,7 @@ class ReadCalls(Wire):
                 return offsets
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    "object storage did not catch up in time",
+                    "object storage did not have these records in time",
                     facts={
                         "object_store_next_offset": offsets.object_store_next_offset,
                         "wanted": wanted,

@@ -88,7 +88,7 @@ def row_of(
         # A copy: what was handed over does not change any more.
         value = bytes(value)
     elif not isinstance(value, bytes):
-        raise TypeError(f"a value is bytes or str, not {type(value).__name__}; see send_json")
+        raise TypeError(f"a value must be bytes or str, not {type(value).__name__}; see send_json")
     return _row(value, content, key, headers, event_time, filter_value)
 
 
@@ -135,7 +135,7 @@ def json_row_of(
             # orjson says null for NaN and infinity: another value than was given.
             json.dumps(value, allow_nan=False, default=_plain)
     except (orjson.JSONEncodeError, ValueError) as error:
-        raise _fault("value", "it cannot be said in JSON") from error
+        raise _fault("value", "must be a value that JSON can express") from error
     return _row(text, _JSON, key, headers, event_time, filter_value)
 
 
@@ -156,7 +156,7 @@ def _row(
 ) -> Row:
     if len(value) > RECORD_VALUE_SIZE_MAX:
         raise _fault(
-            "value", f"it has at most {RECORD_VALUE_SIZE_MAX} bytes", Code.RECORD_TOO_LARGE
+            "value", f"must have at most {RECORD_VALUE_SIZE_MAX} bytes", Code.RECORD_TOO_LARGE
         )
     size = len(value) + RECORD_SIZE_MIN
     if key is None and headers is None and event_time is None and filter_value is None:
@@ -174,16 +174,16 @@ def _row(
 
 def _headers(headers: Mapping[str, Text]) -> list[tuple[str, bytes]]:
     if not isinstance(headers, Mapping):
-        raise _fault("headers", "they are a mapping of names to text or bytes")
+        raise _fault("headers", "must be a mapping of names to text or bytes")
     if len(headers) > HEADER_COUNT_MAX:
-        raise _fault("headers", f"a record has at most {HEADER_COUNT_MAX} headers")
+        raise _fault("headers", f"a record must have at most {HEADER_COUNT_MAX} headers")
     pairs = []
     for name, item in headers.items():
         if not isinstance(name, str):
-            raise _fault("headers", "a name is text")
+            raise _fault("headers", "a name must be text")
         data = _bytes("headers", item)
         if len(_encoded("headers", name)) + len(data) > HEADER_SIZE_MAX:
-            raise _fault("headers", f"one has at most {HEADER_SIZE_MAX} bytes")
+            raise _fault("headers", f"each must have at most {HEADER_SIZE_MAX} bytes with its name")
         pairs.append((name, data))
     return pairs
 
@@ -191,27 +191,27 @@ def _headers(headers: Mapping[str, Text]) -> list[tuple[str, bytes]]:
 def _milliseconds(event_time: int | datetime) -> int:
     if isinstance(event_time, datetime):
         if event_time.tzinfo is None:
-            raise _fault("event_time", "without a zone nobody can say which moment is meant")
+            raise _fault("event_time", "must have a time zone: datetime.now(UTC), for example")
         event_time = round(event_time.timestamp() * 1000)
     if not isinstance(event_time, int):
-        raise _fault("event_time", "it is a datetime, or milliseconds as an integer")
+        raise _fault("event_time", "must be a datetime, or milliseconds as an integer")
     if not TIMESTAMP_MIN <= event_time <= TIMESTAMP_MAX:
-        raise _fault("event_time", "it lies outside the years 1 to 9999")
+        raise _fault("event_time", "must lie in the years 1 to 9999")
     return event_time
 
 
 def _filter_value(text: str) -> str:
     if not isinstance(text, str):
-        raise _fault("filter_value", "it is text")
+        raise _fault("filter_value", "must be text")
     if len(_encoded("filter_value", text)) > FILTER_VALUE_SIZE_MAX:
-        raise _fault("filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
+        raise _fault("filter_value", f"must have at most {FILTER_VALUE_SIZE_MAX} bytes")
     return text
 
 
 def _bounded(name: str, item: Text, size_max: int) -> bytes:
     data = _bytes(name, item)
     if len(data) > size_max:
-        raise _fault(name, f"it has at most {size_max} bytes")
+        raise _fault(name, f"must have at most {size_max} bytes")
     return data
 
 
@@ -220,7 +220,7 @@ def _bytes(name: str, item: Text) -> bytes:
         return _encoded(name, item)
     # Of a number `bytes` would make so many zeros.
     if not isinstance(item, (bytes, bytearray, memoryview)):
-        raise _fault(name, "it is bytes or text")
+        raise _fault(name, "must be bytes or text")
     return bytes(item)
 
 
@@ -228,7 +228,7 @@ def _encoded(name: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise _fault(name, "it holds a lone surrogate, which is no Unicode") from error
+        raise _fault(name, "holds a lone surrogate, which is not Unicode") from error
 
 
 def _fault(name: str, sentence: str, code: Code = Code.VALIDATION_FAILED) -> InvalidRequest:

@@ -92,7 +92,7 @@ def as_table(rows: Any) -> pa.Table:
 
     Raises:
         InvalidRequest: it is no table, has no column `value`, or has a column that no record has
-            or of another type; or a value is null, or larger than any server accepts.
+            or of another type; or a record must have a value, and this one is null, or larger than any server accepts.
     """
     table = _table(rows)
     kept = [name for name in table.column_names if name not in _PLACE_COLUMNS]
@@ -102,7 +102,7 @@ def as_table(rows: Any) -> pa.Table:
         raise InvalidRequest(
             f"the columns of a record are {columns}; value is needed",
             code=Code.VALIDATION_FAILED,
-            faults=[Fault(Code.VALIDATION_FAILED, "not a column of a record", pointer="")],
+            faults=[Fault(Code.VALIDATION_FAILED, "this is not a column of a record", pointer="")],
         )
     table = table.select(kept)
     for name in kept:
@@ -114,16 +114,16 @@ def _check_column(name: str, column: "pa.ChunkedArray[Any]") -> None:
     """What no server takes is refused here, where nothing was handed over yet. The server looks
     closer: at UTF-8, JSON, headers and times."""
     if not _has_type_of(name, column.type):
-        raise _column_fault(name, f"a column {name} of type {column.type} fits no record")
+        raise _column_fault(name, f"the column {name} cannot have the type {column.type}")
     if name == "value" and any(_null_count(chunk) for chunk in column.chunks):
-        raise _column_fault(name, "a value is null")
+        raise _column_fault(name, "a record must have a value, and this one is null")
     limit = _SIZES_MAX.get(name)
     if limit is None or not any(has_length(column.type) for has_length in _WITH_LENGTH):
         return
     largest = pc.max(pc.binary_length(column)).as_py()
     if largest is not None and largest > limit:
         code = Code.RECORD_TOO_LARGE if name == "value" else Code.VALIDATION_FAILED
-        raise _column_fault(name, f"a {name} has at most {limit} bytes", code)
+        raise _column_fault(name, f"a {name} must have at most {limit} bytes", code)
 
 
 def _has_type_of(name: str, kind: pa.DataType) -> bool:
@@ -156,7 +156,7 @@ def _table(rows: Any) -> pa.Table:
             return pa.Table.from_pandas(rows, preserve_index=False)
         return pa.table(rows)
     except (TypeError, ValueError, pa.ArrowException) as error:
-        raise InvalidRequest("that is no table", code=Code.VALIDATION_FAILED) from error
+        raise InvalidRequest("this is not a table", code=Code.VALIDATION_FAILED) from error
 
 
 def _fitting(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

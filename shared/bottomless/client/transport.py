@@ -177,7 +177,7 @@ def broken_off(request: Request) -> Unavailable:
 def too_long(request: Request) -> Unavailable:
     """Make the error for an answer that is longer than any of ours. It is not raised here."""
     return Unavailable(
-        "the answer is longer than any of ours",
+        "the answer is longer than any that a Bottomless server sends",
         retryable=False,
         outcome=outcome_of(request, sent=True),
     )

@@ -40,7 +40,7 @@ def _size(value: object) -> object:
         return value
     size = parse_size(value)
     if not 1 <= size <= OFFSET_MAX:
-        raise ValueError("a size lies between a byte and 2^53 - 1 bytes")
+        raise ValueError("a size must be from 1 to 2^53 - 1 bytes")
     return size
 
 
@@ -114,7 +114,7 @@ def parse_config(value: object) -> StreamConfig:
         # A member of several types fails once for each of them.
         faults = list({fault.pointer: fault for fault in reversed(found)}.values())[::-1]
         raise InvalidRequest(
-            "the configuration does not fit its schema", code=Code.VALIDATION_FAILED, faults=faults
+            "the configuration is not valid", code=Code.VALIDATION_FAILED, faults=faults
         ) from error
 
 

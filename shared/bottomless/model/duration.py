@@ -52,10 +52,10 @@ def parse_duration(text: str) -> int:
     else:
         milliseconds = parse_milliseconds(text)
         if milliseconds % 1_000:
-            raise ValueError("a duration is a whole number of seconds")
+            raise ValueError("a duration must be a whole number of seconds")
         seconds = milliseconds // 1_000
     if not 0 < seconds <= _DURATION_SECONDS_MAX:
-        raise ValueError("a duration lies between a second and a thousand years")
+        raise ValueError("a duration must be from a second to a thousand years")
     return seconds
 
 
@@ -74,7 +74,7 @@ def parse_milliseconds(text: str) -> int:
         units.add(unit)
     if not units or place != len(text):
         raise ValueError(
-            "a duration is like 7d, 90 days, 1h30m (m: minutes), 6M (M: months), or ISO 8601"
+            "a duration must look like 7d, 90 days, 1h30m (m: minutes), 6M (M: months) or P7D (ISO 8601)"
         )
     return total
 

@@ -52,21 +52,24 @@ def parse_stream_name(text: str) -> StreamName:
     """
     if len(text) > NAME_SIZE_MAX:
         raise InvalidRequest(
-            f"a stream name has at most {NAME_SIZE_MAX} characters", code=Code.BAD_NAME
+            f"a stream name must have at most {NAME_SIZE_MAX} characters", code=Code.BAD_NAME
         )
     if not _NAME.fullmatch(text) or ".." in text:
         raise InvalidRequest(
-            "a stream name starts with an ASCII letter or digit, goes on with letters, digits, "
-            "'.', '_' and '-', and does not contain '..'",
+            "a stream name must start with an ASCII letter or digit, have only letters, digits, "
+            "'.', '_' and '-', and not contain '..'",
             code=Code.BAD_NAME,
         )
     if text.startswith(_RESERVED_PREFIXES):
         raise InvalidRequest(
-            "stream names starting with 'amq.', '__' or 'internal.' are reserved",
+            "stream names that start with 'amq.', '__' or 'internal.' are reserved; take another",
             code=Code.BAD_NAME,
         )
     if _DEVICE.fullmatch(text):
-        raise InvalidRequest("this stream name is reserved: a device has it", code=Code.BAD_NAME)
+        raise InvalidRequest(
+            "this stream name is reserved, since a device of Windows has it; take another",
+            code=Code.BAD_NAME,
+        )
     return StreamName(text)
 
 
@@ -82,8 +85,8 @@ def parse_tenant(text: str) -> str:
     """
     if len(text) > TENANT_SIZE_MAX or not _NAME.fullmatch(text) or ".." in text:
         raise InvalidRequest(
-            f"a tenant has at most {TENANT_SIZE_MAX} characters, starts with an ASCII letter or "
-            "digit, goes on with letters, digits, '.', '_' and '-', and does not contain '..'",
+            f"a tenant must have at most {TENANT_SIZE_MAX} characters, start with an ASCII letter or "
+            "digit, have only letters, digits, '.', '_' and '-', and not contain '..'",
             code=Code.BAD_NAME,
         )
     return text
@@ -97,8 +100,9 @@ def parse_reference(text: str) -> Reference:
     """
     if len(text) > REFERENCE_SIZE_MAX or not _NAME.fullmatch(text) or ".." in text:
         raise InvalidRequest(
-            f"a reference has at most {REFERENCE_SIZE_MAX} characters, starts with an ASCII letter "
-            "or digit, goes on with letters, digits, '.', '_' and '-', and does not contain '..'",
+            f"the name of a producer or a consumer must have at most {REFERENCE_SIZE_MAX} characters, "
+            "start with an ASCII letter or digit, have only letters, digits, '.', '_' and '-', and "
+            "not contain '..'",
             code=Code.BAD_NAME,
         )
     return Reference(text)
@@ -111,7 +115,7 @@ def parse_stream_id(text: str) -> StreamId:
         InvalidRequest: `bad-parameter`: it is not a canonical lowercase UUID.
     """
     if not _STREAM_ID.fullmatch(text):
-        raise InvalidRequest("a stream id is a lowercase UUID", code=Code.BAD_PARAMETER)
+        raise InvalidRequest("a stream id must be a UUID in lower case", code=Code.BAD_PARAMETER)
     return StreamId(text)
 
 
@@ -142,7 +146,7 @@ def parse_uid(text: str) -> Uid:
         InvalidRequest: `bad-parameter`: it is not 32 lowercase hex digits.
     """
     if not _UID.fullmatch(text):
-        raise InvalidRequest("a uid is 32 lowercase hex digits", code=Code.BAD_PARAMETER)
+        raise InvalidRequest("a uid must be 32 hex digits in lower case", code=Code.BAD_PARAMETER)
     return Uid(text)
 
 

@@ -103,7 +103,7 @@ def parse_offset_spec(text: str) -> OffsetSpec:
     if not separator and text[:1].isdigit():
         return At(parse_offset(text))
     raise _bad_spec(
-        "an offset spec is first, last, next, stored, an integer, tail:N, timestamp:T or interval:D"
+        "a start must be first, last, next, stored, an offset, tail:N, timestamp:T or interval:D"
     )
 
 
@@ -124,7 +124,7 @@ def parse_offset(text: str) -> int:
         InvalidRequest: `bad-offset-spec`.
     """
     if not _INTEGER.fullmatch(text) or int(text) > OFFSET_MAX:
-        raise _bad_spec("an offset is an integer from 0 to 2^53-1")
+        raise _bad_spec("an offset must be an integer from 0 to 2^53-1")
     return int(text)
 
 
@@ -139,18 +139,20 @@ def parse_timestamp(text: str) -> int:
     """
     if _INTEGER.fullmatch(text):
         if int(text) > TIMESTAMP_MAX:
-            raise _bad_spec("a timestamp lies before the year 10000")
+            raise _bad_spec("a timestamp must lie before the year 10000")
         return int(text)
     if not _RFC3339.fullmatch(text):
-        raise _bad_spec("a timestamp is RFC 3339 with an offset, or integer milliseconds")
+        raise _bad_spec(
+            "a timestamp must be a time of RFC 3339 with its offset from UTC, or integer milliseconds since 1970"
+        )
     # fromisoformat knows at most six digits of a second's fraction.
     cut = re.sub(r"(\.[0-9]{6})[0-9]+", r"\1", text.upper())
     try:
         timestamp = (datetime.fromisoformat(cut) - _EPOCH) // timedelta(milliseconds=1)
     except ValueError as error:
-        raise _bad_spec("a timestamp names a moment that does not exist") from error
+        raise _bad_spec("a timestamp must name a moment that exists") from error
     if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
-        raise _bad_spec("a timestamp lies in the years 1 to 9999 of UTC")
+        raise _bad_spec("a timestamp must lie in the years 1 to 9999 of UTC")
     return timestamp
 
 

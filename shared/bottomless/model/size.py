@@ -31,10 +31,10 @@ def parse_size(text: str) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ValueError(
-            "a size is a number of bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, "
+            "a size must be a number of bytes, or a number with KB, MB, GB, TB (powers of 1000) or KiB, "
             "MiB, GiB, TiB (powers of 1024)"
         )
     size = Decimal(match[1]) * unit
     if size != int(size):
-        raise ValueError("a size is a whole number of bytes")
+        raise ValueError("a size must be a whole number of bytes")
     return int(size)

@@ -57,8 +57,8 @@ def test_a_token_is_not_shown_by_its_layer() -> None:
     [
         ("localhost:8080", "http://"),
         ("ftp://host", "http://"),
-        ("http://host:port", "no url"),
-        ("http://[::1", "no url"),
+        ("http://host:port", "not a url"),
+        ("http://[::1", "not a url"),
         ("http://", "no host"),
         ("http://user:secret@host", "no user"),
         ("http://host?x=secret", "no ?"),

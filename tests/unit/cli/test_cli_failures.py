@@ -73,7 +73,7 @@ def test_a_bug_stays_a_traceback() -> None:
 
 def test_an_argument_that_is_no_text_is_wrong_usage() -> None:
     ran = subprocess.run([PROGRAM, "describe", b"\xff"], capture_output=True, check=False)
-    assert (ran.returncode, ran.stderr) == (2, b"bottomless: an argument is not UTF-8\n")
+    assert (ran.returncode, ran.stderr) == (2, b"bottomless: an argument must be UTF-8\n")
 
 
 def test_a_manifest_that_is_not_sound_is_exit_code_1(cli: CommandLine, running: AllInOne) -> None:

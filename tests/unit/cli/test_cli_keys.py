@@ -64,7 +64,7 @@ def test_no_key_is_made_whose_secret_would_be_lost(cli: CommandLine, tmp_path: P
 def test_a_duration_that_is_none_is_wrong_usage(cli: CommandLine, option: str) -> None:
     words = ("create", "--scope", "*") if option == "--ttl" else ("rotate", "0" * 24)
     result = cli.run("keys", *words, option, "soon")
-    assert (result.exit_code, "a duration is" in result.stderr) == (2, True)
+    assert (result.exit_code, "a duration must" in result.stderr) == (2, True)
 
 
 def test_a_secret_that_did_not_come_leaves_no_file_and_keeps_the_old_one(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_what_can_be_no_token_is_refused_without_showing_it(tmp_path: Path, text
         (f'[default]\ntokken = "{SECRET}"', "has tokken, and takes only url"),
         (f'[default]\ntoken = "{SECRET}', "is not TOML"),
         ('[default]\nurl = "localhost"', "the profile default says it"),
-        ('[default]\nca_file = "nothing.pem"', "nothing.pem is no file"),
+        ('[default]\nca_file = "nothing.pem"', "nothing.pem is not a file"),
     ],
 )
 def test_a_profile_that_cannot_be_right_is_wrong_usage(config: Path, text: str, said: str) -> None:

@@ -126,7 +126,7 @@ def test_a_credential_that_is_not_good_is_told_from_none(
         )
         monkeypatch.setenv("BOTTOMLESS_TOKEN", "sk_stale")
         line = said(server.url, code=6)
-        assert "the token of the environment is not good" in line
+        assert "the token of the environment is not valid" in line
         assert "sk_stale" not in line
         monkeypatch.delenv("BOTTOMLESS_TOKEN")
         file = tmp_path / "config/bottomless/config.toml"

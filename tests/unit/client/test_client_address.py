@@ -116,7 +116,7 @@ async def test_a_name_that_is_none_is_refused_before_anything_is_sent(server: Ra
             ):
                 continue
             for thing in (None, 7, b"orders"):
-                with pytest.raises(TypeError, match=r"is a str, not (NoneType|int|bytes)"):
+                with pytest.raises(TypeError, match=r"must be a str, not (NoneType|int|bytes)"):
                     await run(client, method, {parameter: thing})
     assert server.asked == []
 

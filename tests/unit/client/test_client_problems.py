@@ -53,7 +53,7 @@ def test_faults_come_with_their_places() -> None:
 def test_the_text_of_an_error_has_its_reasons_and_facts() -> None:
     problem = {
         "code": "validation-failed",
-        "detail": "the configuration does not fit its schema",
+        "detail": "the configuration is not valid",
         "errors": [
             {"pointer": "/retention/max_age", "code": "value-error", "detail": "no duration"},
             {"parameter": "limit", "code": "bad-parameter", "detail": "no number"},
@@ -62,7 +62,7 @@ def test_the_text_of_an_error_has_its_reasons_and_facts() -> None:
     }
     error = error_from_problem(422, problem)
     assert str(error) == (
-        "the configuration does not fit its schema: limit_max=7; "
+        "the configuration is not valid: limit_max=7; "
         "/retention/max_age: no duration; limit: no number"
     )
     assert len(error.faults) == 2
@@ -70,12 +70,12 @@ def test_the_text_of_an_error_has_its_reasons_and_facts() -> None:
 
 
 def test_the_text_of_an_error_repeats_nothing_and_has_an_end() -> None:
-    faults = [{"pointer": f"/records/{n}/value", "detail": "it is a string"} for n in range(9)]
-    detail = "the records are not valid at /records/0/value: it is a string"
+    faults = [{"pointer": f"/records/{n}/value", "detail": "must be a string"} for n in range(9)]
+    detail = "the records are not valid at /records/0/value: must be a string"
     error = error_from_problem(
         422, {"code": "validation-failed", "detail": detail, "errors": faults}
     )
-    told = [f"/records/{n}/value: it is a string" for n in range(1, 6)]
+    told = [f"/records/{n}/value: must be a string" for n in range(1, 6)]
     assert str(error) == "; ".join([detail, *told, "and 3 more in its faults"])
     assert len(error.faults) == 9
 

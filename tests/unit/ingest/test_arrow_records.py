@@ -162,7 +162,7 @@ def test_a_dictionary_with_a_null_among_its_values_is_no_way_to_store_one(
 
     fault = refused(arrow(pa.table({"value": hiding})))
     assert fault.faults[0].pointer == "/value"
-    assert fault.message == "the records are not valid at /value: the column has no nulls"
+    assert fault.message == "the records are not valid at /value: the column must have no nulls"
 
     rows = taken(arrow(pa.table({"value": ["x", "y", "z"], "key": hiding})))
     assert [row["key"] for row in rows] == [b"a", None, b"a"]

@@ -94,7 +94,7 @@ def test_other_specs_are_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["First", "tail", "first,last", "", "-1", "yesterday", "TAIL:1"])
 def test_who_names_no_offset_is_told_what_may_be_named(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="an offset spec is first, last, next, stored"):
+    with pytest.raises(InvalidRequest, match="a start must be first, last, next, stored"):
         parse_offset_spec(text)
 
 

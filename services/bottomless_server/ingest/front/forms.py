@@ -147,7 +147,7 @@ def read_form(scope: Scope) -> Form:
     conditions = NO_CONDITIONS
     named = {name for name, _ in scope["headers"]}
     if media_type != RAW and not as_value:
-        _refuse(_OF_RAW & named, f"it goes with {RAW}; other records bring their own")
+        _refuse(_OF_RAW & named, f"goes with {RAW} alone; other records bring their own")
     if not _CONDITION_HEADERS.isdisjoint(named):
         principal = principal_of(scope)
         sender = principal.actor if principal.authenticated else ""
@@ -167,7 +167,9 @@ def _type_of_value(scope: Scope) -> str:
     """The media type of a body that is one value; only JSON and text have a charset that counts."""
     media_type = any_content_type(scope)
     if media_type in _RECORD_FORMS:
-        raise bad_parameter("as", f"it goes with one value, and {media_type} holds records")
+        raise bad_parameter(
+            "as", f"goes with a body that is one value, and {media_type} holds records"
+        )
     if media_type == JSON or media_type.endswith(_JSON_SUFFIX) or media_type.startswith(_TEXTS):
         content_type(scope)
     return media_type
@@ -177,14 +179,12 @@ def _within(form: Form, asked: dict[str, Any], named: set[bytes]) -> Within:
     """Where keys and times stand, refused where nothing has such places."""
     for name, of in _OPTIONAL:
         if name in asked and of not in asked:
-            raise bad_parameter(name, f"it goes with the parameter {of}")
+            raise bad_parameter(name, f"goes with the parameter {of}")
     if not form.is_json or form.media_type == STAGED:
         for name in asked.keys() - {"as"}:
-            raise bad_parameter(
-                name, f"it goes with {JSON} and {LINES}; other bodies have no members"
-            )
+            raise bad_parameter(name, f"goes with {JSON} and {LINES}; other bodies have no members")
     if "key" in asked and b"stream-key" in named:
-        raise bad_parameter("key", "it excludes the header Stream-Key")
+        raise bad_parameter("key", "must not stand beside the header Stream-Key")
     return Within(
         key=asked.get("key"),
         key_optional=asked.get("key_optional", False),
@@ -200,7 +200,7 @@ def refuse_conditions(scope: Scope) -> None:
         InvalidRequest: 400.
     """
     named = {name for name, _ in scope["headers"]}
-    _refuse((_CONDITION_HEADERS | _OF_RAW) & named, "it says nothing here: it is for an append")
+    _refuse((_CONDITION_HEADERS | _OF_RAW) & named, "means nothing here: it is for an append")
 
 
 def _refuse(names: set[bytes] | frozenset[bytes], sentence: str) -> None:
@@ -243,7 +243,7 @@ def _take_json(body: bytes, form: Form) -> Append:
     if form.within is not None:
         raise bad_parameter(
             "key" if form.within.key else "event_time",
-            "it goes with values as they are: NDJSON, an array, or as=value",
+            "goes with values as they are: NDJSON, an array, or as=value",
         )
     return take_json(body, value, encode_json, form.conditions)
 

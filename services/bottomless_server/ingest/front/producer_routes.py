@@ -74,7 +74,7 @@ class ProducerRoutes:
         _require_json(request)
         producer_id = parse_reference(p)
         if await read_body(request.scope, request.receive, KIB):
-            raise InvalidRequest("there is no body here", code=Code.VALIDATION_FAILED)
+            raise InvalidRequest("this request takes no body", code=Code.VALIDATION_FAILED)
         appender = await self._find(request, s)
         await appender.raise_epoch(producer_id)
         return await _answer(appender, producer_id)
@@ -146,6 +146,6 @@ def _after(token: str | None, stream_id: StreamId) -> str:
             return parse_reference(name)
     except (binascii.Error, UnicodeError, InvalidRequest):
         pass
-    sentence = "the page token was not made for this list"
+    sentence = "the page token was not made for this list; begin the list anew, without a token"
     fault = Fault(Code.BAD_PARAMETER, sentence, parameter="page_token")
     raise InvalidRequest(sentence, faults=[fault])

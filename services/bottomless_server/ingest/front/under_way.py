@@ -31,7 +31,9 @@ class RequestsUnderWay:
             Unavailable: `draining`, outcome none.
         """
         if not self._accepting:
-            raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+            raise Unavailable(
+                "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1
+            )
 
     @contextmanager
     def counted(self) -> Iterator[None]:

@@ -94,7 +94,9 @@ class OwnedStreams:
             ticking.cancel()
         await asyncio.gather(*self._ticking, return_exceptions=True)
         await self._opening.ended(*self._opening.names())
-        draining = Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+        draining = Unavailable(
+            "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1
+        )
         await asyncio.gather(
             *(appender.close(draining, leave=True) for appender in self._open.values())
         )
@@ -155,7 +157,9 @@ class OwnedStreams:
 
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self._stopping:
-            raise Unavailable("this node stops", code=Code.DRAINING, retry_after_seconds=1)
+            raise Unavailable(
+                "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1
+            )
         owner_url = self._elsewhere.get(stream_id)
         if owner_url is not None:
             raise OwnedElsewhere(owner_url)

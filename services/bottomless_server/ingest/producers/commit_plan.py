@@ -137,19 +137,19 @@ def read_staged_ids(value: Any) -> list[str]:
         InvalidRequest: 422 with a pointer to the fault.
     """
     if not isinstance(value, dict):
-        raise _invalid("", "it is an object with the member staged")
+        raise _invalid("", "must be an object with the member staged")
     if value.keys() != {"staged"}:
         others = [name for name in value if name != "staged"]
-        sentence = unknown_member(others, ("staged",)) if others else "it has one member, staged"
+        sentence = unknown_member(others, ("staged",)) if others else "must have one member, staged"
         raise _invalid("", sentence)
     ids = value["staged"]
     if not isinstance(ids, list) or not 1 <= len(ids) <= COMMIT_COUNT_MAX:
-        raise _invalid("/staged", f"it is a list of 1 to {COMMIT_COUNT_MAX} ids")
+        raise _invalid("/staged", f"must be a list of 1 to {COMMIT_COUNT_MAX} ids")
     for number, staged_id in enumerate(ids):
         if not isinstance(staged_id, str) or not _ID.fullmatch(staged_id):
-            raise _invalid(f"/staged/{number}", "it is no id of a staged batch")
+            raise _invalid(f"/staged/{number}", "must be the id of a staged batch")
     if len(set(ids)) < len(ids):
-        raise _invalid("/staged", "an id stands there twice")
+        raise _invalid("/staged", "must not have an id twice")
     return ids
 
 
@@ -163,7 +163,7 @@ def staged_not_found() -> NotFound:
 def rest_not_found(part_count: int) -> NotFound:
     return NotFound(
         "parts of this commit are stored, and what was staged for the rest is not here: "
-        "look at what is stored, and forget the producer to store it anew",
+        "look at what is stored, and delete the producer to store it anew",
         code=Code.STAGED_NOT_FOUND,
         outcome=Outcome.UNKNOWN,
         facts={"stored_parts": part_count},

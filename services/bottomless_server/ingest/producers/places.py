@@ -112,7 +112,7 @@ def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Pl
         known, size = identity.producer_id in tracking.producers, bounds.producer_size
     if not tracking.keep_room(0 if known else size):
         raise Overloaded(
-            "this node remembers as many producers and idempotency keys as it may",
+            "this node can remember no more producers and idempotency keys now; use fewer, or try again later",
             code=Code.QUOTA_EXCEEDED,
             retry_after_seconds=60,
         )
@@ -120,7 +120,7 @@ def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Pl
 
 def _quota(what: str, limit: int) -> Overloaded:
     return Overloaded(
-        f"the stream remembers as many {what} as it may",
+        f"the stream can remember no more {what} now; use fewer, or try again later",
         code=Code.QUOTA_EXCEEDED,
         retry_after_seconds=60,
         facts={"limit_count": limit},

@@ -97,7 +97,8 @@ def known_of(tracking: Tracking, append: Append, next_offset: int) -> New | Appe
     expected = conditions.expected_offset
     if isinstance(verdict, New) and expected is not None and expected != next_offset:
         raise WrongOffset(
-            "the stream does not end at the expected offset", facts={"next_offset": next_offset}
+            "the stream does not end at the expected offset; read it from there, then decide",
+            facts={"next_offset": next_offset},
         )
     return verdict
 
@@ -145,12 +146,14 @@ def _check_known(known: Producer, asked: FromProducer) -> None:
     if known.mode not in (AppendMode.PLAIN, asked.mode):
         raise _conflict(
             Code.PRODUCER_MODE_CONFLICT,
-            "this producer writes in another mode",
+            "this producer id is used in another mode; take another id, or delete the producer",
             mode=MODES[known.mode],
         )
     if asked.epoch < known.epoch:
         raise _conflict(
-            Code.PRODUCER_FENCED, "this producer has a newer epoch", current_epoch=known.epoch
+            Code.PRODUCER_FENCED,
+            "a newer run of this producer has begun; let only one run",
+            current_epoch=known.epoch,
         )
 
 
@@ -159,12 +162,15 @@ def _decide_strict(
 ) -> New | Appended:
     first, last = asked.number, asked.number + append.record_count - 1
     if last > SEQUENCE_MAX:
-        raise bad_header("producer-seq", f"its last number is at most {SEQUENCE_MAX}")
+        raise bad_header("producer-seq", f"the last number must be at most {SEQUENCE_MAX}")
     if known is None or known.last_sequence is None:
         if first == 0 or asked.start_any:
             return New()
         if known is None:
-            raise _conflict(Code.PRODUCER_UNKNOWN, "the stream does not know this producer")
+            raise _conflict(
+                Code.PRODUCER_UNKNOWN,
+                "the stream does not know this producer; look at what is stored, then start with Producer-Start: any",
+            )
         # Its epoch was raised, so it is about to write from 0 on.
         raise _gap(0, first)
     if first == known.last_sequence + 1:
@@ -179,14 +185,14 @@ def _decide_strict(
         return _too_old(append, next_offset)
     raise _conflict(
         Code.PRODUCER_SEQUENCE_OVERLAP,
-        "numbers of this append are taken by others",
+        "numbers of this append belong to other records that are stored; continue after last_seq",
         last_seq=known.last_sequence,
     )
 
 
 def _gap(expected: int, received: int) -> WrongOffset:
     return WrongOffset(
-        "an earlier append of this producer is missing",
+        "an earlier append of this producer is missing; send the one that begins with expected_seq first",
         code=Code.PRODUCER_SEQUENCE_GAP,
         retryable=True,
         facts={"expected_seq": expected, "received_seq": received},
@@ -238,7 +244,7 @@ def _decide_past(
         # What was stored since is remembered, or all that ever was, and this is not among it.
         raise _conflict(
             Code.PRODUCER_SEQUENCE_OVERLAP,
-            "this number was passed over, and nothing is stored under it",
+            "this producer has skipped the number, and nothing is stored under it; take one above last_seq",
             last_seq=known.last_sequence,
         )
     return _too_old(append, next_offset)

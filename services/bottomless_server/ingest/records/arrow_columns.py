@@ -31,19 +31,19 @@ def read_headers(source: Any) -> Any:
     offsets = np.asarray(source.offsets, np.int64)
     counts = np.diff(offsets)
     if counts.size and counts.max() > HEADER_COUNT_MAX:
-        raise column_fault(HEADERS_NAME, f"a record has at most {HEADER_COUNT_MAX} headers")
+        raise column_fault(HEADERS_NAME, f"a record must have at most {HEADER_COUNT_MAX} headers")
     if source.keys.null_count or source.items.null_count:
-        raise column_fault(HEADERS_NAME, "a header has a name and a value")
+        raise column_fault(HEADERS_NAME, "a header must have a name and a value")
     sizes = sizes_of(source)
     if sizes is not None and sizes.size and sizes.max() > HEADER_SIZE_MAX:
         raise column_fault(
-            HEADERS_NAME, f"a header has at most {HEADER_SIZE_MAX} bytes with its name"
+            HEADERS_NAME, f"a header must have at most {HEADER_SIZE_MAX} bytes with its name"
         )
     # Not pyarrow's list functions: given a map, some of them end the process.
     owners = np.repeat(np.arange(counts.size), counts)
     names = source.keys.to_pylist()[int(offsets[0]) : int(offsets[-1])]
     if len(set(zip(owners.tolist(), names, strict=True))) != len(names):
-        raise column_fault(HEADERS_NAME, "a record has a header twice")
+        raise column_fault(HEADERS_NAME, "a record must not have a header twice")
     try:
         return source.cast(FIELDS[Columns.HEADERS].type)
     except MemoryError:
@@ -61,12 +61,12 @@ def check_id_column(schema: pa.Schema, *, numbered: bool) -> list[str]:
     if (ID_NAME in schema.names) != numbered:
         raise column_fault(
             ID_NAME,
-            "each record of this producer has one"
+            "each record of this producer must have one"
             if numbered
-            else "it needs the header Producer-Id, without Producer-Seq",
+            else "goes with the header Producer-Id, without Producer-Seq",
         )
     if numbered and not pa.types.is_integer(schema.field(ID_NAME).type):
-        raise column_fault(ID_NAME, "it is a column of integers")
+        raise column_fault(ID_NAME, "must be a column of integers")
     return [name for name in schema.names if name != ID_NAME]
 
 
@@ -77,15 +77,15 @@ def read_ids(columns: Sequence[Any]) -> NDArray[np.int64]:
         InvalidRequest: `validation-failed`: a null, out of range, or not increasing.
     """
     if any(column.null_count for column in columns):
-        raise column_fault(ID_NAME, "the column has no nulls")
+        raise column_fault(ID_NAME, "the column must have no nulls")
     try:
         ids = np.concatenate([np.asarray(column.cast(pa.int64())) for column in columns])
     except MemoryError:
         raise
     except pa.ArrowException as error:
-        raise column_fault(ID_NAME, f"it is an integer from 0 to {SEQUENCE_MAX}") from error
+        raise column_fault(ID_NAME, f"must be an integer from 0 to {SEQUENCE_MAX}") from error
     if ids.min() < 0 or ids.max() > SEQUENCE_MAX:
-        raise column_fault(ID_NAME, f"it is an integer from 0 to {SEQUENCE_MAX}")
+        raise column_fault(ID_NAME, f"must be an integer from 0 to {SEQUENCE_MAX}")
     if np.any(ids[1:] <= ids[:-1]):
-        raise column_fault(ID_NAME, "it is larger than that of the record before")
+        raise column_fault(ID_NAME, "must be larger than that of the record before")
     return ids

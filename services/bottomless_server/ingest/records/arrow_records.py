@@ -100,16 +100,20 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
 
 def _check_schema(schema: pa.Schema, *, numbered: bool) -> None:
     if len(set(schema.names)) != len(schema.names):
-        raise column_fault("", "a column is there twice")
+        raise column_fault("", "there must be no column twice")
     columns = check_id_column(schema, numbered=numbered)
     for name in columns:
         if name not in _NAMES:
-            raise column_fault("", f"the columns of records are {', '.join(_NAMES)}")
+            raise column_fault(
+                "", f"the columns of records are {', '.join(_NAMES)}; leave out others"
+            )
     if "value" not in schema.names:
         raise column_fault("value", "the column value is required")
     for name in columns:
         if not stored_form(_NAMES[name], schema.field(name).type):
-            raise column_fault(name, "the column's type does not fit; see the API's page")
+            raise column_fault(
+                name, "the column's type does not fit; docs/appending.md lists the types"
+            )
 
 
 def _decoded_size(column: Any) -> int:
@@ -136,7 +140,7 @@ def _stored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _cast(column: Columns, name: str, source: Any) -> Any:
     if not FIELDS[column].nullable and source.null_count:
-        raise column_fault(name, "the column has no nulls")
+        raise column_fault(name, "the column must have no nulls")
     if column is Columns.HEADERS:
         return read_headers(source)
     _check_sizes(column, name, source)
@@ -148,7 +152,7 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
         raise column_fault(name, "a value does not fit the column's type") from error
     if not FIELDS[column].nullable and array.null_count:
         # Of a dictionary that has one among its values, which its indices do not show.
-        raise column_fault(name, "the column has no nulls")
+        raise column_fault(name, "the column must have no nulls")
     if column is Columns.FILTER_VALUE:
         array.validate(full=True)
     if column is Columns.EVENT_TIME:
@@ -178,7 +182,7 @@ def check_stored(batch: pa.RecordBatch) -> None:
 def _check_times(name: str, array: Any) -> None:
     low, high = pc.min_max(array.cast(pa.int64())).values()
     if low.as_py() < TIMESTAMP_MIN or high.as_py() > TIMESTAMP_MAX:
-        raise column_fault(name, "a time lies outside the years 1 to 9999")
+        raise column_fault(name, "times must lie in the years 1 to 9999")
 
 
 def _converted(source: Any, kind: pa.DataType) -> Any:
@@ -204,7 +208,7 @@ def _check_sizes(column: Columns, name: str, source: Any) -> None:
     if column is Columns.VALUE and largest > RECORD_VALUE_SIZE_MAX:
         raise record_too_large("/value")
     if largest > _SIZES_MAX.get(column, RECORD_VALUE_SIZE_MAX):
-        raise column_fault(name, f"it has at most {_SIZES_MAX[column]} bytes")
+        raise column_fault(name, f"must have at most {_SIZES_MAX[column]} bytes")
 
 
 def _check_contents(batch: pa.RecordBatch) -> None:
@@ -213,7 +217,7 @@ def _check_contents(batch: pa.RecordBatch) -> None:
         return
     contents = batch.column("content").to_numpy()
     if contents.max() > max(Content):
-        raise column_fault("content", "it is 0 for bytes, 1 for text, 2 for JSON")
+        raise column_fault("content", "must be 0 for bytes, 1 for text or 2 for JSON")
     values = batch.column("value")
     for content in (Content.TEXT, Content.JSON):
         marked = contents == content

@@ -62,7 +62,7 @@ def check_stream(body: bytes) -> None:
         position += message.size
         if position > len(view):
             raise _malformed("the Arrow stream is cut short")
-    raise _malformed(f"an append has at most {MESSAGE_COUNT_MAX} Arrow messages")
+    raise _malformed(f"an append must have at most {MESSAGE_COUNT_MAX} Arrow messages")
 
 
 def _malformed(sentence: str) -> InvalidRequest:

@@ -111,7 +111,7 @@ def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Co
         return Conditions(identity, expected)
     if key is not None:
         if len(key) > KEY_SIZE_MAX or not _KEY.fullmatch(key):
-            raise bad_header("idempotency-key", "it is 1 to 255 printable ASCII characters")
+            raise bad_header("idempotency-key", "must be 1 to 255 printable ASCII characters")
         own = f"{sender}\0{key}" if sender else key
         return Conditions(WithKey(hash_of(own.encode())), expected)
     return NO_CONDITIONS if expected is None else Conditions(None, expected)
@@ -139,23 +139,23 @@ def _check_together(
         }
         for name, value in given.items():
             if value is not None:
-                raise bad_header(name, "it needs the header Producer-Id")
+                raise bad_header(name, "goes with the header Producer-Id")
         return
     if key is not None:
-        raise bad_header("idempotency-key", "it excludes the headers of a producer")
+        raise bad_header("idempotency-key", "must not stand beside the headers of a producer")
     if sequence is not None and transaction is not None:
-        raise bad_header("txn-number", "it excludes Producer-Seq")
+        raise bad_header("txn-number", "must not stand beside Producer-Seq")
     if start is not None and start != "any":
-        raise bad_header("producer-start", "it is: any")
+        raise bad_header("producer-start", "must be: any")
     if start is not None and sequence is None:
-        raise bad_header("producer-start", "it needs the header Producer-Seq")
+        raise bad_header("producer-start", "goes with the header Producer-Seq")
 
 
 def _number(name: str, value: str | None, largest: int = SEQUENCE_MAX) -> int | None:
     if value is None:
         return None
     if not _INTEGER.fullmatch(value) or int(value) > largest:
-        raise bad_header(name, f"it is an integer from 0 to {largest}")
+        raise bad_header(name, f"must be an integer from 0 to {largest}")
     return int(value)
 
 

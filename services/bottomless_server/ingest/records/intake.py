@@ -182,7 +182,7 @@ def check_headers(key: str | None, filter_value: str | None) -> None:
         ("stream-filter-value", filter_value, FILTER_VALUE_SIZE_MAX),
     ):
         if text is not None and len(text) > limit:
-            raise bad_header(name, f"the header has at most {limit} bytes")
+            raise bad_header(name, f"the header must have at most {limit} bytes")
 
 
 def _require_text(body: bytes) -> None:

@@ -76,7 +76,7 @@ def read_records(
 
 def _records_of(value: Any) -> list[Any]:
     if not isinstance(value, dict):
-        sentence = f"the body is an object or an array of values; {_AS_VALUE}"
+        sentence = f"the body must be an object or an array of values; {_AS_VALUE}"
         raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")])
     if value.keys() - {"records"}:
         # The member's name is the sender's, so the pointer stops at its parent.
@@ -85,7 +85,7 @@ def _records_of(value: Any) -> list[Any]:
         raise invalid([Fault("unknown-member", sentence, "")])
     records = value.get("records")
     if not isinstance(records, list) or not records:
-        sentence = "records is an array of at least one record"
+        sentence = "records must be an array of at least one record"
         raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "/records")])
     if len(records) > JSON_RECORD_COUNT_MAX:
         raise batch_too_large(JSON_RECORD_COUNT_MAX)
@@ -114,10 +114,10 @@ class Columns:
 
     def add(self, number: int, record: Any) -> None:
         if not isinstance(record, dict):
-            raise Wrong("", "a record is an object")
+            raise Wrong("", "a record must be an object")
         if record.keys() - self._members:
             if _ID in record:
-                raise Wrong(f"/{_ID}", "it needs the header Producer-Id, without Producer-Seq")
+                raise Wrong(f"/{_ID}", "goes with the header Producer-Id, without Producer-Seq")
             known = (*_VALUES, *_OPTIONAL, *((_ID,) if self._numbered else ()))
             sentence = unknown_member(_unknown(record, self._members), known)
             raise Wrong("", sentence, "unknown-member")
@@ -132,7 +132,7 @@ class Columns:
     def _value(self, number: int, record: dict[str, Any]) -> tuple[bytes, Content]:
         given = [name for name in _VALUES if name in record]
         if len(given) != 1:
-            raise Wrong("", "a record has exactly one of value, json and value_base64")
+            raise Wrong("", "a record must have exactly one of value, json and value_base64")
         name = given[0]
         if name == "json":
             value, content = self._json(number, record["json"]), Content.JSON
@@ -164,7 +164,7 @@ class Columns:
         if "filter_value" in record:
             text = _text(record["filter_value"], "/filter_value")
             if len(text.encode()) > FILTER_VALUE_SIZE_MAX:
-                raise Wrong("/filter_value", f"it has at most {FILTER_VALUE_SIZE_MAX} bytes")
+                raise Wrong("/filter_value", f"must have at most {FILTER_VALUE_SIZE_MAX} bytes")
             self._filter_values = self._filter_values or [None] * self._count
             self._filter_values[number] = text
 
@@ -186,9 +186,12 @@ def _unknown(value: dict[str, Any], known: AbstractSet[str]) -> list[str]:
 def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
     place, value = f"/{_ID}", record.get(_ID)
     if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
-        raise Wrong(place, f"each record of this producer has one: an integer to {SEQUENCE_MAX}")
+        raise Wrong(
+            place,
+            f"each record of this producer must have one: an integer from 0 to {SEQUENCE_MAX}",
+        )
     if before and value <= before[-1]:
-        raise Wrong(place, "it is larger than that of the record before")
+        raise Wrong(place, "must be larger than that of the record before")
     return value
 
 
@@ -198,7 +201,7 @@ def _text(value: Any, place: str, otherwise: str = "must be a string") -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Wrong(place, "it holds a lone surrogate, which is not Unicode") from None
+        raise Wrong(place, "holds a lone surrogate, which is not Unicode") from None
     return value
 
 
@@ -207,16 +210,16 @@ def _base64(value: Any, place: str) -> bytes:
     try:
         data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise Wrong(place, "it is base64 of RFC 4648, section 4, with its padding") from None
+        raise Wrong(place, "must be base64 of RFC 4648, section 4, with its padding") from None
     if binascii.b2a_base64(data, newline=False) != text.encode():
         # Bits after the last byte: two texts would mean the same bytes.
-        raise Wrong(place, "its base64 is not canonical")
+        raise Wrong(place, "must be canonical base64: the bits after the last byte are zero")
     return data
 
 
 def _key(record: dict[str, Any]) -> bytes | None:
     if "key" in record and "key_base64" in record:
-        raise Wrong("", "a record has at most one of key and key_base64")
+        raise Wrong("", "a record must not have both key and key_base64")
     if "key" in record:
         place, key = "/key", _text(record["key"], "/key").encode()
     elif "key_base64" in record:
@@ -224,15 +227,15 @@ def _key(record: dict[str, Any]) -> bytes | None:
     else:
         return None
     if len(key) > RECORD_KEY_SIZE_MAX:
-        raise Wrong(place, f"a key has at most {RECORD_KEY_SIZE_MAX} bytes")
+        raise Wrong(place, f"a key must have at most {RECORD_KEY_SIZE_MAX} bytes")
     return key
 
 
 def _headers(value: Any) -> Headers:
     if not isinstance(value, dict):
-        raise Wrong("/headers", "headers are an object")
+        raise Wrong("/headers", "headers must be an object")
     if len(value) > HEADER_COUNT_MAX:
-        raise Wrong("/headers", f"a record has at most {HEADER_COUNT_MAX} headers")
+        raise Wrong("/headers", f"a record must have at most {HEADER_COUNT_MAX} headers")
     return [_header(name, item) for name, item in value.items()]
 
 
@@ -242,14 +245,14 @@ def _header(name: str, item: Any) -> tuple[str, bytes]:
     _text(name, place)
     if isinstance(item, dict):
         if item.keys() != {"base64"}:
-            raise Wrong(place, "a header that is an object has exactly the member base64")
+            raise Wrong(place, "a header that is an object must have exactly the member base64")
         data = _base64(item["base64"], place)
     elif isinstance(item, str):
         data = _text(item, place).encode()
     else:
-        raise Wrong(place, 'a header is a string or {"base64": …}')
+        raise Wrong(place, 'a header must be a string or {"base64": …}')
     if len(name.encode()) + len(data) > HEADER_SIZE_MAX:
-        raise Wrong(place, f"a header has at most {HEADER_SIZE_MAX} bytes with its name")
+        raise Wrong(place, f"a header must have at most {HEADER_SIZE_MAX} bytes with its name")
     return name, data
 
 
@@ -259,9 +262,15 @@ def _event_time(value: Any) -> int:
         try:
             return parse_timestamp(value)
         except InvalidRequest:
-            raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds") from None
+            raise Wrong(
+                place,
+                "must be a time of RFC 3339 with its offset from UTC, or integer milliseconds since 1970",
+            ) from None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Wrong(place, "it is RFC 3339 with an offset, or integer milliseconds")
+        raise Wrong(
+            place,
+            "must be a time of RFC 3339 with its offset from UTC, or integer milliseconds since 1970",
+        )
     if not TIMESTAMP_MIN <= value <= TIMESTAMP_MAX:
-        raise Wrong(place, "it lies in the years 1 to 9999")
+        raise Wrong(place, "must lie in the years 1 to 9999")
     return value

@@ -66,7 +66,7 @@ def check_count(count: int) -> None:
         InvalidRequest: 422 or 413.
     """
     if not count:
-        sentence = "the body holds at least one value"
+        sentence = "the body must hold at least one value"
         raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")])
     if count > JSON_RECORD_COUNT_MAX:
         raise batch_too_large(JSON_RECORD_COUNT_MAX)
@@ -143,7 +143,7 @@ def _key_text(key: Any) -> str:
     if isinstance(key, str):
         return key
     if isinstance(key, dict | list):
-        raise Wrong("/key", "the pointer of key leads to a text, a number, true or false")
+        raise Wrong("/key", "the pointer of key must lead to a text, a number, true or false")
     try:
         return orjson.dumps(key).decode()
     except orjson.JSONEncodeError:

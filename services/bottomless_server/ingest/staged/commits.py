@@ -93,7 +93,7 @@ class StagedCommits:
         """
         asked = conditions.identity
         if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
-            raise bad_header("txn-number", "it goes with staged batches, and is missing")
+            raise bad_header("txn-number", "must be given with staged batches")
         turn = self._turns.join(appender.stream_id, asked.producer_id)
         return await self._in_turn(
             turn, lambda: self._decided(appender, asked, conditions, staged_ids)

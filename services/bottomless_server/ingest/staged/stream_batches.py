@@ -40,7 +40,7 @@ class StreamBatches:
 def quota_exceeded(what: str, **facts: int) -> StoreError:
     """The refusal of a batch that is one too many; `facts` names the bound."""
     return Overloaded(
-        f"as many {what} are staged as may be",
+        f"no more {what} can be staged; commit some, or wait until they expire",
         code=Code.QUOTA_EXCEEDED,
         retry_after_seconds=5,
         facts=facts,

@@ -64,7 +64,7 @@ async def read_closed_body(
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)
         raise InvalidRequest(
-            "the body does not fit its schema",
+            "the body is not valid",
             code=Code.VALIDATION_FAILED,
             faults=[_fault(model, item) for item in found],
         ) from error

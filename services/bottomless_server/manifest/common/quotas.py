@@ -68,7 +68,7 @@ class Quotas:
                     await line.lock.acquire()
             except TimeoutError as error:
                 raise Unavailable(
-                    "too many others enter the same list at this time",
+                    "too many others are creating something at this time; try again",
                     code=Code.COORDINATION_UNAVAILABLE,
                     retry_after_seconds=1,
                 ) from error

@@ -38,7 +38,7 @@ class ConsumerCommits:
 
         known = await self._offsets.find(stream_id, consumer)
         room = room_for(stream_id, consumer, self._context.settings.manifest_consumer_count_max)
-        sentence = "there are as many consumers as a stream may have"
+        sentence = "the stream has as many consumers as it may; delete one that is not used"
         async with self._context.quotas.entering(room, sentence, is_in=known is not None):
             try:
                 try:

@@ -167,7 +167,7 @@ class _ConsumerRoutes:
             check_committed(asked.next_offset, committed_next)
         elif asked.next_offset > record.published_next:
             raise Unavailable(
-                "nobody can say now whether the stream reaches this offset",
+                "whether the stream reaches this offset cannot be told now, since its owner does not answer",
                 code=Code.NOT_OWNER,
                 retry_after_seconds=1,
             )
@@ -190,7 +190,7 @@ class _ConsumerRoutes:
 
 def _asked(consumer: Reference, body: _CommitBody, if_match: str | None) -> Commit:
     if (body.offset is None) == (body.next_offset is None):
-        sentence = "exactly one of offset and next_offset is given"
+        sentence = "must have exactly one of offset and next_offset"
         raise InvalidRequest(
             sentence,
             code=Code.VALIDATION_FAILED,
@@ -209,4 +209,6 @@ def _headers(record: StreamRecord, stored: StoredOffset | None) -> dict[str, str
 
 
 def _consumer_not_found() -> NotFound:
-    return NotFound("this consumer has stored no offset here", code=Code.CONSUMER_NOT_FOUND)
+    return NotFound(
+        "this consumer has stored no offset in this stream", code=Code.CONSUMER_NOT_FOUND
+    )

@@ -193,7 +193,7 @@ def _tenant(asked: _Create) -> str | None:
 
 def _ends_at(asked: _Create, now: int) -> int | None:
     if asked.expires_at is not None and asked.ttl_seconds is not None:
-        raise _refused("at most one of expires_at and ttl_seconds is given", "")
+        raise _refused("give at most one of expires_at and ttl_seconds", "")
     if asked.ttl_seconds is not None:
         return min(now + asked.ttl_seconds * 1000, TIMESTAMP_MAX)
     if asked.expires_at is None:
@@ -203,7 +203,7 @@ def _ends_at(asked: _Create, now: int) -> int | None:
     except InvalidRequest as error:
         raise _refused(error.message, "/expires_at") from error
     if ends_at <= now:
-        raise _refused("a key ends in the future", "/expires_at")
+        raise _refused("a key must end in the future", "/expires_at")
     return ends_at
 
 

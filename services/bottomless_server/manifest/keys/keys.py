@@ -65,7 +65,7 @@ from bottomless_server.stores.put_retries import put_object
 CREATION_MS: Final = 3_600_000
 """A creation that has not ended after so long never will: far more than a put can take."""
 _ATTEMPT_COUNT: Final = 4
-_NO_ROOM: Final = "there are as many keys as a tenant may have"
+_NO_ROOM: Final = "the tenant has as many keys as it may; revoke one that is not used"
 
 Check = Callable[[ApiKey], None]
 """Checks whether the caller may do that with this key, and raises if not; asked again after a

@@ -65,8 +65,8 @@ def _secret_in(file: Path) -> str:
     match = _SECRET.fullmatch(data.decode("ascii", "replace"))
     if match is None or len(data) > _READ_SIZE_MAX:
         raise ValueError(
-            "it has to hold 32 to 128 letters, digits, '-' and '_', and not the sk_root_ before them"
+            "it must hold 32 to 128 letters, digits, '-' and '_', without the sk_root_ before them"
         )
     if len(set(match[1])) < _DISTINCT_MIN:
-        raise ValueError("what it holds is not random")
+        raise ValueError("what it holds does not look random; `openssl rand -hex 32` makes a key")
     return match[1]

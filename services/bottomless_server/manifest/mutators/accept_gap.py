@@ -26,7 +26,7 @@ async def check_gap(context: Context, record: StreamRecord, next_offset: int) ->
 
     Raises:
         WrongOffset: `offset-mismatch`, with the bounds there are.
-        Unavailable: `not-owner`: no owner says where its log begins.
+        Unavailable: `not-owner`: no owner of the stream answers, so nobody says where its log begins.
     """
     first = None
     if record.owner_url is not None:
@@ -34,11 +34,13 @@ async def check_gap(context: Context, record: StreamRecord, next_offset: int) ->
         first = await context.owners.first_offset(record.owner_url, record.stream_id, seconds)
     if first is None:
         raise Unavailable(
-            "no owner says where its log begins", code=Code.NOT_OWNER, retry_after_seconds=1
+            "no owner of the stream answers, so nobody says where its log begins",
+            code=Code.NOT_OWNER,
+            retry_after_seconds=1,
         )
     if not record.published_next < first == next_offset:
         raise WrongOffset(
-            "there is no such hole",
+            "there is no hole that ends at this offset",
             facts={"published_next": record.published_next, "local_first_offset": first},
         )
 
@@ -47,7 +49,7 @@ async def accept_gap(context: Context, committer: Committer, next_offset: int) -
     """Publish the gap that ends at `next_offset`.
 
     Raises:
-        WrongOffset: `offset-mismatch`: there is no such hole any more.
+        WrongOffset: `offset-mismatch`: there is no hole that ends at this offset any more.
         NotFound, Unavailable, Corrupt
     """
     started: list[int] = []

@@ -48,7 +48,10 @@ class OperationRoom:
         finished = await self._oldest_finished(count) if elapsed >= self._full_until else []
         if not finished:
             self._full_until = max(self._full_until, elapsed + _FULL_MS)
-            raise Overloaded("too many operations are not finished", retry_after_seconds=60)
+            raise Overloaded(
+                "too many operations are under way; wait until some are finished",
+                retry_after_seconds=60,
+            )
         for due in finished:
             await self._store.forget(due)
 

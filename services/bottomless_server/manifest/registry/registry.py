@@ -172,7 +172,7 @@ class Registry:
         differences = config_differences(config, record.config)
         if differences:
             raise Exists(
-                "the stream exists with another configuration",
+                "the stream exists with another configuration; PATCH changes it",
                 facts={"stream_id": record.stream_id, "differences": differences},
             )
         return Declared(record, created=False)
@@ -189,7 +189,7 @@ class Registry:
             generation=self.generation,
         )
         room = room_for(record, self._context.settings.manifest_tenant_stream_count_max)
-        sentence = "there are as many streams as a tenant may have"
+        sentence = "the tenant has as many streams as it may; delete one that is not used"
         async with self._context.quotas.entering(room, sentence):
             try:
                 await self._context.streams.create(record, room)

@@ -81,7 +81,7 @@ def _age_ms(context: Context, asked: _Collection) -> int:
     if asked.minimum_age is None:
         return least_ms
     raise InvalidRequest(
-        "the minimum age is less than the longest time that an upload takes",
+        "the minimum age must be at least the longest time that an upload takes",
         code=Code.VALIDATION_FAILED,
         faults=[Fault("too-small", "a put may be under way for longer", "/minimum_age")],
         facts={"minimum_ms": least_ms},

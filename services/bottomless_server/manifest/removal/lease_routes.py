@@ -94,7 +94,7 @@ class _LeaseRoutes:
         end = record.published_next if asked.next_offset is None else asked.next_offset
         if asked.next_offset is not None and asked.next_offset < asked.first_offset:
             raise InvalidRequest(
-                "the range ends before it begins",
+                "the range must not end before it begins",
                 code=Code.VALIDATION_FAILED,
                 faults=[Fault("range-reversed", "must not be below first_offset", "/next_offset")],
             )

@@ -83,7 +83,7 @@ async def grant(streams: Streams, stream_id: StreamId, lease: Lease, over: int) 
         live = live_leases(record, over)
         if len(live) >= LEASE_COUNT_MAX:
             raise Overloaded(
-                "the stream has as many leases as it may have",
+                "the stream has as many leases as it may; return one, or wait until one runs out",
                 code=Code.QUOTA_EXCEEDED,
                 facts={"limit": LEASE_COUNT_MAX},
                 retry_after_seconds=10,
@@ -124,7 +124,7 @@ async def renew(
         live = live_leases(record, over)
         mine = [lease for lease in live if lease.lease_id == lease_id]
         if not mine or mine[0].first_offset < record.condemned_next:
-            raise NotFound("there is no such lease, or it ran out", code=Code.LEASE_NOT_FOUND)
+            raise NotFound("there is no such lease, or it has expired", code=Code.LEASE_NOT_FOUND)
         return replace(record, leases=tuple(_renewed(one, lease_id, expires_at) for one in live))
 
     record = await streams.update(stream_id, decide)

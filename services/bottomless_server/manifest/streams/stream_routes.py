@@ -191,6 +191,8 @@ async def _read_config(request: Request) -> StreamConfig:
 def _prefix(value: str) -> str:
     """A parser of what a name may begin with; what none can begin with lists nothing."""
     if len(value) > NAME_SIZE_MAX or not value.isascii() or not value.isprintable():
-        sentence = f"a prefix is at most {NAME_SIZE_MAX} characters of those that names have"
+        sentence = (
+            f"a prefix must have at most {NAME_SIZE_MAX} characters, all of which names may have"
+        )
         raise InvalidRequest(sentence, faults=[Fault(Code.BAD_PARAMETER, sentence)])
     return value

@@ -107,7 +107,7 @@ def parse_event_id(text: str) -> tuple[StreamId, int]:
     try:
         return parse_stream_id(stream_id), parse_offset(offset)
     except InvalidRequest:
-        sentence = "it is not the id of an event that this service sent"
+        sentence = "must be the id of an event that this service has sent"
         fault = Fault(Code.BAD_HEADER, sentence, header="last-event-id")
         raise InvalidRequest(sentence, code=Code.BAD_HEADER, faults=[fault]) from None
 

@@ -41,11 +41,11 @@ def header(scope: Scope, name: bytes) -> str | None:
         return None
     shown = name.decode("ascii")
     if len(values) > 1:
-        raise _bad_header(shown, "the header stands there more than once")
+        raise _bad_header(shown, "the header must not be given more than once")
     try:
         return str(values[0].decode("ascii"))
     except UnicodeDecodeError:
-        raise _bad_header(shown, "the header is not ASCII") from None
+        raise _bad_header(shown, "the header must be ASCII") from None
 
 
 def any_content_type(scope: Scope) -> str:
@@ -56,7 +56,7 @@ def any_content_type(scope: Scope) -> str:
     """
     media_type = (header(scope, b"content-type") or "").lower().partition(";")[0].strip()
     if not _MEDIA_TYPE.fullmatch(media_type):
-        raise _unsupported("the body needs a Content-Type that is a media type", ())
+        raise _unsupported("the request needs the header Content-Type with a media type", ())
     return media_type
 
 
@@ -70,11 +70,13 @@ def content_type(scope: Scope, accepted: Sequence[str] = ()) -> str:
     media_type, *parameters = (header(scope, b"content-type") or "").lower().split(";")
     media_type = media_type.strip()
     if not media_type or (accepted and media_type not in accepted):
-        raise _unsupported("the body needs a Content-Type that is accepted here", accepted)
+        raise _unsupported("the request needs a Content-Type that is accepted here", accepted)
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name and (name, value.strip('"')) != ("charset", "utf-8"):
-            raise _unsupported("the only parameter of a Content-Type is charset=utf-8", accepted)
+            raise _unsupported(
+                "the only parameter that a Content-Type may have here is charset=utf-8", accepted
+            )
     return media_type
 
 
@@ -89,7 +91,9 @@ def content_encoding(scope: Scope, accepted: Sequence[str] = ()) -> str | None:
     if encoding in ("", "identity"):
         return None
     if encoding not in accepted:
-        sentence = "this Content-Encoding is not accepted here"
+        sentence = (
+            "this Content-Encoding is not accepted here; accepted_encodings lists those that are"
+        )
         raise InvalidRequest(
             sentence,
             code=Code.UNSUPPORTED_MEDIA_TYPE,
@@ -140,7 +144,7 @@ def negotiate(accept: str | None, offered: Sequence[str]) -> str:
             best, best_quality = media_type, quality
     if best is None:
         raise InvalidRequest(
-            "none of the accepted media types is offered here",
+            "none of the media types in Accept is offered here; offered lists those that are",
             code=Code.NOT_ACCEPTABLE,
             facts={"offered": list(offered)},
         )

@@ -88,7 +88,7 @@ def _decode(body: bytes, encoding: Literal["zstd", "lz4"], limit: int) -> bytes:
 
 
 def _malformed() -> InvalidRequest:
-    sentence = "the body is not what the Content-Encoding says"
+    sentence = "the body is not compressed as the Content-Encoding says"
     fault = Fault(Code.BAD_HEADER, sentence, header="content-encoding")
     return InvalidRequest(sentence, code=Code.BAD_HEADER, faults=[fault])
 

@@ -105,15 +105,19 @@ def _wrong_host(
     hosts: Hosts | None, host: bytes | None, count: int, http_version: str
 ) -> StoreError | None:
     if count > 1:
-        return _bad_host("the Host stands there more than once")
+        return _bad_host("the header Host must not be given more than once")
     if host is None:
         # HTTP/1.0 has none, and no browser speaks that.
-        return None if http_version == "1.0" else _bad_host("HTTP/1.1 wants a Host")
+        return (
+            None
+            if http_version == "1.0"
+            else _bad_host("a request of HTTP/1.1 needs the header Host")
+        )
     if hosts is None:
-        return None if _HOST.fullmatch(host) else _bad_host("the Host is malformed")
+        return None if _HOST.fullmatch(host) else _bad_host("the header Host is malformed")
     taken = hosts.takes(host)
     if taken is None:
-        return _bad_host("the Host is malformed")
+        return _bad_host("the header Host is malformed")
     return None if taken else host_not_allowed()
 
 

@@ -126,7 +126,7 @@ def unexpected(error: Exception, outcome: Outcome) -> StoreError:
     `overloaded` says that nothing was stored, so only where that is known."""
     if isinstance(error, MemoryError) and outcome is Outcome.NONE:
         return _out_of_memory()
-    sentence = "an unexpected error; the log has it under the request id"
+    sentence = "an unexpected error; the server's log has it under the request_id"
     return StoreError(sentence, outcome=outcome)
 
 
@@ -144,7 +144,7 @@ def enough_memory() -> Iterator[None]:
 
 
 def _out_of_memory() -> Overloaded:
-    sentence = "this process has too little memory for it now"
+    sentence = "the server has too little memory for this request now"
     return Overloaded(sentence, retry_after_seconds=_PAUSE_SECONDS)
 
 
@@ -188,7 +188,7 @@ async def send_problem(send: Send, error: StoreError, request_id: str, path: str
 def method_not_allowed(allowed: list[str]) -> InvalidRequest:
     """The error for a path that is served, but not by this method."""
     return InvalidRequest(
-        "this path is not served by this method",
+        "this path does not take this method",
         code=Code.METHOD_NOT_ALLOWED,
         facts={"allowed": allowed},
     )

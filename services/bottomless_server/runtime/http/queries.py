@@ -36,7 +36,7 @@ def parse_query(scope: Scope, parsers: Mapping[str, Parser]) -> dict[str, Any]:
         if name not in parsers:
             raise _fault(Code.UNKNOWN_PARAMETER, _unknown(parsers), name)
         if name in values:
-            raise _fault(Code.DUPLICATE_PARAMETER, "the parameter is given twice", name)
+            raise _fault(Code.DUPLICATE_PARAMETER, "the parameter must not be given twice", name)
         try:
             values[name] = parsers[name](_decode(raw_value, name))
         except InvalidRequest as error:

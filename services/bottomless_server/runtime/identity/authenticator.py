@@ -63,7 +63,7 @@ class Authenticator:
         if token.startswith(API_KEY_START):
             return await self._keys.principal(parse_api_key(token))
         if self._tokens is None:
-            raise RefusedError("it is no API key, and no issuer of tokens is configured")
+            raise RefusedError("the token is not an API key, and no issuer of tokens is configured")
         digest = sha256(token.encode("ascii")).digest()
         if (principal := self._decided(self._tokens, digest)) is not None:
             return principal

@@ -41,13 +41,16 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
-        raise Denied("a credential is needed, as Authorization: Bearer", code=Code.UNAUTHENTICATED)
+        raise Denied(
+            "a credential is needed: send the header Authorization: Bearer, with an API key or a token",
+            code=Code.UNAUTHENTICATED,
+        )
     scheme, _, token = values[0].partition(b" ")
     if len(values) > 1 or scheme.lower() != b"bearer":
-        raise RefusedError("there is not one header Authorization: Bearer")
+        raise RefusedError("there must be exactly one header Authorization, of the form Bearer")
     token = token.strip(b" ")
     if len(token) > TOKEN_SIZE_MAX or not _TOKEN.fullmatch(token):
-        raise RefusedError("it is not made as tokens are")
+        raise RefusedError("the credential does not have the form of a token")
     return token.decode("ascii")
 
 
@@ -55,14 +58,14 @@ def parse_api_key(token: str) -> ApiKey:
     """An API key's parts.
 
     Raises:
-        RefusedError: it is not made as API keys are.
+        RefusedError: the credential does not have the form of an API key.
     """
     match = _API_KEY.fullmatch(token)
     if match is None:
-        raise RefusedError("it is not made as API keys are")
+        raise RefusedError("the credential does not have the form of an API key")
     return ApiKey(match[1], match[2])
 
 
 def not_good() -> Denied:
     """The answer to a credential that is not good, whatever is wrong with it."""
-    return Denied("the credential is not valid, or not any more", code=Code.UNAUTHENTICATED)
+    return Denied("the credential is not valid (any more)", code=Code.UNAUTHENTICATED)

@@ -134,7 +134,7 @@ class KeyLookup:
         # All are compared, so that the time says nothing of which one it was.
         same = [compare_digest(digest, one) for one in known.digests]
         if not any(same):
-            raise _AnotherSecretError("the secret is not that of this API key, or it is revoked")
+            raise _AnotherSecretError("the secret does not belong to this API key, or is revoked")
         expires_at = known.principal.expires_at
         if expires_at is not None and self._now() >= expires_at:
             raise RefusedError("the API key has expired")

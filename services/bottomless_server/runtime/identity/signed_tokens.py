@@ -55,14 +55,14 @@ class SignedTokens:
         try:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError, RecursionError) as error:
-            raise RefusedError("it is not made as signed tokens are") from error
+            raise RefusedError("the credential does not have the form of a signed token") from error
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in self.rules.algorithms:
-            raise RefusedError("its algorithm is not allowed")
+            raise RefusedError("the algorithm of the token is not allowed here")
         if "crit" in header:
-            raise RefusedError("it has extensions that must be understood")
+            raise RefusedError("the token has extensions that are not known here")
         if kid is not None and not isinstance(kid, str):
-            raise RefusedError("its kid is not text")
+            raise RefusedError("the kid of the token must be text")
         return self._read(self._verified(token, await self.jwks.find(kid, algorithm), algorithm))
 
     def _verified(self, token: str, key: jwt.PyJWK, algorithm: str) -> Mapping[str, Any]:
@@ -88,9 +88,9 @@ class SignedTokens:
         try:
             tenant = parse_tenant(tenant)
         except InvalidRequest as error:
-            raise RefusedError("the tenant of the token is not one") from error
+            raise RefusedError("the tenant of the token is not a valid name") from error
         if not _is_unicode(claims["sub"]):
-            raise RefusedError("its subject is not Unicode")
+            raise RefusedError("the subject of the token must be Unicode")
         return Principal(
             tenant=tenant,
             actor=f"sub:{claims['sub'][:_ACTOR_SIZE_MAX]}",
@@ -122,5 +122,5 @@ def _seconds(claim: Any) -> float:
     except OverflowError:
         seconds = math.inf
     if seconds > TIMESTAMP_MAX / 1000:
-        raise RefusedError("it ends after all times")
+        raise RefusedError("the token ends later than any time that can be told")
     return seconds

@@ -216,7 +216,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_sizes[-1] += len(body)
         self._watched.body_bytes += len(body)
         if self._watched.body_bytes > self._bounds.body_bytes_max:
-            self._refusal = Overloaded("too many bodies are on their way", retry_after_seconds=1)
+            self._refusal = Overloaded(
+                "the server is receiving too many bodies at once", retry_after_seconds=1
+            )
             raise httptools.HttpParserError
         # Not uvicorn's own way, which copies every byte into a bytearray and out of it again.
         cycle = self.cycle

@@ -225,7 +225,7 @@ class _Request:
         self._allowances[policy.name] = allowance
         if allowance.refused:
             raise Overloaded(
-                "more was asked for in a short time than is allowed",
+                "too many requests in a short time; wait as long as Retry-After says",
                 code=Code.RATE_LIMITED,
                 retry_after_seconds=allowance.seconds,
                 facts={"policy": policy.name},

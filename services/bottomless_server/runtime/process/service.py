@@ -231,7 +231,9 @@ class _UntilStarted:
         if self.open:
             await self._app(scope, receive, send)
             return
-        error = Unavailable("this service has not started yet", retry_after_seconds=1)
+        error = Unavailable(
+            "this service is starting; try again in a moment", retry_after_seconds=1
+        )
         await send_problem(send, error, request_id_of(scope))
 
 

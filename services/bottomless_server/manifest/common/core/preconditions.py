@@ -18,7 +18,7 @@ def require_match(if_match: str | None, current: str | None) -> None:
     tags = {tag.strip() for tag in if_match.split(",")}
     if current is None or not {"*", current} & tags:
         raise WrongOffset(
-            "it is not what If-Match names (any more)",
+            "it has changed: its ETag is not the one in If-Match; read it again",
             code=Code.ETAG_MISMATCH,
             facts={"current_etag": current},
         )
@@ -31,7 +31,7 @@ def require_precondition(if_match: str | None) -> str:
         InvalidRequest: `precondition-required`.
     """
     if if_match is None:
-        sentence = "this needs If-Match with the ETag of what it changes"
+        sentence = "this needs the header If-Match with the ETag of what it changes, or with * for any state"
         raise InvalidRequest(
             sentence,
             code=Code.PRECONDITION_REQUIRED,
@@ -48,7 +48,7 @@ def check_stream_id(record: StreamRecord, expected: str | None) -> None:
     """
     if expected is not None and expected != record.stream_id:
         raise WrongOffset(
-            "the stream of this name is another one",
+            "the stream of this name is another one than expected: the first was deleted",
             code=Code.STREAM_REPLACED,
             facts={"stream_id": record.stream_id},
         )

@@ -33,7 +33,7 @@ def commit(stored: StoredOffset | None, asked: Commit, now: int) -> StoredOffset
         return stored
     if asked.next_offset < stored.next_offset and not asked.allow_regression:
         raise WrongOffset(
-            "the stored offset would go back",
+            "the offset is lower than the stored one; allow_regression stores it all the same",
             code=Code.OFFSET_REGRESSION,
             facts={"offset": _last(stored), "next_offset": stored.next_offset},
         )

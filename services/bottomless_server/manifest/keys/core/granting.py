@@ -24,7 +24,7 @@ def check_scopes(scopes: Sequence[str]) -> None:
         if (fault := _fault_of(scope)) is not None
     ]
     if len(set(scopes)) < len(scopes):
-        faults.append(Fault("scope", "a scope stands there twice", "/scopes"))
+        faults.append(Fault("scope", "must not have a scope twice", "/scopes"))
     if faults:
         raise InvalidRequest(
             "the scopes are not what a key can have", code=Code.VALIDATION_FAILED, faults=faults
@@ -38,7 +38,7 @@ def check_granting(principal: Principal, scopes: Iterable[str]) -> None:
         Denied: the principal's scopes do not cover these.
     """
     if not covers(principal.scopes, scopes):
-        raise Denied("nobody grants scopes that their own do not cover")
+        raise Denied("a key can have only scopes that your own cover")
 
 
 def covers(granting: Sequence[str], asked: Iterable[str]) -> bool:
@@ -62,7 +62,7 @@ def tenant_for(principal: Principal, asked: str | None) -> str:
     if asked is None or asked == principal.tenant:
         return principal.tenant
     if not is_operator(principal):
-        raise Denied("only the operator says whose keys are meant")
+        raise Denied("only the operator may name a tenant")
     return asked
 
 

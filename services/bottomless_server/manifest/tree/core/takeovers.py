@@ -98,7 +98,7 @@ def _is_known(record: StreamRecord, fragment: FragmentInfo) -> bool:
 
 def home_live(record: StreamRecord) -> Fenced:
     return Fenced(
-        "the home of the stream is alive, or is another one than was named",
+        "the home of the stream is alive, or it is not the one that expect_home names",
         code=Code.HOME_LIVE,
         facts={"home": record.home, "epoch": record.epoch},
         retry_after_seconds=5,
