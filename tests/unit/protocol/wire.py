@@ -10,7 +10,7 @@ from support.peers import SilentPeer
 
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
-from bottomless_server.runtime.http.app import json_response
+from bottomless_server.runtime.http.app import message_response
 
 STREAM_ID = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 
@@ -59,7 +59,7 @@ class NotingPeer(SilentPeer):
 
 def sent(members: Any) -> bytes:
     """The JSON of an answer, as a service sends it."""
-    return bytes(json_response(members).body)
+    return bytes(message_response(members).body)
 
 
 def received(data: bytes) -> Any:

@@ -32,7 +32,7 @@ from bottomless_server.protocol.tail import (
 )
 from bottomless_server.runtime.http.app import (
     create_api,
-    json_response,
+    message_response,
     parse_json,
     parse_query,
     read_body,
@@ -63,7 +63,7 @@ class Tails:
         self.lease.require()
         commits = await self.feed.wait(asked.after, asked.wait_ms / 1000)
         self.lease.require()
-        return json_response(encode_commits(commits))
+        return message_response(encode_commits(commits))
 
     async def chunks(self, stream_id: str, request: Request) -> Response:
         asked = decode_chunks_asked(parse_query(request.scope, CHUNKS_QUERY))
@@ -82,7 +82,7 @@ class Tails:
         asked = decode_locate_asked(parse_query(request.scope, LOCATE_QUERY))
         appender = await self.streams.get(parse_stream_id(stream_id))
         located = Located(locate(appender, asked.timestamp), bounds_of(appender))
-        return json_response(encode_located(located))
+        return message_response(encode_located(located))
 
     async def published(self, stream_id: str, request: Request) -> Response:
         parse_query(request.scope, {})
@@ -95,12 +95,12 @@ class Tails:
                 raise not_committed(appender.log.next_offset)
             appender.note_published(published.next_offset, published.version)
             self.feed.settle(appender)
-        return json_response({})
+        return message_response({})
 
     async def close(self, stream_id: str, request: Request) -> Response:
         parse_query(request.scope, {})
         await self.streams.close(parse_stream_id(stream_id))
-        return json_response({})
+        return message_response({})
 
 
 def create_internal_api(tails: Tails) -> FastAPI:

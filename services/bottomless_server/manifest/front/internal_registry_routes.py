@@ -22,7 +22,7 @@ from bottomless_server.protocol.registry import (
     encode_registered,
     encode_stored_offset,
 )
-from bottomless_server.runtime.http.app import json_response, parse_query
+from bottomless_server.runtime.http.app import message_response, parse_query
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.ingest_nodes import live_nodes
 
@@ -36,7 +36,7 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
         # Asked by a node before it acknowledges anything of a stream that was not its own.
         await require_not_gone_back(context, record)
         record = await registry.ensure_object(record)
-        return json_response(encode_registered(record.registry_version))
+        return message_response(encode_registered(record.registry_version))
 
     async def get_stored_offset(request: Request) -> Response:
         parse_query(request.scope, {})
@@ -47,12 +47,12 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
             # Says 404 of the stream where that is what is missing.
             await registry.load_active(stream_id)
             raise offset_not_found()
-        return json_response(encode_stored_offset(stored))
+        return message_response(encode_stored_offset(stored))
 
     async def get_nodes(request: Request) -> Response:
         parse_query(request.scope, {})
         nodes = await live_nodes(context.coordination)
-        return json_response(encode_nodes(NodeSaid(*node) for node in nodes))
+        return message_response(encode_nodes(NodeSaid(*node) for node in nodes))
 
     api.add_api_route(NODES, get_nodes, methods=["GET"])
     api.add_api_route(REGISTRY, put_registry, methods=["PUT"])

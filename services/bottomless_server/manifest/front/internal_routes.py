@@ -59,7 +59,7 @@ from bottomless_server.protocol.uploads import (
     refusal_facts,
 )
 from bottomless_server.runtime.base.on_loop import loop_time
-from bottomless_server.runtime.http.app import create_api, header, json_response, parse_query
+from bottomless_server.runtime.http.app import create_api, header, message_response, parse_query
 
 _REREAD_SECONDS: Final = 1.0
 """How late a long poll may hear of what another process published."""
@@ -93,17 +93,17 @@ class _InternalRoutes:
     async def by_name(self, request: Request) -> Response:
         asked = ByNameAsked(**parse_query(request.scope, BY_NAME_QUERY))
         record = await self._registry.find(name_in(request.path_params, asked.tenant))
-        return json_response(encode_stream(record))
+        return message_response(encode_stream(record))
 
     async def by_names(self, request: Request) -> Response:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, NamesAsked)
-        return json_response(encode_streams(await self._registry.find_many(asked.full_names())))
+        return message_response(encode_streams(await self._registry.find_many(asked.full_names())))
 
     async def by_id(self, request: Request) -> Response:
         parse_query(request.scope, {})
         record = await self._registry.load(stream_id_in(request.path_params))
-        return json_response(encode_stream(record))
+        return message_response(encode_stream(record))
 
     async def root(self, request: Request) -> Response:
         asked = RootAsked(**parse_query(request.scope, ROOT_QUERY))
@@ -116,7 +116,7 @@ class _InternalRoutes:
             left = deadline - loop_time()
             if not matches(known, root_etag(record)):
                 answer = encode_root(root_state(record, root))
-                return json_response(answer, 200, {"etag": root_etag(record)})
+                return message_response(answer, {"etag": root_etag(record)})
             if left <= 0:
                 return Response(status_code=304, headers={"etag": root_etag(record)})
             # Another process may publish too, which only its record tells.
@@ -129,7 +129,7 @@ class _InternalRoutes:
         record = await mutator.begin(asked.session)
         mutator.tell_again()
         opened = Opened(record.published_next, record.version, record.epoch, record.tenant)
-        return json_response(encode_opened(opened))
+        return message_response(encode_opened(opened))
 
     async def intents(self, request: Request) -> Response:
         parse_query(request.scope, {})
@@ -137,14 +137,14 @@ class _InternalRoutes:
         uids = await self._mutators.of(stream_id_in(request.path_params)).intend(
             asked.session, asked.first_offsets
         )
-        return json_response(encode_uids(uids))
+        return message_response(encode_uids(uids))
 
     async def abandon(self, request: Request) -> Response:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, AbandonAsked)
         uids = {Uid(uid) for uid in asked.uids}
         await self._mutators.of(stream_id_in(request.path_params)).abandon(asked.session, uids)
-        return json_response({})
+        return message_response({})
 
     async def fragments(self, request: Request) -> Response:
         parse_query(request.scope, {})
@@ -163,7 +163,7 @@ class _InternalRoutes:
             applied=tuple(uid for uid in uids if outcomes[uid] is True),
             waiting=tuple(uid for uid in uids if outcomes[uid] is not True),
         )
-        return json_response(encode_registered(registered))
+        return message_response(encode_registered(registered))
 
 
 async def _wait_applied(

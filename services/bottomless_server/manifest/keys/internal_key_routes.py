@@ -15,7 +15,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import ROOT_KEY_ID, RootKey
 from bottomless_server.protocol.keys import KEY, KeySaid, encode_key, key_id_in, key_path
-from bottomless_server.runtime.http.app import json_response, parse_query
+from bottomless_server.runtime.http.app import message_response, parse_query
 from bottomless_server.stores.keys import key_not_found
 
 ROOT_PATH = key_path(ROOT_KEY_ID)
@@ -39,7 +39,7 @@ def add_internal_key_routes(api: FastAPI, context: Context, keys: Keys, root: Ro
             expires_at=key.expires_at,
             state=key.state(now).value,
         )
-        return json_response(encode_key(said))
+        return message_response(encode_key(said))
 
     async def get_root() -> Response:
         sha256 = await root.sha256()
@@ -53,6 +53,6 @@ def add_internal_key_routes(api: FastAPI, context: Context, keys: Keys, root: Ro
             expires_at=None,
             state=KeyState.ACTIVE.value,
         )
-        return json_response(encode_key(said))
+        return message_response(encode_key(said))
 
     api.add_api_route(KEY, get, methods=["GET"])

@@ -98,7 +98,7 @@ class _Pieces:
 def as_json(members: dict[str, Any], table: pa.Table, encoding: ValueEncoding) -> bytes:
     """The body of a page: `members`, with the records in place of its member `records`."""
     whole = {**members, "records": as_json_records(table, encoding)}
-    # For terminals: the next prompt stands on a line of its own.
+    # As all answers for users end their line: see `json_response`.
     return orjson.dumps(whole, option=orjson.OPT_APPEND_NEWLINE)
 
 

@@ -63,6 +63,7 @@ __all__ = [
     "integer",
     "json_response",
     "malformed_json",
+    "message_response",
     "method_not_allowed",
     "negotiate",
     "number_out_of_range",
@@ -88,9 +89,15 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
+    """An answer for users; it ends its line, so that a terminal's prompt stands on the next one."""
     return Response(
         orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE), status, headers, "application/json"
     )
+
+
+def message_response(value: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer for another service: the bytes of a message of `protocol/`, and nothing more."""
+    return Response(orjson.dumps(value), 200, headers, "application/json")
 
 
 def create_api(title: str) -> FastAPI:
