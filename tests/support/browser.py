@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bottomless_server.coordination.die_with_parent import die_with_parent
+from support.programs import running_program
 
 PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
 REPORT_SECONDS: Final = 120
@@ -52,23 +52,8 @@ def browsing(url: str, profile_dir: Path, *, names: str = "") -> Iterator[subpro
         "--remote-debugging-port=0",
         url,
     ]
-    with (profile_dir.parent / "browser.log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509
-        )
-    try:
+    with running_program(command, profile_dir.parent / "browser.log") as process:
         yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 class Pages(ThreadingHTTPServer):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from support.connections import Connections
 from support.faults import CALM, Answer, Fault, Rule
 from support.http_bytes import Head, body_of, read_head
 
@@ -72,7 +73,7 @@ class FaultProxy:
         self.asked: list[tuple[str, str]] = []
         """Method and path of every request, disturbed or not."""
         self._stopped = asyncio.Event()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = Connections(self._converse)
 
     @property
     def request_count(self) -> int:
@@ -110,23 +111,15 @@ class FaultProxy:
 
     async def serve(self) -> None:
         """Serve until `stop`; `endpoint` is set before the first request can come."""
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        server = await asyncio.start_server(self._connections, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]
         self.endpoint = f"http://{host}:{port}"
         await self._stopped.wait()
         server.close()
-        for task in list(self._connections):
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._connections.end()
 
     def stop(self) -> None:
         self._stopped.set()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._converse(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        await asyncio.gather(task, return_exceptions=True)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         behind: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None

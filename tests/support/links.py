@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any, Final
 
+from support.connections import Connections
+
 PIECE_SIZE: Final = 65_536
 DELAY_SECONDS_MAX: Final = 0.15
 LOST_SECONDS: Final = 0.05
@@ -47,14 +49,14 @@ class Link:
         self._trouble: Trouble | None = None
         self._calm = asyncio.Event()
         self._calm.set()
-        self._connections: set[asyncio.Task[None]] = set()
+        self.connections = Connections(self._converse)
 
     def disturb(self, trouble: Trouble) -> None:
         """From now on, on the loop of the links."""
         self._trouble = trouble
         self._calm.clear()
         if trouble is Trouble.REFUSE:
-            self.happened[trouble] += len(self._connections)
+            self.happened[trouble] += len(self.connections)
             self.reset()
 
     def calm(self) -> None:
@@ -65,14 +67,7 @@ class Link:
 
     def reset(self) -> None:
         """End every connection at once."""
-        for task in list(self._connections):
-            task.cancel()
-
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._converse(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        await asyncio.gather(task, return_exceptions=True)
+        self.connections.break_off()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
@@ -164,10 +159,10 @@ class Links:
 
     async def _open(self, link: Link, listen: Address) -> None:
         if isinstance(listen, str):
-            server = await asyncio.start_unix_server(link.connected, listen)
+            server = await asyncio.start_unix_server(link.connections, listen)
             link.address = listen
         else:
-            server = await asyncio.start_server(link.connected, *listen)
+            server = await asyncio.start_server(link.connections, *listen)
             link.address = server.sockets[0].getsockname()[:2]
         self._servers.append(server)
 
@@ -175,10 +170,8 @@ class Links:
         for server in self._servers:
             server.close()
         for link in self.by_name.values():
-            link.reset()
-        # Every connection ends before its loop does.
-        while any(link._connections for link in self.by_name.values()):
-            await asyncio.sleep(0)
+            # Every connection ends before its loop does.
+            await link.connections.end()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

@@ -6,7 +6,6 @@ another one.
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from bottomless_server.coordination.die_with_parent import die_with_parent
 from support.ports import lasting_ports
+from support.programs import running_program
 from support.waiting import until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
@@ -61,26 +60,16 @@ def running_nginx(
     listen = f"127.0.0.1:{lasting_ports(1)[0]}"
     file = directory / "nginx.conf"
     file.write_text(configuration(listen, upstreams, second_ingest))
-    with (directory / "nginx.log").open("a") as log:
-        process = subprocess.Popen(
-            # One process: workers of a master that was killed would live on.
-            [
-                *(program(), "-p", f"{directory}/", "-c", str(file), "-e", "stderr"),
-                *("-g", "daemon off; master_process off;"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509
-        )
+    # One process: workers of a master that was killed would live on.
+    command = [
+        *(program(), "-p", f"{directory}/", "-c", str(file), "-e", "stderr"),
+        *("-g", "daemon off; master_process off;"),
+    ]
     url = f"http://{listen}"
-    try:
+    with running_program(command, directory / "nginx.log") as process:
         until(lambda: _answers(url) or process.poll() is not None, START_SECONDS, "nginx")
         assert process.poll() is None, (directory / "nginx.log").read_text()[-2000:]
         yield url
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _answers(url: str) -> bool:

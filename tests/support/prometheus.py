@@ -18,8 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from bottomless_server.coordination.die_with_parent import die_with_parent
 from support.ports import lasting_ports
+from support.programs import running_program
 from support.waiting import until
 
 DIRECTORY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -88,22 +88,13 @@ def running_prometheus(directory: Path, placed: Callable[[str], str]) -> Iterato
         f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
-    with (directory / "prometheus.log").open("w") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            preexec_fn=die_with_parent(),  # noqa: PLW1509
-        )
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
-            until(lambda: _ready(client) or process.poll() is not None, START_SECONDS, "prometheus")
-            assert process.poll() is None, (directory / "prometheus.log").read_text()
-            yield client
-    finally:
-        process.terminate()
-        process.wait(60)
+    with (
+        running_program(command, directory / "prometheus.log") as process,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
+    ):
+        until(lambda: _ready(client) or process.poll() is not None, START_SECONDS, "prometheus")
+        assert process.poll() is None, (directory / "prometheus.log").read_text()
+        yield client
 
 
 def answer(client: httpx.Client, path: str, **query: str) -> Any:

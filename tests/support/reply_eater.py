@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.connections import Connections
+
 
 class ReplyEater:
     """Set `eating`, and the client of the next EXEC loses its connection instead of a reply."""
@@ -46,21 +48,13 @@ class ReplyEater:
 async def reply_eater(server: Path, listen: Path) -> AsyncIterator[ReplyEater]:
     """Listen on one unix socket, for the server behind another."""
     eater = ReplyEater(server)
-    connections: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(eater.serve(reader, writer))
-        connections.add(task)
-        await asyncio.gather(task, return_exceptions=True)
-
-    proxy = await asyncio.start_unix_server(connected, listen)
+    connections = Connections(eater.serve)
+    proxy = await asyncio.start_unix_server(connections, listen)
     try:
         yield eater
     finally:
         proxy.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await connections.end()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

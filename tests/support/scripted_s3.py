@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from support.connections import Connections
+
 CLOSE = b""
 """Take the request and close the connection instead of answering."""
 
@@ -91,20 +93,12 @@ def refusal(status: int, code: str) -> bytes:
 @asynccontextmanager
 async def scripted_s3(secure: ssl.SSLContext | None = None) -> AsyncIterator[ScriptedS3]:
     scripted = ScriptedS3()
-    connections: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(scripted.serve(reader, writer))
-        connections.add(task)
-        await asyncio.gather(task, return_exceptions=True)
-
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=secure)
+    connections = Connections(scripted.serve)
+    server = await asyncio.start_server(connections, "127.0.0.1", 0, ssl=secure)
     host, port = server.sockets[0].getsockname()[:2]
     scripted.endpoint = f"{'https' if secure else 'http'}://{host}:{port}"
     try:
         yield scripted
     finally:
         server.close()
-        for task in connections:
-            task.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
+        await connections.end()

@@ -35,9 +35,10 @@ from bottomless.drives.base import (
     ObjectExists,
     ObjectMissing,
 )
-from bottomless.errors import Corrupt, StoreError
+from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
+from bottomless_server.drives.checked_parts import checked_parts
 from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
 from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated
@@ -140,12 +141,7 @@ class LocalDrive:
     # What follows blocks, and runs in a thread.
 
     def _put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        views = [memoryview(part).cast("B") for part in parts]
-        found = 0
-        for view in views:
-            found = crc32c(view, found)
-        if found != crc:
-            raise Corrupt("the bytes to be put do not match their checksum")
+        views = checked_parts(parts, crc)
         path = self._root / object_key
         with translated():
             self._prepare()

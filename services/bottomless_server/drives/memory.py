@@ -6,9 +6,10 @@ from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from bottomless.drives.base import Location, ObjectExists, ObjectMissing
-from bottomless.errors import Corrupt, StoreError
+from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
+from bottomless_server.drives.checked_parts import checked_parts
 from bottomless_server.drives.object_key import check_object_key
 
 
@@ -33,8 +34,7 @@ class MemoryDrive:
         data = b"".join(parts)
         # Others run while a put is on its way, as they do with the real ones.
         await asyncio.sleep(0)
-        if crc32c(data) != crc:
-            raise Corrupt("the bytes to be put do not match their checksum")
+        checked_parts([data], crc)
         if object_key in self._objects:
             raise ObjectExists("an object of this key exists")
         self._objects[object_key] = (data, self._clock())

@@ -26,9 +26,10 @@ from bottomless.drives.base import (
     ObjectMissing,
 )
 from bottomless.drives.s3_answers import of_answer, status_of
-from bottomless.errors import Corrupt, StoreError
+from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
+from bottomless_server.drives.checked_parts import checked_parts
 from bottomless_server.drives.object_key import check_object_key
 from bottomless_server.drives.s3_errors import lost, translated
 from bottomless_server.drives.s3_listing import list_by_directory, list_by_key
@@ -74,12 +75,7 @@ class S3Drive:
     async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
         """Store an object. The whole object is copied once where it is not put in parts."""
         check_object_key(object_key)
-        views = [memoryview(part).cast("B") for part in parts]
-        found = 0
-        for view in views:
-            found = crc32c(view, found)
-        if found != crc:
-            raise Corrupt("the bytes to be put do not match their checksum")
+        views = checked_parts(parts, crc)
         place = self._place(object_key)
         size = sum(view.nbytes for view in views)
         if size > self._options.multipart_bytes:
