@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from support.contract import problem_of
+from support.contract import first_offset_once_taken, problem_of
 from support.separate_processes import TwoNodes, two_nodes
 from support.waiting import until
 
@@ -81,17 +81,7 @@ class Stream:
 
     def appended(self, node: str, *values: str) -> int:
         """The offset of the first, as soon as a node may take them."""
-
-        def answered() -> httpx.Response | None:
-            answer = self.append(node, *values)
-            if answer.status_code == 503:
-                assert answer.json()["outcome"] == "none", answer.text
-                return None
-            return answer
-
-        answer = until(answered, what="an append")
-        assert answer.status_code == 200, answer.text
-        return int(answer.json()["first_offset"])
+        return first_offset_once_taken(lambda: self.append(node, *values))
 
     def page(self, offset: int = 0) -> dict[str, Any]:
         def read() -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import httpx
-from support.contract import problem_of
+from support.contract import first_offset_once_taken, problem_of
 from support.server import AllInOne
 from support.waiting import until
 
@@ -33,16 +33,7 @@ def append(client: httpx.Client, *values: str) -> httpx.Response:
 def appended(client: httpx.Client, *values: str) -> int:
     """The offset of the first of them, as soon as the node owns the stream: its lease is short."""
 
-    def answered() -> httpx.Response | None:
-        answer = append(client, *values)
-        if answer.status_code == 503:
-            assert answer.json()["outcome"] == "none", answer.text
-            return None
-        return answer
-
-    answer = until(answered, what="an append")
-    assert answer.status_code == 200, answer.text
-    return int(answer.json()["first_offset"])
+    return first_offset_once_taken(lambda: append(client, *values))
 
 
 def page(client: httpx.Client, offset: int | str) -> list[tuple[int, str]]:

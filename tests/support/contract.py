@@ -3,7 +3,7 @@
 import http.client
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,3 +121,18 @@ def problem_of(answer: httpx.Response | Answer, status: int, code: str) -> dict[
 
 def pointers(problem: Mapping[str, Any]) -> list[str]:
     return [fault.get("pointer", "") for fault in problem["errors"]]
+
+
+def first_offset_once_taken(append: Callable[[], httpx.Response]) -> int:
+    """The offset of the first record, once a node may take them; until then nothing happened."""
+
+    def taken() -> httpx.Response | None:
+        answer = append()
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            assert answer.json()["outcome"] == "none", answer.text
+            return None
+        return answer
+
+    answer = until(taken, what="an append")
+    assert answer.status_code == httpx.codes.OK, answer.text
+    return int(answer.json()["first_offset"])

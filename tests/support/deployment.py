@@ -40,6 +40,10 @@ class Deployment(Protocol):
 
     def client(self) -> httpx.Client: ...
 
+    def internal(self, name: str) -> httpx.Client:
+        """A client of the internal listener of a service."""
+        ...
+
     def kill(self, *names: str) -> None:
         """SIGKILL these at the same moment; nobody named is everybody."""
         ...
