@@ -63,6 +63,8 @@ class Writer:
 
 
 class CommitModel:
+    """What the writers know, beside the nodes that they write to."""
+
     def __init__(self, directory: Path, harness: IngestHarness) -> None:
         self.harness = harness
         self.here = "a"

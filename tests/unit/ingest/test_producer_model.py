@@ -40,6 +40,8 @@ class Client:
 
 
 class ProducerModel:
+    """What the producers know, beside the node that they write to."""
+
     def __init__(self, harness: IngestHarness) -> None:
         self.harness = harness
         self.harnesses = [harness]

@@ -45,6 +45,8 @@ MINUTE, HOUR = 60_000, 3_600_000
 
 
 class DeletionHarness:
+    """A manifest with one stream, and the parts of a process that delete it."""
+
     def __init__(self, **bounds: int) -> None:
         self._bounds = bounds
         self.manifest = ManifestHarness(

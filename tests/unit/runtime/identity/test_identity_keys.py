@@ -54,6 +54,8 @@ def described(key_id: str, *secrets: str, **members: Any) -> dict[str, Any]:
 
 
 class KeyHarness:
+    """The cache of API keys, a manifest that it asks, and both clocks."""
+
     def __init__(self) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0

@@ -92,6 +92,8 @@ def remember(key_id: str) -> None:
 
 
 class RevokingHarness:
+    """A gate in front of a manifest, and everybody who uses its one key."""
+
     def __init__(self, forget: bool = True) -> None:
         self.manifest = Manifest()
         self.elapsed = 100.0
