@@ -97,7 +97,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
 
