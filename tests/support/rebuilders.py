@@ -19,6 +19,7 @@ from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamRecord, is_unknown_epoch
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.keys.keys import Issued, Keys
+from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
@@ -187,6 +188,11 @@ class RebuildHarness:
         assert done.state is OperationState.SUCCEEDED
         assert await self.has_generation()
         return done
+
+    async def trim(self) -> None:
+        """Remove the first fragment."""
+        committer = await Committer.open(self.manifest.context, STREAM)
+        await trim(self.manifest.context, committer, 10, allow_empty=False)
 
     async def live(self) -> Operation:
         """The home goes on, and is lost and found; a secret leaks; a consumer commits."""

@@ -36,6 +36,8 @@ from bottomless_server.stores.streams import stream_key
 
 SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
 _PAGE_COUNT: Final = 500
+_VERSIONS_EACH: Final = 2**44
+"""Versions of one generation: more milliseconds than any clock shows before the year 2500."""
 
 
 class SnapshotPointer(NamedTuple):
@@ -306,6 +308,16 @@ def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
         values |= changes.values
         members += changes.members
     return Changes(values, (), members)
+
+
+def versions_of(stream_id: StreamId, generation: int) -> Changes:
+    """Make the change by which all snapshots of a generation are above those of the ones before.
+
+    Versions are milliseconds by the clocks of those who gave them out, so a process of an older
+    generation may hold one of any time, and put its snapshot after the rebuild.
+    """
+    first = generation * _VERSIONS_EACH
+    return Changes({snapshot_version_key(stream_id): b"%d" % first})
 
 
 def _written(

@@ -137,7 +137,7 @@ def test_a_log_stays_between_the_fence_of_a_takeover_and_its_gap() -> None:
     with pytest.raises(Unavailable):
         claimed(fenced, local)
 
-    rebuilt = record_before(fresh, None, fenced.version, 1)
+    rebuilt = record_before(fresh, None, 1)
     assert claimed(rebuilt, local).epochs[-1].first_offset == local.next_offset
 
     freed = replace(fenced, home=None, dirty=False, published_next=RESERVE_COUNT)

@@ -54,6 +54,23 @@ async def test_without_that_look_offsets_are_published_twice(
     assert await firsts(harness) == [0, 10, 20]
 
 
+async def test_a_record_from_before_the_last_rebuild_is_believed_by_nobody() -> None:
+    """Until a process has noticed that the store went back nothing else stops it: another node became the
+    home of a stream, and the tail of its real home was set aside. What came back had always had the
+    bucket's generation here."""
+    harness = await a_harness(0, 10)
+    backup = harness.coordination.copy()
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert harness.streams.generation == 1
+    harness.coordination.put_back(backup)
+
+    assert await has_gone_back(harness.context, await harness.record())
+    with pytest.raises(Unavailable) as caught:
+        await publish(harness, 20)
+    assert caught.value.code is Code.COORDINATION_REGRESSED
+
+
 async def test_no_node_that_claims_it_hears_that_the_bucket_knows() -> None:
     """A node acknowledges nothing of a stream that was not its own before it has heard that."""
     harness = await from_a_backup()

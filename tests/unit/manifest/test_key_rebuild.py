@@ -93,11 +93,13 @@ def test_whatever_is_in_doubt_is_decided_against_the_key(
         assert (None if record is None else record.key) == key
 
 
-def test_the_next_number_is_none_that_any_history_has_used() -> None:
+def test_numbers_begin_anew_in_each_generation_whatever_is_put_late_of_an_older_one() -> None:
+    """The number was the highest of older generations: an object that was put late changed it."""
     objects = [found(0, 7, API_KEY), found(1, 3, NEWER)]
     record = rebuild_key(objects, 1, 2, now=0)
-    assert record == KeyRecord(NEWER, 2, 7, 7, durable=True)
-    assert rebuild_key([*objects, found(2, 7, NEWER)], 1, 2, now=0) == record
+    assert record == KeyRecord(NEWER, 2, 1, 1, durable=True)
+    assert rebuild_key([*objects, found(1, 2, API_KEY)], 1, 2, now=0) == record
+    assert rebuild_key([*objects, found(2, 1, NEWER)], 1, 2, now=0) == record
 
 
 @pytest.mark.parametrize("left", [None, NEWER, DEAD])
@@ -107,6 +109,9 @@ def test_what_an_earlier_attempt_of_the_same_rebuild_has_left_is_passed_over(
     """It was believed, whatever had become of that attempt."""
     record = rebuild_key([found(0, 7, API_KEY), found(1, 7, left)], 0, 1, now=77)
     assert record == KeyRecord(API_KEY, 1, 8, 8, durable=True)
+    assert rebuild_key([found(0, 7, API_KEY)], 0, 1, now=77) == KeyRecord(
+        API_KEY, 1, 1, 1, durable=True
+    )
     again = [found(0, 7, API_KEY), found(1, 7, left), found(1, 9, left)]
     assert rebuild_key(again, 0, 1, now=77) == KeyRecord(API_KEY, 1, 10, 10, durable=True)
 
@@ -220,7 +225,7 @@ async def test_a_rebuilt_key_goes_on_like_any_other() -> None:
     assert not await is_good(harness, rotated.credential)
     await look_after(harness)
     left = [one.object_key async for one in harness.drive.list(API_KEYS_PREFIX)]
-    assert left == [api_key_key(issued.key.key_id, 3, 3)]
+    assert left == [api_key_key(issued.key.key_id, 3, 1)]
     assert len(await harness.coordination.due(TIDY_KEY, 2**52, 10)) == 1
 
 

@@ -72,7 +72,7 @@ def test_nothing_goes_on_over_a_hole_or_an_overlap() -> None:
 
 
 def test_a_stream_whose_manifest_is_lost_belongs_to_nobody_who_would_begin_anew() -> None:
-    homeless = record_before(a_record(home=None), None, 0, 1)
+    homeless = record_before(a_record(home=None), None, 1)
     assert homeless.dirty is False
 
     record = record_without_root(homeless, None)
@@ -80,4 +80,4 @@ def test_a_stream_whose_manifest_is_lost_belongs_to_nobody_who_would_begin_anew(
     check_record(record)
     assert (record.home, record.dirty) == (NOBODY, True)
     home = NodeId("1" * 32)
-    assert record_without_root(record_before(a_record(home=home), None, 0, 1), None).home == home
+    assert record_without_root(record_before(a_record(home=home), None, 1), None).home == home

@@ -7,17 +7,19 @@ on beside the next one, or after it, was tested at the two places where somebody
 (seed by seed the simulation kills, too). And a rebuild that began was always finished.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import pytest
 from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key
 from support.rebuilders import RebuildHarness, carry_out, goes_on, paused
-from support.rebuilding import doomed, nothing
+from support.rebuilding import doomed, firsts, nothing
 
 from bottomless.errors import Code, StoreError
-from bottomless.formats.keys import GENERATION_PREFIX, RootKey
+from bottomless.formats.keys import GENERATION_PREFIX
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.coordination.base import Values
 from bottomless_server.manifest.keys.key_reconciling import reconcile_keys
@@ -113,6 +115,45 @@ async def test_a_root_that_is_put_late_is_above_no_record_that_is_served() -> No
     await serves(harness)
     await harness.live()
     await survives(harness)
+
+
+@pytest.mark.parametrize("seen", ["by nobody", "by both", "by the second alone"])
+@pytest.mark.parametrize("lived", [False, True], ids=["at once", "after others have published"])
+async def test_a_root_of_before_the_loss_that_is_put_late_changes_no_version(
+    seen: str, lived: bool
+) -> None:
+    """A publish of the generation before is under way when coordination is lost, and its root comes
+    between the looks of two processes that restore the stream. Overlaps were only of rebuilds, so what
+    is older stood still in all of them."""
+    harness = await RebuildHarness.begin()
+    # A collection, a decided reply and the fence of a takeover raise the version without a root.
+    raised = partial(replace, version=(await harness.manifest.record()).version + 3)
+    await harness.manifest.streams.update(STREAM, raised)
+    restore, work = "put .*/root", partial(carry_out, harness.manifest)
+    async with paused(harness.manifest, 0, harness.trim, restore) as old:
+        assert old is not None
+        harness.lose()
+        if seen == "by both":
+            await goes_on(*old)
+        async with paused(harness.manifest, 0, work, restore) as first:
+            assert first is not None
+            if seen == "by the second alone":
+                await goes_on(*old)
+            async with paused(harness.manifest, 0, work, restore) as second:
+                assert second is not None
+                await goes_on(*first)
+                assert await harness.has_generation()
+                if lived:
+                    await harness.live()
+                await goes_on(*second)
+        await goes_on(*old)
+
+    await Committer.open(harness.manifest.context, STREAM)
+    await harness.live()
+    harness.lose()
+    await harness.rebuild()
+    published = await firsts(harness.manifest)
+    assert published in (harness.published, harness.published[1:])
 
 
 async def test_a_rebuild_that_is_given_up_leaves_nothing_that_counts() -> None:
@@ -280,11 +321,13 @@ def _without_the_operation(patch: pytest.MonkeyPatch) -> None:
 
 
 def _with_any_version(patch: pytest.MonkeyPatch) -> None:
-    def highest(found: Iterable[RootKey], generation: int) -> int:
-        del generation
-        return max((root.version for root in found), default=0)
+    attempts = count(1_000_000, 1_000_000)
 
-    patch.setattr(rebuild_decision, "highest_below", highest)
+    def any_version(generation: int) -> int:
+        del generation
+        return next(attempts)
+
+    patch.setattr(rebuild_decision, "first_version", any_version)
 
 
 def _with_any_generation(patch: pytest.MonkeyPatch) -> None:
@@ -301,7 +344,7 @@ GUARDS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Check]] = {
         _without_the_operation,
         test_who_wakes_up_after_a_rebuild_was_given_up_changes_nothing_that_is_served,
     ),
-    "versions of what is older": (
+    "one version for all who restore a stream": (
         _with_any_version,
         test_a_root_that_is_put_late_is_above_no_record_that_is_served,
     ),

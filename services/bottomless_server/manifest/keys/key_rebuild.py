@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.api_key import KeyObject, decode_key_object, encode_key_object
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import (
@@ -86,7 +86,11 @@ async def _restore(context: Context, key_id: KeyId, step: RebuildStep) -> bool |
     if record is None:
         log.error("an API key cannot be read, and is lost", key_id=key_id)
         return False
-    await put_key(context, record)
+    try:
+        await put_key(context, record)
+    except Corrupt as error:
+        # Whether this is still what goes on is asked before another number is taken.
+        raise Unavailable("an object of an API key was put at this moment") from error
     await reach("manifest.rebuild.after-key-object")
     records = ApiKeys(context.coordination, context.streams)
     await records.restore(record, step, [tidy(key_id, context.clock())])

@@ -6,10 +6,11 @@ Allowed only while coordination does not have the bucket's generation: the servi
 1. What an older coordination store still says is discarded: records, names, consumers' offsets,
    API keys, queues. A crash here leaves less of it; the same step goes on.
 2. API keys come back, some at a time (`keys/key_rebuild.py`).
-3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`), then one EXEC writes
-   the record, its names and indexes, the offsets of its consumers, and what is to be deleted. After a
-   crash between the two that root is an object which nobody names: the step puts another one,
-   and the stray goes into the delete queue with it. After a crash that follows the EXEC the stream is written once more.
+3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`) and a registry
+   object (`rebuilt_registry.py`), then one EXEC writes the record, its names and indexes, the
+   offsets of its consumers, and what is to be deleted. After a crash before it the root is an
+   object which nobody names: the step puts another one, and the stray goes into the delete queue
+   with it. After a crash that follows the EXEC the stream is written once more.
 4. The bucket's generation is raised, then coordination's. After a crash between the two both
    still differ, and nobody can tell whose generation that of the bucket is: the operation fails,
    and a rebuild that is asked for anew begins with it. Every stream has a root of it by then.
@@ -20,7 +21,8 @@ as often as it takes.
 
 One rule keeps attempts apart: *nothing of a generation counts before bucket and coordination
 agree on it.* A rebuild to N
-- reads only what is below N, in the bucket, and takes its versions and numbers from that alone;
+- reads only what is below N, in the bucket, and gives versions and numbers that begin anew in N,
+  whatever a process of before the loss puts there meanwhile;
 - writes into coordination only while that does not have the bucket's generation, and the
   operation is there as the step found it; and puts nothing into the bucket that it decided from
   a listing of later than that (`stores/rebuild_step.py`);
@@ -52,15 +54,16 @@ from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.recovery.discarding import discard_some
-from bottomless_server.manifest.recovery.rebuild_stream import (
-    find_consumers,
+from bottomless_server.manifest.recovery.rebuild_stream import find_consumers, rebuild_stream
+from bottomless_server.manifest.recovery.rebuilt_registry import (
     find_registry,
-    rebuild_stream,
+    put_registry,
+    replaced_by,
 )
 from bottomless_server.manifest.streams.deletion import KIND as DELETION
 from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.consumers import restored
+from bottomless_server.stores.consumers import restored, versions_of
 from bottomless_server.stores.generation import (
     held_generation,
     is_regressed,
@@ -241,7 +244,7 @@ class Rebuild:
 
     async def _restore(self, prefix: _Prefix, step: RebuildStep) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""
-        found_registry = await find_registry(self._context.drive, str(prefix))
+        found_registry = await find_registry(self._context.drive, str(prefix), step.generation)
         if found_registry is None:
             log.error("objects of no known stream", prefix=str(prefix))
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
@@ -251,16 +254,25 @@ class Rebuild:
             return {"deleted_streams": 1}
         rebuilt = await rebuild_stream(self._context, registry, step)
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
-        queued = [delete_later(object_key, due_at) for object_key in rebuilt.to_delete]
+        record = await put_registry(self._context, rebuilt.record, found_registry, step)
+        whole = rebuilt.readable and not rebuilt.damaged
+        replaced = replaced_by(record, found_registry) if whole else ()
+        queued = [
+            delete_later(object_key, due_at) for object_key in (*replaced, *rebuilt.to_delete)
+        ]
         also = Changes(queued=queued[:_PAGE_COUNT])
         found = await find_consumers(self._context.drive, registry)
         if found is not None:
             also |= restored(*found)
-        if not await self._restore_active(rebuilt.record, also, step):
+        also |= versions_of(registry.stream_id, step.generation)
+        buried = await self._restore_active(record, registry.generation, also, step)
+        if buried == record.stream_id:
             return {"deleted_streams": 1}
         # A crash before these leaves objects that nobody names to garbage collection.
         await self._queue(step, queued[_PAGE_COUNT:])
         seen: dict[str, Any] = {"streams": 1, "adopted_fragments": rebuilt.fragment_count}
+        if buried is not None:
+            seen |= {"streams": 0, "deleted_streams": 1}
         if not rebuilt.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
         if found_registry.damaged:
@@ -269,25 +281,32 @@ class Rebuild:
             seen |= {"damaged_streams": 1, "damaged": [registry.name]}
         return seen
 
-    async def _restore_active(self, record: StreamRecord, also: Changes, step: RebuildStep) -> bool:
-        """Write a stream's record; False if its name is a younger stream's, so that it is deleted.
+    async def _restore_active(
+        self, record: StreamRecord, registered: int, also: Changes, step: RebuildStep
+    ) -> StreamId | None:
+        """Write a stream's record; returns which of two streams of one name is deleted, if one is.
 
-        A name is given away only after a deletion; the older stream's tombstone was lost.
+        A name is given away only after a deletion. So the older one was deleted and its tombstone
+        was lost, or its creation was overtaken by a rebuild and nobody was told of it. `registered`
+        is the generation that its registry object showed: the ids tell only what clocks said.
         """
         coordination, streams = self._context.coordination, self._context.streams
         other = await restore_stream(coordination, record, also, step)
         if other is None:
-            return True
-        if other > record.stream_id:
+            return None
+        theirs = await find_registry(
+            self._context.drive, stream_prefix(other, record.tenant), step.generation
+        )
+        if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
             await self._restore_tombstone(_buried(record), step)
-            return False
+            return record.stream_id
         older = await streams.load(other)
         if older.epoch != unknown_epoch(record.generation):
             raise Unavailable("the stream has an owner already")
         await self._bury(older, step)
         if await restore_stream(coordination, record, also, step) is not None:
             raise Unavailable("the name keeps changing")
-        return True
+        return other
 
     async def _bury(self, record: StreamRecord, step: RebuildStep) -> None:
         deletion = self._deletion(record)
@@ -304,7 +323,7 @@ class Rebuild:
         """A stream that was deleted stays so, and its sweep goes on."""
         record, generation = registry, step.generation
         if registry.generation != generation or registry.epoch != unknown_epoch(generation):
-            record = record_before(registry, None, 0, generation)
+            record = record_before(registry, None, generation)
         deletion = self._deletion(record)
         also = entered(deletion, deletion.created_at)
         await restore_stream(self._context.coordination, record, also, step)

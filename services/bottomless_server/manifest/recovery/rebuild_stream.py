@@ -5,8 +5,7 @@ object is changed: fragments, groups and a root are put under new uids. After a 
 are objects that no record names; the next rebuild ignores them, and puts the root into the delete queue.
 """
 
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -17,14 +16,11 @@ from bottomless.formats.keys import (
     fragment_key,
     group_key,
     parse_consumers_key,
-    parse_registry_key,
     parse_root_key,
     root_key,
     root_prefix,
     stream_prefix,
 )
-from bottomless.formats.stream_record import decode_registry
-from bottomless.model.config import RetentionConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
@@ -43,9 +39,6 @@ from bottomless_server.stores.rebuild_step import RebuildStep
 log = structlog.get_logger(__name__)
 
 
-_ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
-
-
 class RebuiltStream(NamedTuple):
     """A stream as the bucket shows it, and what a rebuild made of it."""
 
@@ -58,40 +51,6 @@ class RebuiltStream(NamedTuple):
     """Whether its manifest was found; if not, nothing of it is deleted."""
     damaged: bool = False
     """Whether part of what was published is missing; then nothing of it is deleted either."""
-
-
-class FoundRegistry(NamedTuple):
-    record: StreamRecord
-    damaged: bool
-    """Whether a newer object is there that cannot be read."""
-
-
-async def find_registry(drive: Drive, prefix: str) -> FoundRegistry | None:
-    """Read the newest sound registry object below a prefix; None if there is none.
-
-    Where a newer one cannot be read, nobody knows any more for how long records were to be kept:
-    then nothing of the stream goes for its age or size, until somebody says so anew.
-
-    Raises:
-        DriveUnavailable, DriveRefused
-    """
-    keys = [facts.object_key async for facts in drive.list(f"{prefix}stream.")]
-    damaged = False
-    for object_key in sorted(keys, key=lambda key: parse_registry_key(key) or 0, reverse=True):
-        version = parse_registry_key(object_key)
-        try:
-            record = decode_registry(await drive.get(object_key))
-        except (ObjectMissing, Corrupt):
-            log.exception("a registry object cannot be read", object_key=object_key)
-            damaged = True
-            continue
-        mine = stream_prefix(record.stream_id, record.tenant) == prefix
-        if mine and record.registry_version == version:
-            kept = replace(record, config=record.config.model_copy(update={"retention": _ALL}))
-            return FoundRegistry(kept if damaged else record, damaged)
-        log.error("a registry object is not what its key says", object_key=object_key)
-        damaged = True
-    return None
 
 
 async def find_consumers(
@@ -131,11 +90,10 @@ async def rebuild_stream(
     listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
     keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
     ranked = rebuild_decision.rank_roots(keys, generation - 1)
-    version = rebuild_decision.highest_below(keys, generation)
     best, run, damaged = await find_root(context, registry, ranked.candidates)
     await step.check(context.coordination)
     root = None if best is None else best.root
-    before = rebuild_decision.record_before(registry, root, version, generation)
+    before = rebuild_decision.record_before(registry, root, generation)
     if root is None:
         # One run from 0 with nothing left over is the whole stream; anything else is a part of it.
         # A rebuild that died before it put the root has left copies of the run: they are no part.

@@ -15,6 +15,11 @@ objects of streams that nobody can find, and a rebuild would bring them to life.
 without a reply is made again: either it kills the first attempt, or it meets what the first
 one did, and knows it by its own id or version.
 
+A process may stand still between the two while coordination is lost and rebuilt. Its object then
+comes too late to count: a rebuild puts one of its own generation for every stream, and of several
+the highest generation counts, and then the highest version. Whoever waits for an answer is told
+that the outcome is unknown, since the generation is asked for once more after the object is there.
+
 What the object says is compared by its checksum and not by the version alone: a claim changes
 the home without asking here, and is noticed so.
 """
@@ -28,16 +33,22 @@ import structlog
 from cachetools import LRUCache
 
 from bottomless.drives.base import ObjectExists
-from bottomless.errors import Exists, NotFound, Outcome, Unavailable
+from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Changes, CoordinationUnknown, Room
+from bottomless_server.coordination.base import (
+    Changes,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Room,
+)
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.streams import delete_later, room_for, stream_key
 
 log = structlog.get_logger(__name__)
@@ -214,10 +225,52 @@ class Registry:
         Returns the record, with a higher version where the one it had was taken by an object
         that says something else.
 
+        `committed` says that the record was just written on somebody's behalf, who is told next
+        that it is so. Coordination may have been lost since then, and rebuilt without it: so it
+        is asked for its generation after the object is there.
+
         Raises:
-            Unavailable: it is not there yet; the outcome is committed if `committed`.
+            Unavailable: it is not there yet; the outcome is committed if `committed`. Or nobody
+                can tell whether coordination still has what was written: the outcome is unknown.
             NotFound: the stream is gone.
         """
+        durable = await self._object_of(record, committed=committed)
+        if committed:
+            await self._require_generation(record.generation)
+        return durable
+
+    async def _require_generation(self, generation: int) -> None:
+        """Refuse to say of what was written in a generation that it is so, where that is over.
+
+        What is asked for after the object is in the bucket is either the coordination that has
+        the record, or one that a rebuild began to fill, or has filled, since.
+        """
+        if self._context.streams.generation is None:
+            # Nobody has found out what it has to be: not in a service that has started.
+            return
+        try:
+            held = await held_generation(self._context.coordination)
+        except CoordinationUnavailable as error:
+            raise Unavailable(
+                "this may be done: coordination does not answer; ask for it once more",
+                outcome=Outcome.UNKNOWN,
+            ) from error
+        if held is None or held < generation:
+            raise Unavailable(
+                "coordination was lost while this was done: it may be done, or not; it has to be"
+                " rebuilt",
+                code=Code.COORDINATION_REGRESSED,
+                outcome=Outcome.UNKNOWN,
+                retryable=False,
+            )
+        if held > generation:
+            raise Unavailable(
+                "coordination was lost and rebuilt while this was done: it may be done, or not; ask"
+                " for it once more",
+                outcome=Outcome.UNKNOWN,
+            )
+
+    async def _object_of(self, record: StreamRecord, *, committed: bool) -> StreamRecord:
         try:
             for _ in range(_ATTEMPT_COUNT):
                 if await self._put_object(record):

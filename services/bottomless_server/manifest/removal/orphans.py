@@ -110,7 +110,9 @@ async def _old_registry(
     context: Context, record: StreamRecord, page: Sequence[OrphanCandidate]
 ) -> list[OrphanCandidate]:
     newest = record.registry_version
-    old = [one for one in page if (one.target.registry_version or 0) < newest]
+    # An object is put after its record says so: one above the record was put by a process of before
+    # a rebuild, or by a rebuild that did not end.
+    old = [one for one in page if one.target.registry_version != newest]
     if not old:
         return []
     try:

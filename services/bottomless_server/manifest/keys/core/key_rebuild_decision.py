@@ -44,10 +44,9 @@ def rebuild_key(
         key = revoked(readable[-1], now)
     else:
         key = ranked[-1].key
-    # Of an earlier attempt of the same rebuild an object may be there already. As long as the same
-    # is found this is the same number, so that whoever comes late puts nothing above what counts.
-    number = max(found.place.version for found in believed)
-    taken = [found for found in objects if found.place[1:] == (generation, number)]
-    if any(found.key != key for found in taken):
-        number = 1 + max(one.place.version for one in objects if one.place.generation == generation)
+    # Numbers begin anew in each generation, so what a process of an older one puts meanwhile changes
+    # none of them; an attempt that found the same before is met under its own number.
+    there = {one.place.version: one.key for one in objects if one.place.generation == generation}
+    newest = max(there, default=0)
+    number = newest if newest and there[newest] == key else newest + 1
     return KeyRecord(replace(key), generation, number, number, durable=True)

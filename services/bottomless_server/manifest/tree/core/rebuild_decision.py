@@ -42,8 +42,8 @@ from bottomless.model.stream import (
 )
 from bottomless_server.tree.append import append_entries
 
-VERSION_STEP: Final = 1_000_000
-"""More versions than can be published, or bumped, without a trace in the bucket."""
+_VERSIONS_EACH: Final = 2**40
+"""More versions than any stream takes in one generation: a thousand a second for thirty years."""
 RESERVED_COUNT: Final = 2**32
 """How many offsets after the end the home may have acknowledged; it never reserves nearly as many."""
 
@@ -64,13 +64,14 @@ def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
     return RootsFound(tuple(candidates), tuple(others))
 
 
-def highest_below(found: Iterable[RootKey], generation: int) -> int:
-    """The highest version of roots of older generations, 0 where there are none.
+def first_version(generation: int) -> int:
+    """The version with which every stream begins in a generation that a rebuild goes to.
 
-    However often a stream is restored, and by whomever, this is the same: so a root of the new
-    generation that somebody puts late is above no record that is served by then.
+    It is above all versions of the generations before, and known without a look at the bucket. So
+    whoever restores a stream, however often, and whatever a process of an older generation puts
+    meanwhile, comes to the same version: a root that is put late is above no record that is served.
     """
-    return max((root.version for root in found if root.generation < generation), default=0)
+    return generation * _VERSIONS_EACH
 
 
 def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
@@ -231,13 +232,10 @@ class TreeEnd:
         return TreeEnd(fragment.next_offset, fragment.epoch, fragment.last_timestamp)
 
 
-def record_before(
-    registry: StreamRecord, root: Node | None, version: int, generation: int
-) -> StreamRecord:
+def record_before(registry: StreamRecord, root: Node | None, generation: int) -> StreamRecord:
     """The record of a stream in its new generation, before a root of it is put.
 
-    `registry` is what its registry object says; `version` the highest that the bucket shows of
-    older generations.
+    `registry` is what its registry object says.
     The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
     takes it from the home begins after everything that the home can have acknowledged.
     """
@@ -247,7 +245,7 @@ def record_before(
     return replace(
         registry,
         generation=generation,
-        version=version + VERSION_STEP,
+        version=first_version(generation),
         epoch=epoch,
         dirty=registry.home is not None,
         reserved_next=reserved_from(next_offset),

@@ -1,0 +1,140 @@
+"""Find what the bucket says of a stream, and say it once more in the generation of a rebuild.
+
+A process of the generation before may put a registry object at any time: it wrote the record of a
+stream, stood still while coordination was lost and rebuilt, and goes on. So versions alone do not
+tell what came last. Each rebuild puts an object of its own generation for every stream that it
+restores, above all that it found; of several the highest generation counts, and then the highest
+version. What is put late is then of an older generation, and counts for nobody.
+
+After a crash that follows the put, and comes before the record is in coordination, the object is
+one of a generation that did not come: the next attempt finds it and takes it for its own if it
+says the same, and otherwise puts another one above it. Nothing is deleted here; the objects that
+the new one replaces are named, to be deleted when coordination says so.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Corrupt, Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import parse_registry_key, registry_key, stream_prefix
+from bottomless.formats.stream_record import decode_registry, encode_registry
+from bottomless.model.config import RetentionConfig
+from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.rebuild_step import RebuildStep
+
+log = structlog.get_logger(__name__)
+
+_ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRegistry:
+    """What the registry objects of one stream say together."""
+
+    record: StreamRecord
+    """What counts: of the generations below the rebuild's the newest, and of that the last."""
+    damaged: bool
+    """Whether one that may be newer cannot be read."""
+    later: tuple[StreamRecord, ...]
+    """Of the rebuild's generation or later: attempts put them that have not ended."""
+    object_keys: tuple[str, ...]
+    """All of them, in the order of their versions."""
+    version_max: int
+
+
+async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegistry | None:
+    """Read the registry objects below a prefix, for a rebuild to a generation; None if none is sound.
+
+    Where one that may be newer cannot be read, nobody knows any more for how long records were to
+    be kept: then nothing of the stream goes for its age or size, until somebody says so anew.
+
+    Raises:
+        DriveUnavailable, DriveRefused
+    """
+    found: list[StreamRecord] = []
+    damaged: list[int] = []
+    versions: dict[int, str] = {}
+    async for facts in drive.list(f"{prefix}stream."):
+        version = parse_registry_key(facts.object_key)
+        if version is None:
+            log.error("no version of a registry object", object_key=facts.object_key)
+            continue
+        versions[version] = facts.object_key
+    for version, object_key in versions.items():
+        record = await _read(drive, prefix, version, object_key)
+        if record is None:
+            damaged.append(version)
+        else:
+            found.append(record)
+    counting = [record for record in found if record.generation < generation]
+    if not counting:
+        return None
+    best = max(counting, key=lambda record: (record.generation, record.registry_version))
+    unknown = any(version > best.registry_version for version in damaged)
+    kept = replace(best, config=best.config.model_copy(update={"retention": _ALL}))
+    return FoundRegistry(
+        kept if unknown else best,
+        unknown,
+        tuple(record for record in found if record.generation >= generation),
+        tuple(versions[version] for version in sorted(versions)),
+        max(versions),
+    )
+
+
+async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> StreamRecord | None:
+    try:
+        record = decode_registry(await drive.get(object_key))
+    except (ObjectMissing, Corrupt):
+        log.exception("a registry object cannot be read", object_key=object_key)
+        return None
+    if stream_prefix(record.stream_id, record.tenant) != prefix or (
+        record.registry_version != version
+    ):
+        log.error("a registry object is not what its key says", object_key=object_key)
+        return None
+    return record
+
+
+async def put_registry(
+    context: Context, record: StreamRecord, found: FoundRegistry, step: RebuildStep
+) -> StreamRecord:
+    """Say in the bucket what the record says; returns it with the version under which it does.
+
+    Raises:
+        DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+        Unavailable: the step is not what goes on; or somebody puts objects of the stream at this
+            moment, and the step is to be done again.
+    """
+    for mine in found.later:
+        same = replace(record, registry_version=mine.registry_version)
+        if encode_registry(same) == encode_registry(mine):
+            return same
+    # What was listed before this was there before the rebuild ended.
+    await step.check(context.coordination)
+    raised = replace(record, registry_version=found.version_max + 1)
+    data = encode_registry(raised)
+    try:
+        await put_object(
+            context.drive,
+            registry_key(raised.stream_id, raised.registry_version, raised.tenant),
+            [data],
+            crc32c(data),
+            deadline_seconds=context.settings.manifest_put_seconds,
+        )
+    except Corrupt as error:
+        raise Unavailable("a registry object of the stream was put at this moment") from error
+    return raised
+
+
+def replaced_by(record: StreamRecord, found: FoundRegistry) -> tuple[str, ...]:
+    """Keys of what the object of a record replaces; none where one of them cannot be read."""
+    if found.damaged:
+        return ()
+    mine = registry_key(record.stream_id, record.registry_version, record.tenant)
+    return tuple(object_key for object_key in found.object_keys if object_key != mine)
