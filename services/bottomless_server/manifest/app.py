@@ -114,6 +114,8 @@ class ManifestService:
     async def _take_up(self) -> None:
         """Begin to work on what coordination says, or stop all that does."""
         self._registry.generation = self._regression.generation
+        # Before anything waits: what an older coordination wants done is not begun any more.
+        self._operations.only = REBUILD if self._regression.regressed else None
         for task in self._tasks:
             task.cancel()
         # What was known is of another generation, or will be.
@@ -124,7 +126,6 @@ class ManifestService:
             log.critical("work does not end", tasks=sorted(task.get_name() for task in stuck))
         self._tasks = []
         self._snapshots.forget()
-        self._operations.only = REBUILD if self._regression.regressed else None
         if self._regression.regressed:
             return
         self._tasks = [

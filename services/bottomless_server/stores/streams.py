@@ -146,7 +146,13 @@ class Streams:
         if value is None:
             await self.check_generation()
             raise stream_not_found()
-        return decode_record(value)
+        return self._believed(decode_record(value))
+
+    def _believed(self, record: StreamRecord) -> StreamRecord:
+        """Refuse a record of before the last rebuild: the store went back, and was not noticed yet."""
+        if self.generation is not None and record.generation < self.generation:
+            raise coordination_lost()
+        return record
 
     async def load_many(self, stream_ids: Sequence[StreamId]) -> "Loaded":
         """The records of streams, without those that are gone.
@@ -160,7 +166,7 @@ class Streams:
             if value is None:
                 continue
             try:
-                loaded.records.append(decode_record(value))
+                loaded.records.append(self._believed(decode_record(value)))
             except Corrupt as error:
                 loaded.unreadable[stream_id] = error
         return loaded
@@ -325,7 +331,7 @@ class Streams:
             if value is None:
                 raise stream_not_found()
             held = holder is not None and values[node_key(holder)] is not None
-            record = decide(decode_record(value), held)
+            record = decide(self._believed(decode_record(value)), held)
             return Changes({**also, key: encode_record(record)}, queued), record
 
         try:

@@ -5,6 +5,7 @@ installation that was never rebuilt has the same one, and only garbage collectio
 """
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from support.manifest import NODE, STREAM, Crash, ManifestHarness
@@ -16,6 +17,7 @@ from bottomless.model.names import NodeId
 from bottomless_server.manifest.tree import committer as committers
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.going_back import has_gone_back
+from bottomless_server.stores.streams import Streams
 
 OTHER = NodeId(NODE[::-1])
 
@@ -65,10 +67,29 @@ async def test_a_record_from_before_the_last_rebuild_is_believed_by_nobody() -> 
     assert harness.streams.generation == 1
     harness.coordination.put_back(backup)
 
-    assert await has_gone_back(harness.context, await harness.record())
-    with pytest.raises(Unavailable) as caught:
-        await publish(harness, 20)
-    assert caught.value.code is Code.COORDINATION_REGRESSED
+    assert (await Streams(harness.coordination).load(STREAM)).generation == 0
+    for believe in (
+        partial(publish, harness, 20),
+        partial(harness.streams.load, STREAM),
+        partial(harness.streams.load_many, [STREAM]),
+        partial(harness.streams.update, STREAM, lambda found: found),
+    ):
+        with pytest.raises(Unavailable) as caught:
+            await believe()
+        assert caught.value.code is Code.COORDINATION_REGRESSED
+
+
+async def test_without_the_generation_of_records_what_went_back_is_published_into() -> None:
+    harness = await a_harness(0, 10)
+    backup = harness.coordination.copy()
+    harness.coordination.lose()
+    await rebuild(harness)
+    harness.coordination.put_back(backup)
+    harness.streams.generation = None
+
+    await publish(harness, 20)
+
+    assert await firsts(harness) == [0, 10, 20]
 
 
 async def test_no_node_that_claims_it_hears_that_the_bucket_knows() -> None:

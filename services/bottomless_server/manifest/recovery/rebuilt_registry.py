@@ -42,9 +42,9 @@ class FoundRegistry:
     damaged: bool
     """Whether one that may be newer cannot be read."""
     later: tuple[StreamRecord, ...]
-    """Of the rebuild's generation or later: attempts put them that have not ended."""
+    """Objects of the rebuild's generation or a later one: attempts put them that have not ended."""
     object_keys: tuple[str, ...]
-    """All of them, in the order of their versions."""
+    """The keys of all objects, in the order of their versions."""
     version_max: int
 
 

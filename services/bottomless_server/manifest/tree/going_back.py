@@ -8,8 +8,8 @@ first time, before it says that another node is its home, and before its garbage
 Nothing is changed here. A single root that is too new cannot be told from an attempt that was
 cut off: a backup that is one publish old is noticed by the stream's home alone. Roots of another
 generation than the record's say nothing: those of a later one are of a rebuild that did not end.
-But a record of an older generation than the one on which bucket and coordination agreed is of a
-coordination store from before the last rebuild, and is never believed.
+A record of an older generation than the one on which bucket and coordination agreed does not come
+here: `stores/streams.py` believes none.
 """
 
 import structlog
@@ -29,9 +29,6 @@ async def has_gone_back(context: Context, record: StreamRecord) -> bool:
     Raises:
         NotFound, Corrupt, Unavailable
     """
-    agreed = context.streams.generation
-    if agreed is not None and record.generation < agreed:
-        return True
     # Keys are in the order of generation, epoch and version, of which none ever goes down.
     after = "" if record.root is None else root_object_key(record)
     newest = 0
