@@ -1,4 +1,4 @@
-"""Logs: structlog, on stderr. Everything in the house logs through `structlog.get_logger`.
+"""Logs: structlog, on stderr. Everything here logs through `structlog.get_logger`.
 
 Stdout belongs to the one line that says where a service listens. What libraries log
 through the standard logging module comes out the same way, from warnings on.
