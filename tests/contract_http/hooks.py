@@ -41,6 +41,7 @@ BEYOND_SCHEMA: Final = {
 
 BETWEEN_PARAMETERS: Final = (
     "goes with",
+    "must be given with staged batches",
     "must not stand beside",
     "each record of this producer must have one",
     "page token was not made",
