@@ -3,11 +3,12 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
-from bench.figures import Figure, times
+from bench.figures import Figure, Goal, Sides, times
+from bench.pace import PacedLoad
 from bench.pump import HttpLoad, Request
 from bench.servers.ours import Ours, running_ours
 from bench.turns import Row, Stage
@@ -25,14 +26,23 @@ OPENING: Final = 8
 """Streams that are appended to for the first time at once: each is claimed then."""
 CREATING: Final = 32
 """Streams that are made at once."""
+SLOW_STREAMS: Final = 2_000
+SLOW_SECONDS: Final = 30.0
+"""Between two appends to one of them."""
+BUSY_SECONDS: Final = 3.0
+"""The same, for streams that are in use all the time."""
+LATER: Final = {"fragment": {"max_age_ms": 86_400_000}}
+"""Nothing is uploaded while it is measured: that costs by the minute, and not by the append."""
+SLOW_SIDE: Final = f"{SLOW_STREAMS:,} streams, each every {SLOW_SECONDS:g} s"
+BUSY_SIDE: Final = f"{SLOW_STREAMS / 10:,g} streams, each every {BUSY_SECONDS:g} s"
 
 
-async def _create(ours: Ours, names: list[str]) -> None:
+async def _create(ours: Ours, names: list[str], config: Mapping[str, Any]) -> None:
     waiting = iter(names)
 
     async def work(session: aiohttp.ClientSession) -> None:
         for name in waiting:
-            async with session.put(f"{ours.url}/v1/streams/{name}", json={}) as answer:
+            async with session.put(f"{ours.url}/v1/streams/{name}", json=config) as answer:
                 answer.raise_for_status()
 
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
@@ -40,10 +50,12 @@ async def _create(ours: Ours, names: list[str]) -> None:
             group.create_task(work(session))
 
 
-def create(ours: Ours, count: int, prefix: str) -> list[str]:
+def create(
+    ours: Ours, count: int, prefix: str, config: Mapping[str, Any] | None = None
+) -> list[str]:
     """So many streams; returns their names."""
     names = [f"{prefix}-{number:05d}" for number in range(count)]
-    asyncio.run(_create(ours, names))
+    asyncio.run(_create(ours, names, config or {}))
     return names
 
 
@@ -111,6 +123,24 @@ def _idle(stage: Stage) -> None:
     stage.runners["then nothing, for 10 s"] = idle
 
 
+def _slow(stage: Stage) -> None:
+    """Both sides have the same number of appends in the same time, so only the names differ."""
+    ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
+    names = create(ours, SLOW_STREAMS, "slow", LATER)
+    body = http.arrow_body(BATCH)
+    requests = [Request(http.append(name, http.ARROW, body), BATCH) for name in names]
+    HttpLoad(ours.port, ours.tree, requests, OPENING, again=False)(0)
+    times_each = int(SLOW_SECONDS / BUSY_SECONDS)
+    busy = requests[: SLOW_STREAMS // times_each] * times_each
+    stage.runners[SLOW_SIDE] = PacedLoad(ours.port, ours.tree, requests, SLOW_SECONDS)
+    stage.runners[BUSY_SIDE] = PacedLoad(ours.port, ours.tree, busy, SLOW_SECONDS)
+
+
+def _cpu_ratios(sides: Sides) -> list[float] | None:
+    pairs = zip(sides.get(SLOW_SIDE, ()), sides.get(BUSY_SIDE, ()), strict=False)
+    return [slow.cpu_per_million / busy.cpu_per_million for slow, busy in pairs]
+
+
 ROWS: Final = (
     Row(
         "many-streams",
@@ -118,6 +148,15 @@ ROWS: Final = (
         "records",
         (times("≥ 0.5 x the same load on one stream", "1,000 streams", "one stream", 0.5),),
         _many,
+    ),
+    Row(
+        "slow-streams",
+        "2,000 streams, each appended to every 30 s, batches of 10 KB, `fsync`",
+        "records",
+        (Goal("CPU of an append ≤ 1.3 x that of busy streams", _cpu_ratios, at_most=1.3),),
+        _slow,
+        warms_up=False,
+        rounds_max=3,
     ),
     Row(
         "idle-streams",

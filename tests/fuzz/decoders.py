@@ -209,7 +209,7 @@ DECODERS = {
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),
-    "generation": Decoder(generation._decode, golden("generation"), unsealed),
+    "generation": Decoder(generation.decode_generation, golden("generation"), unsealed),
     "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
     "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from support.power_loss import PowerLossDisk
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import NodeId, StreamId
-from bottomless_server.coordination.base import Due
+from bottomless.model.names import FullName, NodeId, StreamId
+from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.freeing import SegmentFreeing
 from bottomless_server.ingest.producers.tracking import Tracking
@@ -37,7 +37,9 @@ from bottomless_server.node.owner import Claim
 from bottomless_server.reader.follow_answer import _Following
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores import streams
 from simulation.flood import commits_beside_a_flood
+from simulation.reborn import deleted_unheard
 from simulation.run import Simulation
 
 
@@ -164,6 +166,10 @@ async def _look_for_nothing(*_: object) -> list[FragmentInfo]:
     return []
 
 
+def _free_unmarked(name: FullName) -> Changes:
+    return Changes({streams.name_key(name): None})
+
+
 GUARDS: Final[dict[str, Guard]] = {
     "a sync before the answer": Guard(
         [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3], "crashes"
@@ -227,6 +233,9 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "offsets that a lost home may have given out": Guard(
         [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [7, 3, 5], "losses"
+    ),
+    "the mark of a name that is freed": Guard(
+        [Replaced(streams, "freeing", _free_unmarked)], [1, 4, 5], course=deleted_unheard
     ),
     "an end that names what was sent": Guard(
         [Replaced(_Following, "_remember", _counted_when_read)], [2, 1, 3]

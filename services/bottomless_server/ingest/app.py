@@ -81,10 +81,10 @@ def create_service(
     # Its own threads, so that a replay of the tail never holds up a write.
     readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
     directory = DataDirectory(files, settings.data_dir)
-    lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings))
-    # What was asked of manifest is good for as long as the owner believes in its lease.
+    # What a name meant is good for as long as the owner believes in its lease.
     keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
     names = StreamNames(manifest or _manifest(settings), Streams(coordination), clocks, keep_ms)
+    lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
     context = _context(settings, executor, clocks, batches)

@@ -26,7 +26,7 @@ from bottomless_server.node.core.belief import Belief, Moment, is_lapse
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.stores.generation import held_generation
+from bottomless_server.stores.freed_names import NamesShown, shown_names
 from bottomless_server.stores.ingest_nodes import IngestNode, announce, withdraw
 from bottomless_server.stores.streams import node_key
 
@@ -46,6 +46,10 @@ class Clocks:
         """Monotonic time in ms."""
         return int(self.monotonic() * 1000)
 
+    def since_boot(self) -> int:
+        """Time in ms, with that in which the machine was suspended."""
+        return int(self.boot() * 1000)
+
     def beginning(self) -> Moment:
         """Now, for a belief that begins."""
         return Moment(monotonic=self.monotonic(), boot=self.boot())
@@ -64,6 +68,11 @@ class LeaseBounds(NamedTuple):
     renew_ms: int
 
 
+Heard = Callable[[NamesShown, Moment], None]
+"""Told what coordination showed of names when the lease was renewed, and since when that is so at
+least: the moment before it was asked."""
+
+
 class NodeLease:
     """Whether this node may act as the owner of anything."""
 
@@ -74,8 +83,10 @@ class NodeLease:
         url: str,
         clocks: Clocks,
         bounds: LeaseBounds,
+        heard: Heard,
     ) -> None:
         """The lease of the node whose `directory` it is; `url` is where others reach it."""
+        self._heard = heard
         self._coordination = coordination
         self._directory = directory
         self._url = url
@@ -180,8 +191,8 @@ class NodeLease:
         ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
         try:
             async with asyncio.timeout(self._bounds.lease_ms / 1000):
-                shown = await held_generation(self._coordination)
-                if self._is_regressed(shown):
+                shown = await shown_names(self._coordination)
+                if self._is_regressed(shown.generation):
                     return
                 hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
         except (StoreError, TimeoutError) as error:
@@ -191,7 +202,8 @@ class NodeLease:
         if hold is Hold.REFUSED:
             log.error("the lease of this node is held with another value")
             return
-        self._take(begun, hold, shown)
+        self._take(begun, hold, shown.generation)
+        self._heard(shown, begun)
         if self._announced_term != self.term:
             await self._announce()
 

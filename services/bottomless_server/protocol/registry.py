@@ -6,7 +6,7 @@ bucket that says where a stream's home is, and the ingest nodes that are alive.
 Contract: openapi/internal.yaml, tag `manifest`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -176,6 +176,20 @@ def encode_streams(found: Mapping[FullName, StreamId]) -> dict[str, Any]:
             for name, stream_id in found.items()
         ]
     }
+
+
+def encode_names_shown(generation: int | None, mark: str | None) -> dict[str, Any]:
+    """What coordination shows of names: nothing was freed while it is the same."""
+    return {"generation": generation, "mark": mark}
+
+
+@said_by("manifest")
+def decode_names_shown(body: Any) -> Hashable | None:
+    """Something that is the same as long as no name was freed; None where that cannot be told."""
+    generation, mark = body["generation"], body["mark"]
+    if generation is None:
+        return None
+    return number(generation), None if mark is None else string(mark)
 
 
 @said_by("manifest")

@@ -174,6 +174,9 @@ def _peers(
 
 
 def _elapsed() -> int:
+    """In ms, with the time in which the machine was suspended, where a clock tells it."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
     return time.monotonic_ns() // 1_000_000
 
 

@@ -149,7 +149,12 @@ class PageReader:
         found = await self._streams.find(name)
         _check_stream(found.stream, stream_id)
         try:
-            return await act(found.stream)
+            stream = found.stream
+            if found.remembered:
+                # Its owner may be another one since: the root is asked for in any case, and tells.
+                state = await self._roots.current(stream.stream_id)
+                stream = await self._streams.under(stream, state.epoch)
+            return await act(stream)
         except ManifestAway:
             raise
         except StoreError as error:

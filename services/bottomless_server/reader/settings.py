@@ -49,7 +49,8 @@ class ReaderSettings(CommonSettings):
     """How long a root pointer is used without asking: how late a trim may be seen. What was
     appended is never seen late, since bounds come from the owner on every read."""
     reader_name_ttl_ms: Annotated[int, Field(ge=0)] = 2_000
-    """How long name → stream id and its owner are remembered; less than an owner's lease."""
+    """How long what a name means is used without asking whether any name was freed: one question for
+    all names. Less than an owner's lease."""
     reader_url_seconds: Annotated[int, Field(ge=1, le=7 * 24 * 3600)] = 900
     """How long a presigned URL of a fragment opens it: whoever has the URL may read the object
     until then. S3 allows seven days at most."""

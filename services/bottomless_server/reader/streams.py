@@ -1,23 +1,38 @@
-"""Streams by name: their ids and owners as the manifest service says, remembered for seconds.
+"""Streams by name: their ids and owners as the manifest service says, remembered until it says else.
+
+An answer is good for seconds. After that one question for all names together tells whether any was
+freed meanwhile; if none was, all are good for as long again (`runtime/base/known_names.py`). Owners
+change without that, but never without a later epoch, which the pointer to the root tells: whoever
+reads a stream looks at that first, and it is asked for with almost every read anyway.
 
 What is not there is never remembered: a stream can be read as soon as it was created.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bottomless.errors import NotFound
+from bottomless.errors import NotFound, StoreError
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.protocol.peer import PeerPort
-from bottomless_server.protocol.registry import ByNameAsked, by_name, decode_stream
-from bottomless_server.runtime.base.known_names import KnownNames
+from bottomless_server.protocol.registry import (
+    NAMES,
+    ByNameAsked,
+    by_name,
+    decode_names_shown,
+    decode_stream,
+)
+from bottomless_server.reader.manifest_calls import ManifestAway
+from bottomless_server.runtime.base.known_names import Known, KnownNames
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _STREAM_COUNT_MAX = 10_000
 """Names remembered; some hundred bytes each."""
+_ERA_MS_MAX = 600_000
+"""How long it is believed that no name was freed without asking for each of them. Whether a stream is
+being deleted is told with its root too, so it is not for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +76,14 @@ class WaitedOn:
 
 class Streams:
     def __init__(self, manifest: PeerPort, keep_ms: int, elapsed: Callable[[], int]) -> None:
-        """An answer is good for `keep_ms`; `elapsed` is the time of a clock that never goes back,
-        in ms."""
+        """An answer is good for `keep_ms`; `elapsed` is the time of a clock that never goes back and
+        that goes on while the machine is suspended, in ms."""
         self._manifest = manifest
         self._keep_ms = keep_ms
         self._elapsed = elapsed
-        self._known: KnownNames[StreamFacts] = KnownNames(_STREAM_COUNT_MAX)
+        self._known: KnownNames[StreamFacts] = KnownNames(_STREAM_COUNT_MAX, _ERA_MS_MAX)
         self._asking: SingleFlight[FullName, StreamFacts] = SingleFlight(linger_seconds=0)
+        self._hearing: SingleFlight[None, None] = SingleFlight(linger_seconds=0)
 
     async def find(self, name: FullName) -> Found:
         """The stream that has a name.
@@ -75,8 +91,11 @@ class Streams:
         Raises:
             NotFound: there is none.
         """
-        known = self._known.get(name)
-        if known is not None and self._elapsed() - known.asked_at < self._keep_ms:
+        known = self._known.get(name, self._elapsed())
+        if known is not None and self._is_old(known) and self._known.is_of_this_era(known):
+            await self._hearing.join(None, self._hear)
+            known = self._known.get(name, self._elapsed())
+        if known is not None and not self._is_old(known):
             return Found(known.meaning, remembered=True)
         joined = name in self._asking
         try:
@@ -89,16 +108,52 @@ class Streams:
             joined = False
         return Found(stream, remembered=joined)
 
+    async def under(self, stream: StreamFacts, epoch: int) -> StreamFacts:
+        """What is known of a stream whose epoch is at least this one: it may have another owner.
+
+        Raises:
+            NotFound: its name is another stream's by now, or no stream's.
+        """
+        if stream.epoch >= epoch:
+            return stream
+        known = self._known.get(stream.name, self._elapsed())
+        if known is not None and known.meaning.epoch < epoch:
+            self.forget(stream.name)
+        found = (await self.find(stream.name)).stream
+        if found.stream_id != stream.stream_id:
+            raise stream_not_found()
+        return found
+
     def forget(self, name: FullName) -> None:
         """Have the next caller ask again what a name means."""
         self._known.forget(name)
 
-    async def _load(self, name: FullName) -> StreamFacts:
+    def _is_old(self, known: Known[StreamFacts]) -> bool:
+        return self._elapsed() - known.true_at >= self._keep_ms
+
+    async def _hear(self) -> None:
+        """Ask whether any name was freed.
+
+        Raises:
+            ManifestAway
+        """
         asked_at = self._elapsed()
+        mark: Hashable | None
+        try:
+            mark = decode_names_shown((await self._manifest.call("GET", NAMES)).body)
+        except ManifestAway:
+            raise
+        except StoreError:
+            # A release before this one does not know the question: each name is asked for.
+            mark = None
+        self._known.hear(mark, asked_at)
+
+    async def _load(self, name: FullName) -> StreamFacts:
+        question = self._known.ask(self._elapsed())
         params = ByNameAsked(name.tenant).params()
         said = decode_stream((await self._manifest.call("GET", by_name(name), params=params)).body)
         if said.state is not StreamState.ACTIVE:
             raise stream_not_found()
         stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url)
-        self._known.keep(name, stream, asked_at)
+        self._known.keep(name, stream, question)
         return stream

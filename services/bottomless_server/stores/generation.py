@@ -55,10 +55,10 @@ async def check_generation(drive: Drive, coordination: Coordination) -> int:
         stored = await stored_generation(drive)
         if stored is None:
             raise _regressed()
-    if stored is not None and (held is None or _decode(held) != stored):
+    if stored is not None and (held is None or decode_generation(held) != stored):
         raise _regressed()
     if stored is None:
-        stored = _decode(held or await _create(coordination))
+        stored = decode_generation(held or await _create(coordination))
         data = _encode(stored)
         try:
             await put_object(
@@ -91,7 +91,7 @@ async def held_generation(coordination: Coordination) -> int | None:
         CoordinationUnavailable, Corrupt
     """
     held = await coordination.get(GENERATION_KEY)
-    return None if held is None else _decode(held)
+    return None if held is None else decode_generation(held)
 
 
 async def raise_generation(drive: Drive, coordination: Coordination, step: RebuildStep) -> None:
@@ -134,7 +134,7 @@ async def stored_generation(drive: Drive) -> int | None:
     if newest is not None:
         return newest
     try:
-        return _decode(await drive.get(keys.GENERATION_KEY))
+        return decode_generation(await drive.get(keys.GENERATION_KEY))
     except ObjectMissing:
         return None
 
@@ -156,7 +156,7 @@ async def _confirm(coordination: Coordination, generation: int) -> None:
 
     def change(values: Values) -> tuple[Changes, None]:
         found = values[GENERATION_KEY]
-        if found is None or _decode(found) != generation:
+        if found is None or decode_generation(found) != generation:
             raise _regressed()
         confirmed = orjson.dumps({"generation": generation, "bucket": True})
         return Changes({GENERATION_KEY: confirmed}), None
@@ -165,7 +165,7 @@ async def _confirm(coordination: Coordination, generation: int) -> None:
 
 
 def _confirmed(held: bytes) -> bool:
-    _decode(held)
+    decode_generation(held)
     return orjson.loads(held).get("bucket") is True
 
 
@@ -173,7 +173,12 @@ def _encode(generation: int) -> bytes:
     return orjson.dumps({"generation": generation})
 
 
-def _decode(data: bytes) -> int:
+def decode_generation(data: bytes) -> int:
+    """The number that stands in one of them.
+
+    Raises:
+        Corrupt
+    """
     try:
         generation = orjson.loads(data)["generation"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:

@@ -17,6 +17,7 @@ from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import (
     STREAMS_KEY,
     Named,
+    freeing,
     name_key,
     names_key,
     producers_key,
@@ -77,7 +78,7 @@ async def discard_stream(
         own_name = name_key(told)
         if await coordination.get(own_name) == stream_id.encode("ascii"):
             watched.append(own_name)
-            gone |= Changes({own_name: None})
+            gone |= freeing(told)
 
     def change(found: Values) -> tuple[Changes, None]:
         step.require(found)

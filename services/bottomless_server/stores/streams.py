@@ -2,6 +2,7 @@
 
 bottomless:generation              the generation that the bucket must show too
 bottomless:name:{tenant}:{name}    stream id
+bottomless:freed                   another one with each name that is freed: freed_names.py
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
 bottomless:nodes                   where ingest nodes are: ingest_nodes.py
@@ -19,6 +20,7 @@ A stream that is not found where the generation is not found either was not dele
 store was emptied. Who knows the generation therefore says so, instead of 404.
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -39,6 +41,7 @@ from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 
 GENERATION_KEY: Final = "bottomless:generation"
+FREED_KEY: Final = "bottomless:freed"
 DELETES_KEY: Final = "bottomless:deletes"
 FAILING_DELETES_KEY: Final = "bottomless:deletes-failing"
 STREAMS_KEY: Final = "bottomless:streams"
@@ -61,6 +64,15 @@ def name_key(name: FullName) -> str:
 def names_key(state: StreamState, tenant: str) -> str:
     """The index of the names of all streams of a tenant that are in this state."""
     return f"bottomless:{_INDEXES[state]}:{tenant}"
+
+
+_MARK_SIZE: Final = 16
+
+
+def freeing(name: FullName) -> Changes:
+    """Take a name from its stream, and show everybody who remembers names that one was freed."""
+    mark = secrets.token_hex(_MARK_SIZE).encode("ascii")
+    return Changes({name_key(name): None, FREED_KEY: mark})
 
 
 _INDEXES: Final = {StreamState.ACTIVE: "names", StreamState.DELETING: "deleting"}
@@ -235,14 +247,14 @@ class Streams:
             assert record.tenant == name.tenant
             own_name = name_key(name)
             named = Named(name.name, stream_id).member()
-            buried: dict[str, bytes | None] = {key: encode_record(record)}
+            buried = Changes({key: encode_record(record)})
             if values[own_name] == stream_id.encode("ascii"):
-                buried[own_name] = None
+                buried |= freeing(name)
             members = [
                 Member(names_key(StreamState.ACTIVE, record.tenant), named, False),
                 Member(names_key(StreamState.DELETING, record.tenant), named, True),
             ]
-            return Changes(buried, (), members) | also, record
+            return buried | Changes(members=members) | also, record
 
         try:
             return await self._coordination.transact([key, name_key(name), *watched], change)

@@ -222,7 +222,7 @@ def test_a_tombstone_is_read() -> None:
 def test_what_stands_in_coordination_beside_records_is_read() -> None:
     assert decode_offset(golden("consumer_offset")) == CONSUMERS.consumers[1]
     assert decode_operation(golden("operation")) == OPERATION
-    assert generation._decode(golden("generation")) == 2
+    assert generation.decode_generation(golden("generation")) == 2
 
 
 def test_the_plan_of_a_commit_is_read() -> None:

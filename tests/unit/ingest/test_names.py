@@ -1,67 +1,21 @@
-"""Names that ingest remembers: asked for again before their answers are too old, many at once."""
+"""Names that ingest remembers where nothing tells whether any was freed: asked for again before their
+answers are too old, many at once."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.harness import StandingClocks
 from support.waiting import eventually
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.formats.stream_record import decode_record, encode_record
-from bottomless.model.config import StreamConfig
-from bottomless.model.names import FullName, StreamId, StreamName
-from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.model.names import FullName, StreamName
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
-from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
-from bottomless_server.stores.streams import GENERATION_KEY, Streams, name_key, stream_key
-from unit.ingest.harness import SmallManifest
-
-KEEP_MS = 8_000
-COUNT = 1_500
-NAMES = [FullName("default", StreamName(f"orders-{number}")) for number in range(COUNT)]
-
-
-class Asking:
-    """Names of many streams, of which every answer is there."""
-
-    def __init__(self) -> None:
-        self.time = StandingClocks()
-        self.coordination = MemoryCoordination(lambda: self.time.wall)
-        self.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
-        self.streams = Streams(self.coordination)
-        self.manifest = SmallManifest(self.streams)
-        self.names = StreamNames(self.manifest, self.streams, self.time.clocks(), KEEP_MS)
-
-    async def set_up(self) -> None:
-        for number, name in enumerate(NAMES):
-            stream_id = StreamId(f"0198d2a4-5b1e-7c3a-9a51-{number:012x}")
-            record = StreamRecord(
-                stream_id, name.name, name.tenant, StreamState.ACTIVE, 0, StreamConfig()
-            )
-            await self.streams.create(record)
-        await self.find_all()
-        self.manifest.questions = 0
-
-    async def find_all(self) -> None:
-        for name in NAMES:
-            await self.names.find(name)
-
-    async def end(self, name: FullName) -> None:
-        """Begin to delete the stream, as its record says it."""
-        key = stream_key(await self.streams.find(name))
-        value = await self.coordination.get(key)
-        assert value is not None
-        record = replace(decode_record(value), state=StreamState.DELETING)
-        self.coordination.write(Changes({key: encode_record(record)}))
-
-    def refreshed(self) -> bool:
-        return self.names._refreshing is None or self.names._refreshing.done()
+from bottomless_server.stores.streams import name_key
+from unit.ingest.asking import KEEP_MS, NAMES, Asking
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from bottomless_server.protocol.keys import encode_key
 from bottomless_server.protocol.registry import (
     NodeSaid,
     encode_names_asked,
+    encode_names_shown,
     encode_nodes,
     encode_registered,
     encode_root,
@@ -82,6 +83,8 @@ def _fits(message: Any, schema: dict[str, Any]) -> None:
         ("locate", encode_located(Located(None, NO_RECORDS))),
         ("get_nodes", encode_nodes([NodeSaid("0" * 32, "http://a:1")])),
         ("find_streams_by_name", encode_streams({ACME: STREAM_ID})),
+        ("get_names_shown", encode_names_shown(3, "0" * 32)),
+        ("get_names_shown", encode_names_shown(None, None)),
         ("get_stream", encode_stream(RECORD)),
         ("get_stream_by_name", encode_stream(replace(RECORD, home=None, owner_url=None))),
         ("put_registry", encode_registered(1)),

@@ -37,12 +37,14 @@ from bottomless_server.protocol.registry import (
     NodeSaid,
     RootState,
     StreamSaid,
+    decode_names_shown,
     decode_nodes,
     decode_root,
     decode_stored_offset,
     decode_stream,
     decode_streams,
     encode_names_asked,
+    encode_names_shown,
     encode_nodes,
     encode_registered,
     encode_root,
@@ -257,6 +259,18 @@ def test_names_and_their_streams_come_back_as_they_were(found: dict[FullName, St
     assert decode_streams(received(sent(encode_streams(found)))) == found
 
 
+shown_marks = st.tuples(st.none() | numbers, st.none() | st.text())
+
+
+@given(shown_marks, shown_marks)
+def test_what_is_shown_of_names_is_the_same_exactly_where_it_was(
+    one: tuple[int | None, str | None], other: tuple[int | None, str | None]
+) -> None:
+    heard = [decode_names_shown(received(sent(encode_names_shown(*told)))) for told in (one, other)]
+    assert (heard[0] == heard[1]) is (one == other or one[0] is None is other[0])
+    assert (heard[0] is None) is (one[0] is None)
+
+
 @given(
     st.builds(RootState, numbers, numbers, offsets, offsets, st.none() | pointers, offsets),
     st.lists(st.builds(NodeSaid, words, st.text())),
@@ -325,6 +339,7 @@ def test_an_answer_that_is_none_is_the_peers_fault_and_no_crash(body: Any) -> No
     for decode in (
         decode_stream,
         decode_streams,
+        decode_names_shown,
         decode_root,
         decode_nodes,
         decode_stored_offset,

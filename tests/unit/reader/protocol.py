@@ -91,7 +91,8 @@ class Manifest(SilentPeer):
         )
         return RootState(
             version=version,
-            epoch=harness.node.epoch,
+            # Of the stream's record, which is that of its newest owner.
+            epoch=max(harness.node.epoch, harness.epoch),
             published_next=harness.node.next_offset,
             first_offset=harness.node.first_offset,
             root=harness.pointer,

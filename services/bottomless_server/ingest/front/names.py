@@ -1,13 +1,18 @@
-"""The stream that a name means: asked of manifest, and remembered for less than a lease.
+"""The stream that a name means: asked of manifest, and remembered until a name is freed.
 
-After a deletion a name may be given to another stream, so nobody may go by an old answer
-for longer than the old owner's lease would last. Names in use are asked for again before that,
-many in one question: a node has thousands, and a question costs more than an append.
+After a deletion a name may be given to another stream, so nobody may go by what a name meant
+for longer than the old owner's lease would last. Each renewal of the lease reads the mark that changes
+with every name that is freed. While it stands, all that is known is as true as at that renewal, and
+nobody is asked (`runtime/base/known_names.py`). When it has changed, the coordination store is asked
+what names in use mean now, a thousand in one question: a deletion frees the name in the EXEC
+that makes it true, and all others still mean what they did. Until then what was known at the last
+renewal before it is good for as long as the belief in the lease that this renewal brought.
 
-Where manifest does not answer, the coordination store is asked whether a name that is known
-still means the same stream: a deletion frees the name in the EXEC that makes it true. So appends
-to streams in use go on without manifest, and a deleted stream takes none. Nothing else is
-learned from there: what is not known, or is another stream's by now, waits for manifest.
+Where no renewal succeeds, names in use are asked of manifest again before they are too old,
+many in one question; and where manifest does not answer, the coordination store is asked whether
+they still mean the same. So appends to streams in use go on without manifest, and a deleted
+stream takes none. Nothing else is learned from there: what is not known, or is another stream's
+by now, waits for manifest.
 """
 
 import asyncio
@@ -22,6 +27,7 @@ from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.node.core.belief import Moment
 from bottomless_server.node.lease import Clocks
 from bottomless_server.protocol.paths import STREAM, of_stream
 from bottomless_server.protocol.peer import PeerPort
@@ -34,8 +40,9 @@ from bottomless_server.protocol.registry import (
     decode_streams,
     encode_names_asked,
 )
-from bottomless_server.runtime.base.known_names import KnownNames
+from bottomless_server.runtime.base.known_names import KnownNames, Question
 from bottomless_server.runtime.base.single_flight import SingleFlight
+from bottomless_server.stores.freed_names import NamesShown
 from bottomless_server.stores.streams import Streams
 
 log = structlog.get_logger(__name__)
@@ -45,6 +52,12 @@ MANIFEST_SECONDS: Final = 2.0
 """How long manifest is waited for before the coordination store is asked for a known name."""
 STRANGER_SECONDS: Final = 6.0
 """How long manifest is waited for about an unknown name: only it can help, and it may be busy."""
+ERA_MS_MAX: Final = 60_000
+"""How long a mark is believed without a look at the names: one who frees names without it, such as a
+manifest of the release before, goes unnoticed for no longer."""
+_USED_MS: Final = 180_000
+"""Names that nobody asked for in this time are not looked up when a name was freed: they are
+asked for alone when they are used again."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
 
@@ -60,10 +73,11 @@ class StreamNames:
         self._streams = streams
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: KnownNames[StreamId] = KnownNames(_NAME_COUNT_MAX)
+        self._known: KnownNames[StreamId] = KnownNames(_NAME_COUNT_MAX, ERA_MS_MAX)
         self._asking: SingleFlight[FullName, StreamId] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def find(self, name: FullName) -> StreamId:
         """The stream that has a name.
@@ -72,10 +86,11 @@ class StreamNames:
             NotFound: there is none, or it is being deleted.
             Unavailable: manifest does not answer, and did not lately; outcome none.
         """
-        known = self._known.get(name)
+        now = self._clocks.since_boot()
+        known = self._known.get(name, now)
         if known is None:
             return await self._ask(name)
-        age = self._clocks.elapsed() - known.asked_at
+        age = now - known.true_at
         if age >= self._keep_ms:
             return await self._ask(name)
         if age >= self._keep_ms // 2:
@@ -90,13 +105,21 @@ class StreamNames:
             NotFound: it means no other stream now.
             Unavailable: manifest does not answer; outcome none.
         """
-        known = self._known.get(name)
-        if known is not None and known.meaning == stale:
+        if self._known.means(name, stale):
             self._known.forget(name)
         found = await self.find(name)
         if found == stale:
             raise stream_not_found()
         return found
+
+    def hear(self, shown: NamesShown, since: Moment) -> None:
+        """Take up what the renewal of the lease that began at `since` has read of names."""
+        mark = None if shown.generation is None else shown
+        if not self._known.hear(mark, int(since.boot * 1000)):
+            return
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_up_all())
+            self._looking.add_done_callback(self._ended)
 
     async def note_home(self, stream_id: StreamId) -> None:
         """Have the bucket say that this node is the stream's home.
@@ -132,9 +155,9 @@ class StreamNames:
         # One that has just ended does not look at what is due any more.
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._ask_together())
-            self._refreshing.add_done_callback(self._refreshed)
+            self._refreshing.add_done_callback(self._ended)
 
-    def _refreshed(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("names could not be asked for", exc_info=error)
 
@@ -144,35 +167,63 @@ class StreamNames:
             names = list(islice(self._due, NAMES_TOGETHER_COUNT_MAX))
             for name in names:
                 del self._due[name]
-            asked_at = self._clocks.elapsed()
+            question = self._question()
             try:
                 async with asyncio.timeout(MANIFEST_SECONDS):
                     await self._load_together(names)
             except TimeoutError:
-                await self._confirm(names, asked_at)
+                await self._confirm(names, question)
             except StoreError as error:
                 if error.code is Code.PEER_UNAVAILABLE:
-                    await self._confirm(names, asked_at)
+                    await self._confirm(names, question)
                     continue
                 # The old answers are good for a while; then each is asked for by itself.
                 log.info("names were not asked for ahead of time", error=str(error))
 
+    async def _look_up_all(self) -> None:
+        """Look up what names in use mean now, since one of them may have been freed."""
+        era: object = None
+        while era is not self._known.era:
+            era = self._known.era
+            names = self._known.of_other_eras(self._clocks.since_boot() - _USED_MS)
+            for start in range(0, len(names), NAMES_TOGETHER_COUNT_MAX):
+                page = names[start : start + NAMES_TOGETHER_COUNT_MAX]
+                try:
+                    await self._look_up(page)
+                except StoreError as error:
+                    # They grow old; those in use are asked of manifest before they are too old.
+                    log.info("names were not looked up", error=str(error))
+                    return
+
+    async def _look_up(self, names: Sequence[FullName]) -> None:
+        question = self._question()
+        found = await self._streams.find_many(names)
+        for name in names:
+            if name in found and self._known.means(name, found[name]):
+                self._known.keep(name, found[name], question)
+            else:
+                # What became of it is told to the next caller who asks for it.
+                self._known.forget(name, question)
+
     async def _load_together(self, names: list[FullName]) -> None:
-        asked_at = self._clocks.elapsed()
+        question = self._question()
         answer = await self._manifest.call("POST", NAMES, body=encode_names_asked(names))
         found = decode_streams(answer.body)
         for name in names:
             # A name that was asked for alone meanwhile has the newer answer, and keeps it.
             if name in found:
-                self._known.keep(name, found[name], asked_at)
+                self._known.keep(name, found[name], question)
             else:
                 # What became of it is told to the next caller who asks for it.
-                self._known.forget(name, asked_at)
+                self._known.forget(name, question)
+
+    def _question(self) -> Question:
+        return self._known.ask(self._clocks.since_boot())
 
     async def _ask(self, name: FullName) -> StreamId:
         return await self._asking.join(name, lambda: self._load(name))
 
-    async def _confirm(self, names: Sequence[FullName], asked_at: int) -> None:
+    async def _confirm(self, names: Sequence[FullName], question: Question) -> None:
         """Keep those names that mean the same streams as before, by the coordination store."""
         try:
             found = await self._streams.find_many(names)
@@ -183,19 +234,19 @@ class StreamNames:
             return
         active = {one.stream_id for one in records if one.state is StreamState.ACTIVE}
         for name in names:
-            known = self._known.get(name)
-            if known is not None and known.meaning == found.get(name) and known.meaning in active:
-                self._known.keep(name, known.meaning, asked_at)
+            meaning = found.get(name)
+            if meaning is not None and meaning in active and self._known.means(name, meaning):
+                self._known.keep(name, meaning, question)
 
-    async def _confirmed(self, name: FullName, asked_at: int) -> StreamId:
+    async def _confirmed(self, name: FullName, question: Question) -> StreamId:
         """The stream that has a known name, without asking manifest.
 
         Raises:
             Unavailable: nothing was known of it, or it means another stream; outcome none.
         """
-        await self._confirm([name], asked_at)
-        known = self._known.get(name)
-        if known is None or known.asked_at < asked_at:
+        await self._confirm([name], question)
+        known = self._known.get(name, question.sent_at)
+        if known is None or known.true_at < question.sent_at:
             raise Unavailable(
                 "the manifest service does not answer",
                 code=Code.PEER_UNAVAILABLE,
@@ -204,18 +255,18 @@ class StreamNames:
         return known.meaning
 
     async def _load(self, name: FullName) -> StreamId:
-        asked_at = self._clocks.elapsed()
+        question = self._question()
         seconds = MANIFEST_SECONDS if name in self._known else STRANGER_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 params = ByNameAsked(name.tenant).params()
                 answer = await self._manifest.call("GET", by_name(name), params=params)
         except TimeoutError:
-            return await self._confirmed(name, asked_at)
+            return await self._confirmed(name, question)
         except Unavailable as error:
             if error.code is not Code.PEER_UNAVAILABLE:
                 raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
-            return await self._confirmed(name, asked_at)
+            return await self._confirmed(name, question)
         except Exception:
             self._known.forget(name)
             raise
@@ -223,11 +274,12 @@ class StreamNames:
         if said.state is not StreamState.ACTIVE:
             self._known.forget(name)
             raise stream_not_found()
-        self._known.keep(name, said.stream_id, asked_at)
+        self._known.keep(name, said.stream_id, question)
         return said.stream_id
 
     async def aclose(self) -> None:
-        if self._refreshing is not None:
-            self._refreshing.cancel()
+        for task in (self._refreshing, self._looking):
+            if task is not None:
+                task.cancel()
         await self._asking.aclose()
         await self._manifest.aclose()

@@ -1,4 +1,4 @@
-"""Internal paths about what the registry, the consumers' offsets and the list of nodes say.
+"""Internal paths about what the registry, the names, consumers' offsets and the list of nodes say.
 
 Contract: openapi/internal.yaml.
 """
@@ -13,17 +13,20 @@ from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.tree.going_back import require_not_gone_back
 from bottomless_server.protocol.paths import stream_id_in
 from bottomless_server.protocol.registry import (
+    NAMES,
     NODES,
     REGISTRY,
     STORED_OFFSET,
     NodeSaid,
     consumer_in,
+    encode_names_shown,
     encode_nodes,
     encode_registered,
     encode_stored_offset,
 )
 from bottomless_server.runtime.http.app import message_response, parse_query
 from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.freed_names import shown_names
 from bottomless_server.stores.ingest_nodes import live_nodes
 
 
@@ -54,6 +57,12 @@ def add_internal_registry_routes(api: FastAPI, context: Context, registry: Regis
         nodes = await live_nodes(context.coordination)
         return message_response(encode_nodes(NodeSaid(*node) for node in nodes))
 
+    async def get_names(request: Request) -> Response:
+        parse_query(request.scope, {})
+        shown = await shown_names(context.coordination)
+        return message_response(encode_names_shown(shown.generation, shown.mark))
+
+    api.add_api_route(NAMES, get_names, methods=["GET"])
     api.add_api_route(NODES, get_nodes, methods=["GET"])
     api.add_api_route(REGISTRY, put_registry, methods=["PUT"])
     api.add_api_route(STORED_OFFSET, get_stored_offset, methods=["GET"])

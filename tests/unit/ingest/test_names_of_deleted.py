@@ -1,0 +1,112 @@
+"""Appends to a stream that is deleted while nobody can tell its owner so.
+
+Manifest asks the owner to stop, and that ends appends at once. Where that question does not
+arrive, the name ends them: the tests of names looked at names alone, so that nothing held what
+an append does with them.
+"""
+
+from dataclasses import replace
+
+import pytest
+from support.waiting import eventually
+
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.stores import streams
+from bottomless_server.stores.streams import name_key
+from unit.ingest.harness import FULL_NAME, NAME, STREAM, IngestHarness, problem
+
+OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
+BELIEF_MS = 8_000
+"""Lease minus margin, as the settings have it."""
+
+
+async def delete(harness: IngestHarness) -> None:
+    await harness.streams.bury(
+        STREAM,
+        FULL_NAME,
+        lambda record: replace(record, state=StreamState.DELETING, epoch=record.epoch + 1),
+        Changes(),
+    )
+
+
+async def create_again(harness: IngestHarness) -> None:
+    record = StreamRecord(OTHER, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
+    await harness.streams.create(record)
+
+
+async def advance(harness: IngestHarness, ms: int) -> None:
+    await harness.advance(ms)
+    looking = harness.service.names._looking
+    await eventually(lambda: looking is None or looking.done())
+
+
+async def test_a_deleted_stream_takes_nothing_after_the_next_renewal(
+    harness: IngestHarness,
+) -> None:
+    assert (await harness.append("before")).status_code == 200
+    await advance(harness, 30_000)
+    harness.manifest.questions = 0
+    assert (await harness.append("thirty seconds later")).status_code == 200
+    assert harness.manifest.questions == 0, "nothing was deleted, so nobody was asked"
+    await delete(harness)
+
+    await advance(harness, 3_000)
+    assert problem(await harness.append("too late")) == (404, "stream-not-found")
+    assert harness.appender.log.next_offset == 2
+
+
+async def test_its_name_leads_to_the_stream_that_has_it_by_then(harness: IngestHarness) -> None:
+    await harness.append("to the first")
+    await delete(harness)
+    await create_again(harness)
+    await advance(harness, 3_000)
+
+    answer = await harness.append("to the second")
+    assert (answer.status_code, answer.json()["first_offset"]) == (200, 0)
+    assert harness.appender.log.next_offset == 1
+    second = harness.service.streams.find(OTHER)
+    assert second is not None
+    assert second.log.next_offset == 1
+
+
+async def test_where_no_renewal_succeeds_it_takes_nothing_after_the_lease(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.append("before")
+    await advance(harness, 3_000)
+    await delete(harness)
+
+    async def away(*_: object) -> list[bytes | None]:
+        raise CoordinationUnavailable("the coordination store does not answer")
+
+    monkeypatch.setattr(harness.coordination, "get_many", away)
+    harness.manifest.is_away = True
+    await advance(harness, BELIEF_MS)
+    assert problem(await harness.append("too late"))[0] == 503
+    assert harness.appender.log.next_offset == 1
+
+
+async def check_ended(harness: IngestHarness) -> None:
+    """Nothing is taken any more when the belief in the renewal before the deletion is over."""
+    await harness.append("before")
+    await advance(harness, 3_000)
+    await delete(harness)
+    await advance(harness, BELIEF_MS)
+    assert problem(await harness.append("too late")) == (404, "stream-not-found")
+
+
+async def test_a_deleted_stream_takes_nothing_after_as_long_as_its_owners_lease(
+    harness: IngestHarness,
+) -> None:
+    await check_ended(harness)
+
+
+async def test_without_the_mark_in_the_exec_a_deleted_stream_goes_on(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "freeing", lambda name: Changes({name_key(name): None}))
+    with pytest.raises(AssertionError):
+        await check_ended(harness)
