@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(fact: Callable[[], T | None], seconds: float = 90, what: str = "the fact") -> T:
+def until(fact: Callable[[], T | None], seconds: float = 240, what: str = "the fact") -> T:
     """Ask until the answer is true and return it; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     never = threading.Event()
