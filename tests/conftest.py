@@ -15,7 +15,7 @@ from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
 from support.spark_s3 import s3_streams
-from support.spark_session import spark, spark_server
+from support.spark_session import JAVA_OPTIONS, LAUNCHER_OPTIONS, spark, spark_server
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -67,11 +67,8 @@ SLOW = (
 )
 """What has the mark `slow` as a whole: it starts programs, or an S3 server."""
 
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of every Java that a test starts: each lives for seconds, in which a compiler and a collector
-for long runs cost as much again and gain nothing."""
-for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(variable, JAVA_OPTIONS)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
 
 # Else each client reads all certificates of the world for itself, which takes longer than a test.
 setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010

@@ -17,11 +17,19 @@ from support.server import AllInOne
 
 ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
 
+LAUNCHER_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    # Thousands of Spark's classes are checked for faults that a compiler does not make.
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Of every Java that a test starts: each lives for seconds, in which a compiler and a collector
+for long runs cost as much again and gain nothing."""
+# Else all is collected at each of the sizes that it grows through on its way here.
+JAVA_OPTIONS = f"{LAUNCHER_OPTIONS} -XX:MetaspaceSize=256m -Xms256m"
+"""Of those that run Spark."""
 QUICK = {
-    # Of a session that lives for seconds: what a compiler and a collector for long runs
-    # would gain comes too late.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
