@@ -1,9 +1,13 @@
 """SIGKILL of executors and of the driver in the middle of a read, a write and a query: each
 record once.
 
-Spark runs as a driver and two executors, each a process, beside the four services. The driver
+Spark runs as a driver and an executor, each a process, beside the four services. The driver
 stops where the test wants to kill (support/spark_driver.py), so that every kill hits what it
 is meant for. A query without the sink's numbers is killed beside the others, and doubles.
+
+In everyday runs one executor has tasks of the read, the write and the query when it dies. With
+BOTTOMLESS_TEST_KILLS above 1 there are two executors, one of which dies in each of the three,
+while the other goes on: a Java takes many seconds to start.
 """
 
 import json
@@ -23,17 +27,19 @@ import pytest
 from pyarrow import feather
 from support.pages import ROOT
 from support.separate_processes import FourProcesses, four_processes
-from support.spark_driver import COMMITS, DOUBLED_COUNT, WRITTEN_COUNT, Plan
+from support.spark_driver import AT_ONCE, COMMITS, DOUBLED_COUNT, WRITTEN_COUNT, Plan
 from support.spark_session import QUICK
 from support.waiting import until
 
 from bottomless.client import Client
 
-SECONDS = 240
+SECONDS = 600
 """Long enough for a driver on a machine with much else to do."""
 pytestmark = pytest.mark.timeout(4 * SECONDS)
-CLUSTER = "local-cluster[2,1,1024]"
-"""A master, two workers and an executor on each, all of them processes on the loopback address."""
+KILLS = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "1"))
+ONE_EXECUTOR = "local-cluster[1,4,1024]"
+"""A master and a worker in the driver, and an executor with four tasks, a process of its own."""
+TWO_EXECUTORS = "local-cluster[2,1,1024]"
 CONFIG = {"fragment": {"target_bytes": 1024 * 1024, "max_age_ms": 500}}
 SETTINGS = {
     # What is trimmed goes at once, unless somebody holds it.
@@ -72,12 +78,13 @@ class Driver:
     def go_on(self, point: str) -> None:
         (self._directory / f"{point}.go").touch()
 
-    def kill_executor(self, point: str) -> None:
-        """SIGKILL the executor whose task has stopped at this point, and let the rest go on."""
-        executor = self.reached(point)
+    def kill_executor(self, *points: str) -> None:
+        """SIGKILL the executor whose tasks have stopped at these points; the rest goes on."""
+        [executor] = {self.reached(point) for point in points}
         assert executor != self._process.pid
         os.kill(executor, signal.SIGKILL)
-        self.go_on(point)
+        for point in points:
+            self.go_on(point)
 
     def done(self, step: str) -> None:
         self._wait_for(self._directory / f"{step}.done")
@@ -163,19 +170,42 @@ def numbers(values: list[bytes]) -> list[int]:
     return sorted(map(int, values))
 
 
-def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(
-    deployment: SparkDeployment,
-) -> None:
-    with deployment.driver(CLUSTER, "read", "written", "copy_until_commit", "killed") as driver:
+@contextmanager
+def one_executor_dies_in_all(deployment: SparkDeployment) -> Iterator[Driver]:
+    with deployment.driver(ONE_EXECUTOR, "at_once", "killed") as driver:
+        driver.reached("before-copy")
+        trim(deployment)
+        driver.go_on("before-copy")
+        driver.kill_executor(*AT_ONCE)
+        yield driver
+
+
+@contextmanager
+def an_executor_dies_in_each(deployment: SparkDeployment) -> Iterator[Driver]:
+    with deployment.driver(
+        TWO_EXECUTORS, "read", "written", "copy_until_commit", "killed"
+    ) as driver:
         driver.reached("read")
-        # The job holds what it has planned: a trim goes through, and takes nothing from it.
-        deployment.client.trim("source", ROW_COUNT)
-        until(lambda: deployment.client.offsets("source").first_offset > 0, what="the trim")
+        trim(deployment)
         driver.kill_executor("read")
         driver.done("read")
         driver.kill_executor("written")
         driver.done("written")
         driver.kill_executor("copy")
+        yield driver
+
+
+def trim(deployment: SparkDeployment) -> None:
+    """A job that reads holds what it has planned: a trim goes through, and takes nothing from it."""
+    deployment.client.trim("source", ROW_COUNT)
+    until(lambda: deployment.client.offsets("source").first_offset > 0, what="the trim")
+
+
+def test_killed_executors_and_a_killed_driver_neither_lose_nor_double_a_row(
+    deployment: SparkDeployment,
+) -> None:
+    deaths = one_executor_dies_in_all if KILLS == 1 else an_executor_dies_in_each
+    with deaths(deployment) as driver:
         for commit in COMMITS:
             driver.reached(commit)
         driver.reached("killed")

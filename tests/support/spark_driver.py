@@ -11,14 +11,16 @@ import os
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyarrow import feather
 
-STOP_SECONDS: Final = 180
+STOP_SECONDS: Final = 900
 """A test that does not answer any more has failed."""
 VALUES: Final = "value binary"
 ROWS: Final = "offset long, timestamp timestamp, value binary"
@@ -27,6 +29,8 @@ DOUBLED_COUNT: Final = 15_000
 """Rows that are copied without a number, in three batches."""
 COMMITS: Final = ("commit-copied", "commit-doubled")
 """Points in the middle of a commit, when the append is done and Spark does not know."""
+AT_ONCE: Final = ("read", "written", "copy")
+"""What `at_once` does side by side, each with a point in a task."""
 
 
 class Plan(NamedTuple):
@@ -85,14 +89,14 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
                 "cast(cast(id as string) as binary) as value"
             )
             rows = numbers.mapInArrow(stopping(plan.directory, name), VALUES)
-            rows.write.format("bottomless").mode("append").options(
+            rows.write.format("writing").mode("append").options(
                 url=plan.url, stream=name, txnAppId="kills", txnId="one"
             ).save()
 
         return run
 
     def start_copy(sink: str, stream: str, begin: str, count: int) -> Any:
-        frame = spark.readStream.format("bottomless").options(
+        frame = spark.readStream.format("copying").options(
             **source, startingOffsets=begin, maxOffsetsPerTrigger=count
         )
         values = frame.load().select("value")
@@ -129,8 +133,36 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
                     raise query.exception() or RuntimeError("a query did not come to its commit")
                 never.wait(0.02)
 
+    def activate() -> None:
+        # Spark looks for sources in Python only in the session that its thread knows.
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+    def at_once() -> None:
+        """A read, a write and the queries, all under way at the same time.
+
+        Each begins when the one before stands in a task: until then Spark sends its tasks.
+        """
+        pool = ThreadPoolExecutor(initializer=activate)
+        reading = pool.submit(read)
+        wait_for(plan.directory, "read", reading)
+        writing = pool.submit(write("written"))
+        wait_for(plan.directory, "written", writing)
+        stop_at(plan.directory, "before-copy")
+        copy_until_commit()
+        reading.result()
+        writing.result()
+
     steps = {"read": read, "copy": copy, "copy_until_commit": copy_until_commit}
-    return {**steps, "written": write("written"), "killed": write("killed")}
+    return {**steps, "written": write("written"), "killed": write("killed"), "at_once": at_once}
+
+
+def wait_for(directory: str, point: str, step: Future[None]) -> None:
+    never = threading.Event()
+    while not Path(directory, f"{point}.reached").exists():
+        if step.done():
+            step.result()
+            raise RuntimeError(f"a step did not come to the point {point}")
+        never.wait(0.02)
 
 
 def register_stopping(spark: Any, plan: Plan) -> None:
@@ -160,6 +192,18 @@ def register_stopping(spark: Any, plan: Plan) -> None:
             options = parse_sink_options(self.options, streaming=True)
             return Stopping(options, schema, overwrite=overwrite)
 
+    class WritingSource(BottomlessSource):
+        """As it is: but Spark changes what it keeps of a source while another task is sent."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "writing"
+
+    class CopyingSource(BottomlessSource):
+        @classmethod
+        def name(cls) -> str:
+            return "copying"
+
     class DoublingSource(BottomlessSource):
         @classmethod
         def name(cls) -> str:
@@ -169,8 +213,8 @@ def register_stopping(spark: Any, plan: Plan) -> None:
             options = parse_sink_options(self.options, streaming=True)
             return Doubling(options, schema, overwrite=overwrite)
 
-    spark.dataSource.register(StoppingSource)
-    spark.dataSource.register(DoublingSource)
+    for source in (WritingSource, CopyingSource, StoppingSource, DoublingSource):
+        spark.dataSource.register(source)
 
 
 def main() -> None:
@@ -190,7 +234,12 @@ def main() -> None:
     register_stopping(spark, plan)
     steps = steps_of(spark, plan)
     for step in plan.steps:
-        steps[step]()
+        try:
+            steps[step]()
+        except BaseException:  # noqa: BLE001  # said, and the program ends
+            traceback.print_exc()
+            # Others stand in their tasks and wait.
+            os._exit(1)
         Path(plan.directory, f"{step}.done").touch()
     spark.stop()
 
