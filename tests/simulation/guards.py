@@ -2,7 +2,7 @@
 
 A guard that can be removed without any of these seeds noticing guards nothing here, or the
 simulation is blind. Each names seeds that are tried first; one that fails has to hold with the
-guard in its place.
+guard in its place, which is looked at once for all guards that name it with the same troubles.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
@@ -229,10 +229,10 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(takeover, "take_over", _root_before_the_fence)], [2, 3, 4, 11, 12], "losses"
     ),
     "what a takeover adopts": Guard(
-        [Replaced(freeing, "_look", _look_for_nothing)], [1, 9, 7], "losses"
+        [Replaced(freeing, "_look", _look_for_nothing)], [2, 1, 9, 7], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
-        [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [7, 3, 5], "losses"
+        [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [2, 7, 3, 5], "losses"
     ),
     "the mark of a name that is freed": Guard(
         [Replaced(streams, "freeing", _free_unmarked)], [1, 4, 5], course=deleted_unheard
