@@ -12,6 +12,7 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 from golden.regenerate import golden
+from support.arrow_ways import is_taken_in_place
 from unit.formats.examples import STREAM_ID, UID, a_frame
 
 from bottomless.client.follow import read_batches
@@ -76,6 +77,11 @@ def as_arrow(body: bytes) -> None:
         [batch] = decode_frames(memoryview(frame.data))
         batch.validate(full=True)
         batch.to_pylist()
+
+
+def as_arrow_in_place(body: bytes) -> None:
+    """Whatever is taken in place, Arrow's own reader and writer make the same bytes of."""
+    is_taken_in_place(body, frame_size_max=FRAME_SIZE_MAX)
 
 
 def as_frames(body: bytes) -> None:
@@ -244,8 +250,26 @@ KEYS = "\n".join(
 TOKEN = encode_token(PageToken(STREAM_ID, 10, 5), "default", SECRET).encode()
 PAGE_TOKEN = seal(["default"], ["orders"], SECRET).encode()
 ANSWER = b'{"offset":0,"value":"a"}\n{"_control":{"next_offset":1,"end":"rotate","gaps":[]}}\n'
+IN_PLACE = pa.table(
+    {
+        "filter_value": ["x", None, "é"],
+        "value": [b"a", b"", b"bc"],
+        "event_time": pa.array([1, None, 3], pa.timestamp("ms", "UTC")),
+        "key": pa.array([b"k", b"", None]),
+        "content": pa.array([0, 0, 0], pa.uint8()),
+    }
+)
+OTHER_TYPES = pa.table(
+    {
+        "value": pa.array(["a", "b" * 20, "c"], pa.string_view()),
+        "key": pa.array([b"k", None, b""], pa.large_binary()),
+        "filter_value": pa.array(["x", None, "x"]).dictionary_encode(),
+    }
+)
 PARSERS = {
     "arrow": Parser(as_arrow, arrow(TABLE)),
+    "arrow in place": Parser(as_arrow_in_place, arrow(IN_PLACE)),
+    "arrow of other types in place": Parser(as_arrow_in_place, arrow(OTHER_TYPES)),
     "arrow of text": Parser(as_arrow, arrow(pa.table({"value": ["a", "b"]}))),
     "frames": Parser(as_frames, a_frame([b"one", b"two"]) * 2),
     "json": Parser(as_json, JSON_BODY),

@@ -142,16 +142,16 @@ def seal_chunk(
 ) -> list[bytes | memoryview]:
     """Make a data chunk of whole batch frames; returns its parts for one gathered write.
 
-    The frames are passed through without a copy: their bytes on disk are those that were given, and
-    each must be padded to 8 already. `timestamp` is in ms since 1970.
+    A frame comes in one buffer or in several; it begins with one, and its header stands whole in
+    it. They are passed through without a copy: their bytes on disk are those that were given, and
+    each frame must be padded to 8 already. `timestamp` is in ms since 1970.
 
     Raises:
         Corrupt: a frame has no valid header, or no reader would accept the chunk.
     """
     # Readers count through frames to find a record, so a miscount would misplace all after it.
-    framed = [decode_frame_header(frame) for frame in frames]
-    assert [frame.frame_size for frame in framed] == [len(frame) for frame in frames]
-    assert record_count == sum(frame.record_count for frame in framed)
+    batch_count, framed_count = _count_frames(frames)
+    assert record_count == framed_count
     trailer = encode_trailer(entries)
     batches_size = sum(len(frame) for frame in frames)
     end = padding(len(trailer))
@@ -166,13 +166,27 @@ def seal_chunk(
         first_offset=first_offset,
         timestamp=timestamp,
         epoch=epoch,
-        batch_count=len(frames),
+        batch_count=batch_count,
         filter_size=0,
         batches_size=batches_size,
         trailer_size=len(trailer),
         body_crc=body_crc,
     )
     return [encode_header(header), *frames, trailer, end]
+
+
+def _count_frames(frames: Sequence[bytes | memoryview]) -> tuple[int, int]:
+    """How many frames these buffers are, and how many records they hold."""
+    batch_count = record_count = missing = 0
+    for part in frames:
+        if not missing:
+            header = decode_frame_header(part)
+            batch_count, record_count = batch_count + 1, record_count + header.record_count
+            missing = header.frame_size
+        missing -= len(part)
+        assert missing >= 0, "a frame ends within a buffer"
+    assert not missing, "a frame is cut short"
+    return batch_count, record_count
 
 
 def verify_body(header: ChunkHeader, chunk: bytes | memoryview) -> None:

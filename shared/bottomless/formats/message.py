@@ -14,6 +14,15 @@ from typing import Final
 import pyarrow as pa
 
 from bottomless.formats.checks import check, corrupt
+from bottomless.formats.flatbuffers import (
+    BATCH_BUFFERS,
+    BATCH_COMPRESSION,
+    BATCH_NODES,
+    MESSAGE_HEADER,
+    child,
+    slot,
+    u32,
+)
 from bottomless.model.record import Columns
 
 _PREFIX = struct.Struct(
@@ -34,12 +43,6 @@ _SHAPES: Final = {
     Columns.FILTER_VALUE: (1, 3),
 }
 """Field nodes and buffers that each column takes in a message."""
-
-# Field numbers of Arrow's Message.fbs.
-_MESSAGE_HEADER: Final = 2
-_BATCH_NODES: Final = 1
-_BATCH_BUFFERS: Final = 2
-_BATCH_COMPRESSION: Final = 3
 
 
 def open_message(raw: memoryview | pa.Buffer, columns: Columns) -> pa.ipc.Message:
@@ -73,38 +76,12 @@ def _check_batch(metadata: memoryview, columns: Columns) -> None:
     what = "Arrow message"
     shapes = [shape for column, shape in _SHAPES.items() if column in columns]
     try:
-        batch = _child(metadata, _u32(metadata, 0), _MESSAGE_HEADER)
-        compressed = _slot(metadata, batch, _BATCH_COMPRESSION) is not None
-        nodes = _u32(metadata, _child(metadata, batch, _BATCH_NODES))
-        buffers = _u32(metadata, _child(metadata, batch, _BATCH_BUFFERS))
+        batch = child(metadata, u32(metadata, 0), MESSAGE_HEADER)
+        compressed = slot(metadata, batch, BATCH_COMPRESSION) is not None
+        nodes = u32(metadata, child(metadata, batch, BATCH_NODES))
+        buffers = u32(metadata, child(metadata, batch, BATCH_BUFFERS))
     except (struct.error, ValueError) as error:
         raise corrupt(what, "its metadata is malformed") from error
     check(what, not compressed, "its buffers are compressed")
     check(what, nodes == sum(shape[0] for shape in shapes), f"it has {nodes} field nodes")
     check(what, buffers == sum(shape[1] for shape in shapes), f"it has {buffers} buffers")
-
-
-def _child(data: memoryview, table: int, number: int) -> int:
-    """Position of the table or vector that a field of a flatbuffer table points at."""
-    position = _slot(data, table, number)
-    if position is None:
-        raise ValueError("a field is missing")
-    return position + _u32(data, position)
-
-
-def _slot(data: memoryview, table: int, number: int) -> int | None:
-    """Position of a field's own bytes, None if the table leaves it out."""
-    vtable = table - int(struct.unpack_from("<i", data, table)[0])
-    entry = 4 + 2 * number
-    if entry + 2 > _u16(data, vtable):
-        return None
-    offset = _u16(data, vtable + entry)
-    return table + offset if offset else None
-
-
-def _u16(data: memoryview, position: int) -> int:
-    return int(struct.unpack_from("<H", data, position)[0])
-
-
-def _u32(data: memoryview, position: int) -> int:
-    return int(struct.unpack_from("<I", data, position)[0])

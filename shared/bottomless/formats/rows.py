@@ -22,7 +22,17 @@ class Frame(NamedTuple):
     """A batch in its stored form: an encoded batch frame and the count of its records."""
 
     record_count: int
-    data: bytes | memoryview
+    parts: tuple[bytes | memoryview, ...]
+    """The bytes of the frame, in order; its header stands whole at the beginning of the first."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def data(self) -> bytes | memoryview:
+        """The frame in one piece: a copy where it has several parts."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
 
 
 def build_batch(parts: Sequence[Rows]) -> pa.RecordBatch:
@@ -77,7 +87,7 @@ def encode_frames(
     if batch.num_rows > 1 and len(data) > size_max:
         yield from _halves(batch, size_max, codec)
     else:
-        yield Frame(batch.num_rows, data)
+        yield Frame(batch.num_rows, (data,))
 
 
 def _halves(batch: pa.RecordBatch, size_max: int, codec: Codec) -> Iterator[Frame]:

@@ -371,6 +371,15 @@ def pointers(answer: httpx.Response) -> list[str]:
     return [fault["pointer"] for fault in answer.json()["errors"]]
 
 
+def arrow_of_batches(*batches: pa.RecordBatch) -> bytes:
+    """An Arrow stream of these batches, empty ones too, which a table leaves out."""
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return stream.getvalue()
+
+
 def arrow(table: pa.Table, **options: Any) -> bytes:
     stream = io.BytesIO()
     with pa.ipc.new_stream(

@@ -39,7 +39,7 @@ PLAN = CommitPlan("job", 7, 1_750_000_000_000, tuple((one,) for one in IDS), 0)
 def some_frames() -> tuple[Frame, ...]:
     data = memoryview(frames_body(Rows([b"a"], [1])))
     ((header, _),) = split_frames(data)
-    return (Frame(header.record_count, data[: header.frame_size]),)
+    return (Frame(header.record_count, (data[: header.frame_size],)),)
 
 
 async def started(

@@ -75,7 +75,7 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
     batches, count, size = [], 0, 0
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            _check_schema(reader.schema, numbered=numbered)
+            check_schema(reader.schema, numbered=numbered)
             for batch in reader:
                 if batch.num_rows == 0:
                     continue
@@ -83,7 +83,7 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
                 if count > ARROW_RECORD_COUNT_MAX:
                     raise batch_too_large(ARROW_RECORD_COUNT_MAX)
                 batch.validate(full=True)
-                size += sum(_decoded_size(column) for column in batch.columns)
+                size += sum(decoded_size(column) for column in batch.columns)
                 if size > DECOMPRESSED_SIZE_MAX:
                     raise column_fault(
                         "", f"the records decode to more than {DECOMPRESSED_SIZE_MAX} bytes"
@@ -98,7 +98,7 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
     return batches
 
 
-def _check_schema(schema: pa.Schema, *, numbered: bool) -> None:
+def check_schema(schema: pa.Schema, *, numbered: bool) -> None:
     if len(set(schema.names)) != len(schema.names):
         raise column_fault("", "there must be no column twice")
     columns = check_id_column(schema, numbered=numbered)
@@ -116,7 +116,7 @@ def _check_schema(schema: pa.Schema, *, numbered: bool) -> None:
             )
 
 
-def _decoded_size(column: Any) -> int:
+def decoded_size(column: Any) -> int:
     sizes = sizes_of(column)
     return column.nbytes if sizes is None else int(sizes.sum()) + 8 * len(column)
 
@@ -132,18 +132,18 @@ def _stored(batch: pa.RecordBatch) -> pa.RecordBatch:
         if source is None or (field.nullable and source.null_count == len(source)):
             continue
         columns |= column
-        arrays.append(_cast(column, field.name, source))
+        arrays.append(stored_column(column, field.name, source))
     stored = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
     _check_contents(stored)
     return stored
 
 
-def _cast(column: Columns, name: str, source: Any) -> Any:
+def stored_column(column: Columns, name: str, source: Any) -> Any:
     if not FIELDS[column].nullable and source.null_count:
         raise column_fault(name, "the column must have no nulls")
     if column is Columns.HEADERS:
         return read_headers(source)
-    _check_sizes(column, name, source)
+    check_sizes(column, name, source)
     try:
         array = _converted(source, FIELDS[column].type)
     except MemoryError:
@@ -156,7 +156,7 @@ def _cast(column: Columns, name: str, source: Any) -> Any:
     if column is Columns.FILTER_VALUE:
         array.validate(full=True)
     if column is Columns.EVENT_TIME:
-        _check_times(name, array)
+        check_times(name, array)
     return array
 
 
@@ -173,13 +173,13 @@ def check_stored(batch: pa.RecordBatch) -> None:
         if column is Columns.HEADERS:
             read_headers(array)
             continue
-        _check_sizes(column, field.name, array)
+        check_sizes(column, field.name, array)
         if column is Columns.EVENT_TIME and array.null_count < len(array):
-            _check_times(field.name, array)
+            check_times(field.name, array)
     _check_contents(batch)
 
 
-def _check_times(name: str, array: Any) -> None:
+def check_times(name: str, array: Any) -> None:
     low, high = pc.min_max(array.cast(pa.int64())).values()
     if low.as_py() < TIMESTAMP_MIN or high.as_py() > TIMESTAMP_MAX:
         raise column_fault(name, "times must lie in the years 1 to 9999")
@@ -200,7 +200,7 @@ _SIZES_MAX: Final = {
 }
 
 
-def _check_sizes(column: Columns, name: str, source: Any) -> None:
+def check_sizes(column: Columns, name: str, source: Any) -> None:
     sizes = sizes_of(source)
     if sizes is None or not len(sizes):
         return

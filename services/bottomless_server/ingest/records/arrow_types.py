@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow.compute import call_function
 
 from bottomless.model.record import Columns
 
@@ -56,14 +55,14 @@ def stored_form(column: Columns, kind: pa.DataType) -> bool:
     )
 
 
-def sizes_of(array: Any) -> NDArray[np.int64] | None:
+def sizes_of(array: Any) -> NDArray[np.signedinteger] | None:
     """Bytes of each value of a column of text or bytes, 0 for nulls; None for other types.
 
     Views and dictionaries are measured without being decoded: they may name one large
     value as often as they like.
     """
     kind = array.type
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.signedinteger]
     if pa.types.is_map(kind):
         return _map_sizes(array)
     if not (is_text(kind) or is_bytes(kind)):
@@ -72,15 +71,20 @@ def sizes_of(array: Any) -> NDArray[np.int64] | None:
         return _dictionary_sizes(array)
     if pa.types.is_fixed_size_binary(kind):
         return np.full(len(array), kind.byte_width, np.int64)
-    if _is_view(kind):
+    if is_view(kind):
         views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
-        sizes = views[array.offset : array.offset + len(array), 0].astype(np.int64)
-        if array.null_count:
-            # The bytes of a null's view may be anything.
-            sizes[np.asarray(array.is_null())] = 0
-        return sizes
-    lengths = call_function("binary_length", [array])
-    return np.asarray(lengths.fill_null(0), np.int64)
+        sizes = views[array.offset : array.offset + len(array), 0].copy()
+    elif not len(array):
+        return np.zeros(0, np.int64)
+    else:
+        large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        width, end = (np.int64 if large else np.int32), array.offset + len(array) + 1
+        offsets: NDArray[Any] = np.frombuffer(array.buffers()[1], width, end)[array.offset :]
+        sizes = offsets[1:] - offsets[:-1]
+    if array.null_count:
+        # What stands under a null may be anything.
+        sizes[np.asarray(array.is_null())] = 0
+    return sizes
 
 
 def without_hidden_views(array: Any) -> Any:
@@ -90,7 +94,7 @@ def without_hidden_views(array: Any) -> Any:
     writes under a null would be an address of its choice.
     """
     kind = array.type
-    if not _is_view(kind) or not array.null_count:
+    if not is_view(kind) or not array.null_count:
         return array
     validity, views, *data = array.buffers()
     slots = np.frombuffer(views, np.uint8).reshape(-1, _VIEW_SIZE).copy()
@@ -99,23 +103,26 @@ def without_hidden_views(array: Any) -> Any:
     return pa.Array.from_buffers(kind, len(array), buffers, offset=array.offset)
 
 
-def _is_view(kind: pa.DataType) -> bool:
+def is_view(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
-def _dictionary_sizes(array: Any) -> NDArray[np.int64]:
+def _dictionary_sizes(array: Any) -> NDArray[np.signedinteger]:
     sizes = sizes_of(array.dictionary)
     assert sizes is not None
     if not len(sizes):
         return np.zeros(len(array), np.int64)
-    indices = np.asarray(array.indices.fill_null(0), np.int64)
-    taken: NDArray[np.int64] = sizes[indices]
+    indices = array.indices
+    if indices.null_count:
+        indices = indices.fill_null(0)
+    indices = np.asarray(indices, np.int64)
+    taken: NDArray[np.signedinteger] = sizes[indices]
     if array.indices.null_count:
         taken[np.asarray(array.indices.is_null())] = 0
     return taken
 
 
-def _map_sizes(array: Any) -> NDArray[np.int64]:
+def _map_sizes(array: Any) -> NDArray[np.signedinteger]:
     names, items = sizes_of(array.keys), sizes_of(array.items)
     assert names is not None
     assert items is not None

@@ -58,7 +58,7 @@ def read_frames(body: bytes, frame_size_max: int) -> tuple[Frame, ...]:
     _check_sizes([header for header, _ in found], frame_size_max)
     for header, frame in found:
         _check_frame(header, frame)
-    return tuple(Frame(header.record_count, frame) for header, frame in found)
+    return tuple(Frame(header.record_count, (frame,)) for header, frame in found)
 
 
 def _header(view: memoryview) -> FrameHeader:

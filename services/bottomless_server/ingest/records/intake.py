@@ -63,7 +63,7 @@ class Append:
             size = rows.size
         else:
             frames = _without_first(frames, count)
-            size = sum(len(frame.data) for frame in frames)
+            size = sum(frame.size for frame in frames)
         return replace(
             self,
             record_count=self.record_count - count,
@@ -247,7 +247,7 @@ def _of_frames(
 ) -> Append:
     return Append(
         record_count=sum(frame.record_count for frame in frames),
-        size=sum(len(frame.data) for frame in frames),
+        size=sum(frame.size for frame in frames),
         body_crc=crc32c(body),
         frames=frames,
         conditions=conditions,
@@ -263,6 +263,6 @@ def _without_first(frames: Sequence[Frame], count: int) -> tuple[Frame, ...]:
                 return tuple(frames[number:])
             [(header, stored)] = split_frames(memoryview(frame.data))
             batch = decode_message(header, stored).slice(count)
-            return (*encode_frames(batch, len(frame.data)), *frames[number + 1 :])
+            return (*encode_frames(batch, frame.size), *frames[number + 1 :])
         count -= frame.record_count
     raise AssertionError("no record is left")

@@ -119,7 +119,7 @@ class StagedBatches:
         batch = StagedBatch(
             staged_id,
             self._clocks.wall(),
-            sum(len(frame.data) for frame in frames),
+            sum(frame.size for frame in frames),
             sum(frame.record_count for frame in frames),
             len(frames),
         )
@@ -132,7 +132,7 @@ class StagedBatches:
         held.arriving_count += 1
         self._count(held, batch.size)
         try:
-            data = [frame.data for frame in frames]
+            data = [part for frame in frames for part in frame.parts]
             await self._in_thread(self._files.write, stream_id, batch, data)
             held.batches[staged_id] = batch
             held.since[staged_id] = self._clocks.elapsed()

@@ -83,7 +83,7 @@ def _crc_of(frames: Sequence[Frame]) -> int:
 def _append_of(frames: tuple[Frame, ...], conditions: Conditions) -> Append:
     return Append(
         record_count=sum(frame.record_count for frame in frames),
-        size=sum(len(frame.data) for frame in frames),
+        size=sum(frame.size for frame in frames),
         body_crc=_crc_of(frames),
         frames=frames,
         conditions=conditions,

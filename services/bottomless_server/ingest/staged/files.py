@@ -155,7 +155,7 @@ class StagedFiles:
         for header, stored in split_frames(data):
             check("staged batch", crc32c(stored) == header.body_crc, "its checksum does not match")
             end = start + header.frame_size
-            frames.append(Frame(header.record_count, data[start:end]))
+            frames.append(Frame(header.record_count, (data[start:end],)))
             start = end
         count = sum(frame.record_count for frame in frames)
         check(

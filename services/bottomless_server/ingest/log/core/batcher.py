@@ -100,8 +100,12 @@ def seal_round(
     rows = [append.rows for append in rowed if append.rows is not None]
     if rows:
         # One frame whatever its size: it is bounded by the chunk, but for what Arrow adds.
-        frames += [frame.data for frame in encode_frames(build_batch(rows), 2 * chunk_size_max)]
-    frames += [frame.data for append in framed for frame in append.frames]
+        frames += [
+            part
+            for frame in encode_frames(build_batch(rows), 2 * chunk_size_max)
+            for part in frame.parts
+        ]
+    frames += [part for append in framed for frame in append.frames for part in frame.parts]
     places, entries, count = {}, [], 0
     for append in (*rowed, *framed):
         places[id(append)] = Placement(next_offset + count, append.record_count)
@@ -124,7 +128,7 @@ def _seal_group(
         count = sum(frame.record_count for frame in share)
         last = number == len(shares) - 1
         flags = ChunkFlags.NONE if last else ChunkFlags.MORE_FOLLOWS
-        data = [frame.data for frame in share]
+        data = [part for frame in share for part in frame.parts]
         entries = [_entry(append, 0, count, offset - next_offset)]
         chunks.append(_seal(data, entries, count, offset, timestamp, epoch, flags))
         offset += count
@@ -136,10 +140,10 @@ def _shares(frames: Sequence[Frame], size_max: int) -> list[list[Frame]]:
     shares: list[list[Frame]] = []
     size = 0
     for frame in frames:
-        size += len(frame.data)
+        size += frame.size
         if not shares or size > size_max:
             shares.append([])
-            size = len(frame.data)
+            size = frame.size
         shares[-1].append(frame)
     return shares
 

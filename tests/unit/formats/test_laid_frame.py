@@ -1,0 +1,85 @@
+"""A frame of buffers has the bytes of the frame that Arrow's writer makes of the same columns."""
+
+from itertools import product
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from bottomless.formats.batch import FIELDS, decode_frames, encode_frame, schema_of
+from bottomless.formats.laid_frame import (
+    LaidColumn,
+    Piece,
+    lay_array,
+    lay_bytes,
+    lay_frame,
+    lay_map,
+)
+from bottomless.model.record import Columns
+
+MASKS: Final = [Columns(mask | Columns.VALUE) for mask in range(0, 64, 2)]
+VALUES: Final[dict[Columns, list[Any]]] = {
+    Columns.VALUE: [b"one", b"", b"three"],
+    Columns.KEY: [b"k", None, b""],
+    Columns.HEADERS: [[("a", b"x"), ("b", b"")], None, []],
+    Columns.EVENT_TIME: [1, None, -5],
+    Columns.CONTENT: [0, 1, 2],
+    Columns.FILTER_VALUE: ["é", "", None],
+}
+
+
+def laid(array: Any, column: Columns) -> LaidColumn:
+    found = lay_map(array) if column is Columns.HEADERS else lay_array(array)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("columns", MASKS, ids=str)
+@pytest.mark.parametrize("repeated", [1, 2_000])
+def test_a_laid_frame_has_the_bytes_of_arrow(columns: Columns, repeated: int) -> None:
+    present = [column for column in FIELDS if column in columns]
+    arrays = [pa.array(VALUES[one] * repeated, FIELDS[one].type) for one in present]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+    frame = lay_frame(
+        columns, len(batch), [laid(*one) for one in zip(arrays, present, strict=True)]
+    )
+
+    assert bytes(frame.data) == encode_frame(batch)
+    assert frame.size == len(frame.data)
+    assert decode_frames(memoryview(frame.data)) == [batch]
+
+
+def test_a_column_that_arrow_would_shift_or_cut_is_not_laid() -> None:
+    """Sliced, begun late, or followed by more than alignment explains."""
+    values: Any = pa.array([b"a", b"b", b"c"])
+    times: Any = pa.array([1, 2, 3], pa.timestamp("ms", "UTC"))
+    for array in (values, times):
+        assert lay_array(array) is not None
+        assert lay_array(array.slice(1)) is None
+    _, offsets, data = values.buffers()
+    late = pa.Array.from_buffers(pa.binary(), 2, [None, offsets.slice(4, 12), data])
+    assert lay_array(late) is None
+    for extra, kept in ((61, True), (62, False)):
+        longer = pa.py_buffer(b"abc" + bytes(extra))
+        array = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, longer])
+        assert (lay_array(array) is not None) is kept
+    headers = pa.array(VALUES[Columns.HEADERS], FIELDS[Columns.HEADERS].type)
+    assert lay_map(headers) is not None
+    assert lay_map(headers.slice(1)) is None
+
+
+def test_buffers_that_lie_as_they_are_to_be_stored_are_one_view() -> None:
+    """Any gap, any other padding, any other order takes a part of its own."""
+    offsets = b"".join(number.to_bytes(4, "little") for number in (0, 40_000, 50_001))
+    offsets += bytes(4)
+    data = b"x" * 50_001
+    for gap, padding in product((b"", b"gap to 8"), (bytes(7), b"junk---")):
+        source = memoryview(offsets + gap + data + padding)
+        pieces = (Piece(source, 0, 12), Piece(source, 16 + len(gap), len(data)))
+        column = lay_bytes(2, 0, Piece(source, 0, 0), *pieces)
+        assert column is not None
+        frame = lay_frame(Columns.VALUE, 2, [column])
+        assert len(frame.parts) == 2 + bool(gap) + bool(any(padding))
+        [batch] = decode_frames(memoryview(frame.data))
+        assert batch["value"].to_pylist() == [b"x" * 40_000, b"x" * 10_001]
