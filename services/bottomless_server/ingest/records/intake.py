@@ -24,6 +24,7 @@ from bottomless.model.limits import (
 )
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.ingest.records.arrow_in_place import read_in_place
 from bottomless_server.ingest.records.arrow_records import read_arrow
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
@@ -205,10 +206,15 @@ def _told_apart(key: str | None, filter_value: str | None) -> bytes:
 def take_arrow(body: bytes, frame_size_max: int, conditions: Conditions = NO_CONDITIONS) -> Append:
     """The records of an Arrow IPC stream; its batches stay batches.
 
+    Frames may be views of the body, which must not change afterwards.
+
     Raises:
         InvalidRequest: 422 or 413.
     """
-    frames, ids = read_arrow(body, frame_size_max, numbered=conditions.numbered)
+    found = read_in_place(body, frame_size_max, numbered=conditions.numbered)
+    if found is None:
+        found = read_arrow(body, frame_size_max, numbered=conditions.numbered)
+    frames, ids = found
     return _of_frames(frames, body, conditions, ids)
 
 
