@@ -226,7 +226,7 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(Unopened, "due", lambda *_: [])], [1, 2], "crashes"
     ),
     "the fence before a root of its epoch": Guard(
-        [Replaced(takeover, "take_over", _root_before_the_fence)], [2, 3, 4, 11, 12], "losses"
+        [Replaced(takeover, "take_over", _root_before_the_fence)], [11, 2, 3, 4, 12], "losses"
     ),
     "what a takeover adopts": Guard(
         [Replaced(freeing, "_look", _look_for_nothing)], [2, 1, 9, 7], "losses"
