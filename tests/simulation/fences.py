@@ -64,5 +64,5 @@ class Fences:
         return None
 
     def _header(self, first_offset: int, uid: Uid) -> FragmentHeader | None:
-        found = self._drive._objects.get(fragment_key(self._stream_id, first_offset, uid))
-        return None if found is None else decode_fragment_header(found[0][:HEADER_SIZE])
+        found = self._drive.peek(fragment_key(self._stream_id, first_offset, uid))
+        return None if found is None else decode_fragment_header(found[:HEADER_SIZE])

@@ -91,14 +91,14 @@ class Watch:
         self._nodes = nodes
         self._before = Bounds(0, 0, 0, 0, 0, 0)
         self._root: RootPointer | None = None
-        self._manifest = Manifest()
+        self.manifest = Manifest()
         self._synced: dict[str, tuple[int, int]] = {}
         self._verified: set[str] = set()
         self._fences = Fences(self._stream_id, drive)
         self.look_count = 0
 
     def record(self) -> StreamRecord | None:
-        value = self._coordination._value(stream_key(self._stream_id))
+        value = self._coordination.peek(stream_key(self._stream_id))
         return None if value is None else decode_record(value)
 
     def home_without_lease(self) -> str | None:
@@ -106,7 +106,7 @@ class Watch:
         record = self.record()
         if record is None or record.home is None or record.state is not StreamState.ACTIVE:
             return None
-        held = self._coordination._value(node_key(record.home)) is not None
+        held = self._coordination.peek(node_key(record.home)) is not None
         return None if held else record.home
 
     def look(self) -> Manifest | None:
@@ -114,19 +114,19 @@ class Watch:
         Broken: something does not hold.
         """
         self.look_count += 1
-        if self._coordination._value(GENERATION_KEY) is None:
+        if self._coordination.peek(GENERATION_KEY) is None:
             # It was lost. What comes back of it is looked at when the rebuild is over.
             self._fences.forget()
             self._check_store()
-            return self._manifest
+            return self.manifest
         record = self.record()
         if record is None or record.state is not StreamState.ACTIVE:
             self._require(self._expected.deleted, "the record is gone, and nobody deleted it")
             return None
         if record.root != self._root:
-            self._manifest = self._load(record)
+            self.manifest = self._load(record)
             self._root = record.root
-            for gap in self._manifest.gaps:
+            for gap in self.manifest.gaps:
                 if gap not in self._expected.gaps:
                     objection = self._fences.objection(*gap)
                     self._require(objection is None, objection or "")
@@ -136,22 +136,22 @@ class Watch:
         self._check_bounds(record)
         for node in self._nodes:
             self._check_owner(node, record)
-        return self._manifest
+        return self.manifest
 
     def reachable(self) -> set[str]:
         """Objects that the committed root leads to, and itself."""
         self.look()
-        return self._manifest.keys
+        return self.manifest.keys
 
     def _check_store(self) -> None:
         """Each look asks the store anew: what is reachable may not go while it is."""
-        gone = [key for key in self._manifest.keys if key not in self._drive._objects]
+        gone = [key for key in self.manifest.keys if not self._drive.has(key)]
         holds = not gone or self._expected.deleted
         self._require(holds, f"reachable, and deleted: {gone[:3]}")
 
     def _check_bounds(self, record: StreamRecord) -> None:
         now = Bounds(
-            self._manifest.floor,
+            self.manifest.floor,
             record.published_next,
             record.reserved_next,
             record.epoch,
@@ -171,7 +171,7 @@ class Watch:
             most is None or now.floor <= most, f"nobody asked for a floor above {most}: {now}"
         )
         self._require(now.condemned <= now.floor, f"condemned above the floor: {now}")
-        end = self._manifest.next_offset
+        end = self.manifest.next_offset
         self._require(end == now.published, f"the root ends at {end}, the record says {now}")
         acknowledged = self._expected.acknowledged_next
         self._require(acknowledged <= now.reserved, f"{acknowledged} beyond {now}")
@@ -260,8 +260,9 @@ class Watch:
 
     def _read(self, found: Manifest, key: str, size: int, crc: int) -> bytes:
         found.keys.add(key)
-        self._require(key in self._drive._objects, f"named, and not there: {key}")
-        data = self._drive._objects[key][0]
+        data = self._drive.peek(key)
+        if data is None:
+            raise Broken(f"named, and not there: {key}")
         if key not in self._verified:
             self._require((len(data), crc32c(data)) == (size, crc), f"not what was put: {key}")
             self._verified.add(key)

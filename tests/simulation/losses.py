@@ -89,7 +89,7 @@ class Losses:
 
     @property
     def coordination_is_lost(self) -> bool:
-        return self.ground.coordination._value(GENERATION_KEY) is None
+        return self.ground.coordination.peek(GENERATION_KEY) is None
 
     @property
     def busy(self) -> bool:
@@ -100,12 +100,11 @@ class Losses:
     def has_far_operation(self) -> bool:
         """Whether an operation is not finished, and queued for so late that a clock which was days
         ahead has done it: docs/runbooks.md says that it is looked at within a minute."""
-        stored = self.ground.coordination._stored
+        coordination = self.ground.coordination
         far = BEGIN_MS + self.ground.loop.now * 1000 + FAR_MS
-        late = [
-            one for one, due_at in stored.queues.get(OPERATIONS_KEY, {}).items() if due_at > far
-        ]
-        values = [self.ground.coordination._value(operation_key(one.decode())) for one in late]
+        queue = coordination.peek_queue(OPERATIONS_KEY)
+        late = [one for one, due_at in queue.items() if due_at > far]
+        values = [coordination.peek(operation_key(one.decode())) for one in late]
         return any(value is not None and not decode_operation(value).finished for value in values)
 
     def end(self) -> None:
@@ -210,7 +209,7 @@ class Losses:
         keys = [
             fragment_key(StreamId(stream.stream_id), one.first_offset, one.uid) for one in intents
         ]
-        return any(key in self.ground.drive._objects for key in keys)
+        return any(self.ground.drive.has(key) for key in keys)
 
     async def _wait_for_lease(self, stream: Expected) -> None:
         end = self.ground.loop.now + _LEASE_SECONDS

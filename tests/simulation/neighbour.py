@@ -54,6 +54,6 @@ def damage(coordination: MemoryCoordination) -> None:
 
 def others_waiting(coordination: MemoryCoordination) -> dict[bytes, int]:
     """Members of the delete queue that are not the damaged stream's, and when each is due."""
-    queue = coordination._stored.queues.get(DELETES_KEY, {})
+    queue = coordination.peek_queue(DELETES_KEY)
     own = STREAM_ID.encode("ascii")
     return {member: due_at for member, due_at in queue.items() if own not in member}

@@ -211,7 +211,7 @@ class Simulation:
             await self._until(
                 lambda: (
                     self.watches[stream.name].record() is None
-                    and not any(prefix_of in key for key in drive._objects)
+                    and not any(prefix_of in key for key in drive.object_keys)
                     and coordination is not None
                 ),
                 f"{stream.name} to be gone",
@@ -267,7 +267,7 @@ class Simulation:
                 if self.loop.now - began > self.quiet_seconds:
                     raise Broken(f"{stream.name} cannot be read after the troubles")
                 await asyncio.sleep(0.05)
-            floor = self.watches[stream.name]._manifest.floor
+            floor = self.watches[stream.name].manifest.floor
             kept = {offset for offset in stream.acknowledged if offset >= floor}
             lost = sorted(kept - stream.seen.keys())
             if lost:
@@ -318,7 +318,7 @@ class Simulation:
             raise Broken(f"deleted in days, and no clock was ahead: {sorted(left)[:3]}")
         reachable = {key for watch in self.watches.values() for key in watch.reachable()}
         gone = {member.partition(b"?")[0].decode() for member in condemned - left.keys()}
-        kept = sorted(key for key in gone - reachable if key in drive._objects)
+        kept = sorted(key for key in gone - reachable if drive.has(key))
         if kept:
             raise Broken(f"settled in the queue, and not deleted: {kept[:3]}")
         self.story.count("deletions past a damaged stream", len(gone - reachable))
@@ -395,7 +395,7 @@ def simulate(
         for program in simulation.programs:
             program.kill()
         # What the lines do not show: names of objects, and how much was drawn to the end.
-        names = hashlib.sha256("\n".join(sorted(ground.drive._objects)).encode()).hexdigest()
+        names = hashlib.sha256("\n".join(ground.drive.object_keys).encode()).hexdigest()
         drawn = clockwork.chance.getrandbits(32)
         story.tell("run", f"ends after step {loop.step_count}, {names[:8]} {drawn:08x}")
     story.count("steps", loop.step_count)

@@ -6,7 +6,7 @@ arrive after its caller gave up, or died. Then it still changes everything or no
 watched says.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from bottomless_server.coordination.base import (
@@ -19,7 +19,7 @@ from bottomless_server.coordination.base import (
     Hold,
     Room,
 )
-from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.coordination.memory import MemoryCoordination, Watched
 from support.wire import Lost, Wire
 
 _T = TypeVar("_T")
@@ -37,15 +37,6 @@ class FaultCoordination(MemoryCoordination):
         if self.on_write is not None:
             self.on_write()
 
-    def lose(self) -> None:
-        """Everything is gone, as after FLUSHALL: whoever watched a key that was there is told."""
-        stored = self._stored
-        for redis_key in {**stored.values, **stored.indexes}:
-            self._note_change(redis_key)
-        stored.values.clear()
-        stored.queues.clear()
-        stored.indexes.clear()
-
     async def get(self, redis_key: str) -> bytes | None:
         return await self._read("get", lambda: MemoryCoordination.get(self, redis_key))
 
@@ -60,29 +51,21 @@ class FaultCoordination(MemoryCoordination):
         room: Room | None = None,
     ) -> _T:
         assert redis_keys
-        keys = [*redis_keys, *([room.redis_key] if room else [])]
 
-        async def watch() -> tuple[list[int], Mapping[str, bytes | None], tuple[int, bool]]:
-            values = {key: self._value(key) for key in redis_keys}
-            return self._watched(keys), values, self._filled(room) if room else (0, False)
+        async def watch() -> Watched:
+            return self.watch(redis_keys, room)
 
         for _ in range(attempts):
-            watched, values, filled = await self._read("watch", watch)
-            changes, value = decide(values)
-            if room is not None:
-                room.check(changes, *filled)
-            if await self._execute(keys, watched, changes):
+            watched = await self._read("watch", watch)
+            changes, value = decide(watched.values)
+            watched.check(changes)
+            if await self._arrive(watched, changes):
                 return value
         raise CoordinationConflict("others changed the same keys at every attempt")
 
-    async def _execute(
-        self, redis_keys: Sequence[str], watched: list[int], changes: Changes
-    ) -> bool:
+    async def _arrive(self, watched: Watched, changes: Changes) -> bool:
         async def execute() -> bool:
-            if self._watched(redis_keys) != watched:
-                return False
-            self.write(changes)
-            return True
+            return self.execute(watched, changes)
 
         return await self._change("exec", execute)
 

@@ -2,10 +2,9 @@
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -25,7 +24,7 @@ from bottomless_server.coordination.base import (
     Due,
     Room,
 )
-from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.coordination.memory import MemoryCoordination, Watched
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
@@ -120,7 +119,7 @@ class FaultyCoordination(MemoryCoordination):
         """Happens once, before the next transaction."""
         self.after_due_at: Callable[[], Awaitable[None]] | None = None
         """Happens once, after somebody asked when keys are due."""
-        self._late: list[tuple[Sequence[str], list[int], Changes]] = []
+        self._late: list[tuple[Watched, Changes]] = []
 
     async def transact(
         self,
@@ -136,10 +135,8 @@ class FaultyCoordination(MemoryCoordination):
         if fault is Fault.UNAVAILABLE:
             raise CoordinationUnavailable("nobody answers")
         if fault is Fault.LOST_LATE:
-            keys = [*redis_keys, *([room.redis_key] if room else [])]
-            watched = self._watched(keys)
-            changes, _ = decide({key: self._value(key) for key in redis_keys})
-            self._late.append((keys, watched, changes))
+            watched = self.watch(redis_keys, room)
+            self._late.append((watched, decide(watched.values)[0]))
             raise CoordinationUnknown("the reply was lost")
         self.fuse.burn()
         value = await super().transact(redis_keys, decide, attempts, room)
@@ -160,24 +157,9 @@ class FaultyCoordination(MemoryCoordination):
             await happen()
         return found
 
-    def lose(self) -> None:
-        """Everything is gone, as after FLUSHALL."""
-        self._stored = type(self._stored)()
-
-    def copy(self) -> Any:
-        """All that is stored, for `put_back`."""
-        return deepcopy(self._stored)
-
-    def put_back(self, copy: Any) -> None:
-        self._stored = copy
-
     def arrive(self) -> int:
         """Let what is on its way arrive; returns how many of them changed anything."""
-        done = 0
-        for redis_keys, watched, changes in self._late:
-            if self._watched(redis_keys) == watched:
-                self.write(changes)
-                done += 1
+        done = sum(self.execute(watched, changes) for watched, changes in self._late)
         self._late.clear()
         return done
 
@@ -248,16 +230,6 @@ class FaultyDrive(MemoryDrive):
         failed |= await super().delete(gone)
         self.fuse.burn()
         return failed
-
-    def has(self, object_key: str) -> bool:
-        return object_key in self._objects
-
-    def copy(self) -> Any:
-        """All that is stored, for `put_back`."""
-        return dict(self._objects), list(self._keys)
-
-    def put_back(self, copy: Any) -> None:
-        self._objects, self._keys = dict(copy[0]), list(copy[1])
 
     async def clock(self) -> int:
         return await super().clock() + self.clock_skew_ms
@@ -381,9 +353,9 @@ class ManifestHarness:
             "manifest_debounce_count": 1_000,
         }
         self.clock = Clock()
-        self.drive = FaultyDrive(self.clock.true)
-        self.coordination = FaultyCoordination(self.clock.true)
-        self.one_machine = False
+        self._one_clock = False
+        self.drive = FaultyDrive(self._clock_of_stores)
+        self.coordination = FaultyCoordination(self._clock_of_stores)
         self.fuse = self.drive.fuse = self.coordination.fuse
         self.owners = KnownOwners()
         self.streams = Streams(self.coordination)
@@ -406,8 +378,11 @@ class ManifestHarness:
 
     @one_machine.setter
     def one_machine(self, one: bool) -> None:
+        self._one_clock = one
         self.drive.has_own_clock = not one
-        self.drive._clock = self.coordination._clock = self.clock if one else self.clock.true
+
+    def _clock_of_stores(self) -> int:
+        return self.clock() if self._one_clock else self.clock.true()
 
     async def open(self, session: str = "s1", **changes: object) -> Committer:
         """Create the stream if it is not there, and begin a session on it."""

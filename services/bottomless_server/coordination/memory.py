@@ -6,8 +6,9 @@ reading and writing, so that conflicts happen here as they do in the real store.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bottomless_server.coordination.base import (
     Changes,
@@ -22,34 +23,60 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
+    """A value, and when it runs out, in milliseconds since 1970."""
+
     value: bytes
     expires_at: int | None = None
 
 
 @dataclass(slots=True)
-class _Stored:
-    values: dict[str, _Kept] = field(default_factory=dict)
+class Stored:
+    """All that coordination in memory holds."""
+
+    values: dict[str, Kept] = field(default_factory=dict)
     queues: dict[str, dict[bytes, int]] = field(default_factory=dict)
     indexes: dict[str, set[bytes]] = field(default_factory=dict)
     changes: dict[str, int] = field(default_factory=dict)
     """How often each key was written, which is what WATCH compares."""
 
 
+class Watched(NamedTuple):
+    """What a WATCH with its reads has found, for the EXEC that follows."""
+
+    values: dict[str, bytes | None]
+    room: Room | None
+    filled: tuple[int, bool]
+    """How many members the index of `room` has, and whether the one is among them."""
+    redis_keys: list[str]
+    writes: list[int]
+    """How often each of the keys had been written."""
+
+    def check(self, changes: Changes) -> None:
+        """Raises what `room` raises if the changes need more of it than there is."""
+        if self.room is not None:
+            self.room.check(changes, *self.filled)
+
+
 class MemoryCoordination:
-    """`clock` gives milliseconds since 1970; leases run out by it."""
+    """`clock` gives milliseconds since 1970; leases run out by it.
+
+    What a store has beside its protocol is here as methods that act at once, without a turn for
+    others: `write`, the two halves of a transaction, a look at what is stored, the loss of
+    everything, and a backup that is put back.
+    """
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._stored = _Stored()
+        self._stored = Stored()
 
     async def get(self, redis_key: str) -> bytes | None:
         await asyncio.sleep(0)
-        return self._value(redis_key)
+        return self.peek(redis_key)
 
     async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]:
         await asyncio.sleep(0)
-        return [self._value(redis_key) for redis_key in redis_keys]
+        return [self.peek(redis_key) for redis_key in redis_keys]
 
     async def transact(
         self,
@@ -59,23 +86,36 @@ class MemoryCoordination:
         room: Room | None = None,
     ) -> T:
         assert redis_keys
-        keys = [*redis_keys, *([room.redis_key] if room else [])]
         for _ in range(attempts):
             await asyncio.sleep(0)
-            watched = self._watched(keys)
-            changes, value = decide({key: self._value(key) for key in redis_keys})
-            if room is not None:
-                room.check(changes, *self._filled(room))
+            watched = self.watch(redis_keys, room)
+            changes, value = decide(watched.values)
+            watched.check(changes)
             await asyncio.sleep(0)
-            if self._watched(keys) == watched:
-                self.write(changes)
+            if self.execute(watched, changes):
                 return value
         raise CoordinationConflict("others changed the same keys at every attempt")
+
+    def watch(self, redis_keys: Sequence[str], room: Room | None = None) -> Watched:
+        """Do the first half of a transaction: WATCH, and the reads."""
+        keys = [*redis_keys, *([room.redis_key] if room else [])]
+        values = {key: self.peek(key) for key in redis_keys}
+        return Watched(
+            values, room, self._filled(room) if room else (0, False), keys, self._writes(keys)
+        )
+
+    def execute(self, watched: Watched, changes: Changes) -> bool:
+        """Do the second half, EXEC: all of the changes, or none if what was watched has changed.
+        Returns which."""
+        if self._writes(watched.redis_keys) != watched.writes:
+            return False
+        self.write(changes)
+        return True
 
     def write(self, changes: Changes) -> None:
         """Write at once and without conditions, as another client of the store could."""
         for redis_key, value in changes.values.items():
-            self._set(redis_key, None if value is None else _Kept(value))
+            self._set(redis_key, None if value is None else Kept(value))
         self._settle(changes.settled)
         for due in changes.queued:
             queue = self._stored.queues.setdefault(due.redis_key, {})
@@ -91,15 +131,15 @@ class MemoryCoordination:
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
         await asyncio.sleep(0)
-        before = self._value(redis_key)
+        before = self.peek(redis_key)
         if before not in (None, value):
             return Hold.REFUSED
-        self._set(redis_key, _Kept(value, self._clock() + ttl_ms))
+        self._set(redis_key, Kept(value, self._clock() + ttl_ms))
         return Hold.TAKEN if before is None else Hold.RENEWED
 
     async def release(self, redis_key: str, value: bytes) -> None:
         await asyncio.sleep(0)
-        if self._value(redis_key) == value:
+        if self.peek(redis_key) == value:
             self._set(redis_key, None)
 
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
@@ -157,7 +197,29 @@ class MemoryCoordination:
     async def aclose(self) -> None:
         """Keep everything: a test may look at it afterwards."""
 
-    def _value(self, redis_key: str) -> bytes | None:
+    def lose(self) -> None:
+        """Lose everything, as at FLUSHALL: whoever watched a key that was there is told."""
+        stored = self._stored
+        for redis_key in {**stored.values, **stored.indexes}:
+            self._note_change(redis_key)
+        stored.values.clear()
+        stored.queues.clear()
+        stored.indexes.clear()
+
+    def copy(self) -> Stored:
+        """Copy all that is stored, for `put_back`."""
+        return deepcopy(self._stored)
+
+    def put_back(self, copy: Stored) -> None:
+        """Hold what was copied, and nothing else, as after the restore of a backup."""
+        self._stored = deepcopy(copy)
+
+    def peek_queue(self, redis_key: str) -> dict[bytes, int]:
+        """Return the members of a queue, and when each is due."""
+        return dict(self._stored.queues.get(redis_key, {}))
+
+    def peek(self, redis_key: str) -> bytes | None:
+        """Return the value of a key, or None where there is none."""
         kept = self._stored.values.get(redis_key)
         if kept is None:
             return None
@@ -166,7 +228,7 @@ class MemoryCoordination:
             return None
         return kept.value
 
-    def _set(self, redis_key: str, kept: _Kept | None) -> None:
+    def _set(self, redis_key: str, kept: Kept | None) -> None:
         if kept is None:
             self._stored.values.pop(redis_key, None)
         else:
@@ -181,7 +243,7 @@ class MemoryCoordination:
         index = self._stored.indexes.get(room.redis_key, set())
         return len(index), room.member in index
 
-    def _watched(self, redis_keys: Sequence[str]) -> list[int]:
+    def _writes(self, redis_keys: Sequence[str]) -> list[int]:
         for redis_key in redis_keys:
-            self._value(redis_key)  # a lease that ran out is a change
+            self.peek(redis_key)  # a lease that ran out is a change
         return [self._stored.changes.get(redis_key, 0) for redis_key in redis_keys]

@@ -4,6 +4,7 @@ import asyncio
 import time
 from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
 
 from bottomless.drives.base import Location, ObjectExists, ObjectMissing
 from bottomless.errors import StoreError
@@ -17,8 +18,19 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+class DriveCopy(NamedTuple):
+    """All that a drive in memory held at one moment."""
+
+    objects: dict[str, tuple[bytes, int]]
+    object_keys: list[str]
+
+
 class MemoryDrive:
-    """Objects in a dict. Passes the same contract tests as the drives that keep them."""
+    """Objects in a dict. Passes the same contract tests as the drives that keep them.
+
+    What a disk has beside its protocol is here as methods that act at once, without a turn for
+    others: a look at what is stored, a bit that rots, a backup that is put back.
+    """
 
     def __init__(self, clock: Callable[[], int] = _now) -> None:
         self._clock = clock
@@ -84,6 +96,40 @@ class MemoryDrive:
     async def clock(self) -> int:
         await asyncio.sleep(0)
         return self._clock()
+
+    @property
+    def object_keys(self) -> Sequence[str]:
+        """The keys of all objects, in order."""
+        return tuple(self._keys)
+
+    def has(self, object_key: str) -> bool:
+        """Tell whether there is an object of this key."""
+        return object_key in self._objects
+
+    def peek(self, object_key: str) -> bytes | None:
+        """Return what an object holds, or None where there is none."""
+        stored = self._objects.get(object_key)
+        return None if stored is None else stored[0]
+
+    def damage(self, object_key: str, data: bytes) -> None:
+        """Put other bytes in the place of an object's, as a failing disk does: it stays as old as
+        it was, and no precondition is asked."""
+        _, modified = self._objects[object_key]
+        self._objects[object_key] = (data, modified)
+
+    def flip(self, object_key: str, position: int) -> None:
+        """Flip a bit of the byte at `position`, which counts from the end where it is negative."""
+        data = bytearray(self._objects[object_key][0])
+        data[position] ^= 1
+        self.damage(object_key, bytes(data))
+
+    def copy(self) -> DriveCopy:
+        """Copy all that is stored, for `put_back`."""
+        return DriveCopy(dict(self._objects), list(self._keys))
+
+    def put_back(self, copy: DriveCopy) -> None:
+        """Hold what was copied, and nothing else, as after the restore of a backup."""
+        self._objects, self._keys = dict(copy.objects), list(copy.object_keys)
 
     async def aclose(self) -> None:
         """Keep everything: a test may look at it afterwards."""

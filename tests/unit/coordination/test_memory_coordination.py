@@ -1,4 +1,5 @@
-"""What only the fake can do: time goes by its clock, and others write at once."""
+"""What only the fake can do: time goes by its clock, others write at once, all of it is lost, and a
+backup is put back."""
 
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.coordination.memory import MemoryCoordination
@@ -23,3 +24,31 @@ async def test_others_write_at_once_and_without_conditions() -> None:
     assert await coordination.get("a") is None
     assert await coordination.get("b") == b"2"
     assert await coordination.due("queue", 9, 9) == [Due("queue", b"m", 4)]
+
+
+def filled() -> MemoryCoordination:
+    made = MemoryCoordination(lambda: 1_000)
+    made.write(Changes({"a": b"1"}, queued=[Due("queue", b"one", 7)]))
+    return made
+
+
+async def test_an_exec_whose_watched_key_was_lost_changes_nothing() -> None:
+    coordination = filled()
+    watched = coordination.watch(["a"])
+    coordination.lose()
+
+    assert not coordination.execute(watched, Changes({"a": b"2"}))
+    assert coordination.peek("a") is None
+    assert coordination.peek_queue("queue") == {}
+    assert coordination.execute(coordination.watch(["a"]), Changes({"a": b"3"}))
+    assert await coordination.get("a") == b"3"
+
+
+async def test_a_backup_may_be_put_back_twice() -> None:
+    coordination = filled()
+    copy = coordination.copy()
+    for _ in range(2):
+        await coordination.transact(["a"], lambda _: (Changes({"a": b"2"}), None))
+        await coordination.settle([Due("queue", b"one", 7)])
+        coordination.put_back(copy)
+        assert (coordination.peek("a"), coordination.peek_queue("queue")) == (b"1", {b"one": 7})

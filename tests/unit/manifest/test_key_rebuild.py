@@ -6,7 +6,6 @@ rebuild brings back is held against what callers were told.
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -286,26 +285,15 @@ async def test_a_revocation_is_not_answered_by_a_history_that_was_lost_meanwhile
 # Coordination from a backup
 
 
-class Backup:
-    """Coordination as it was, put back later."""
-
-    def __init__(self, harness: ManifestHarness) -> None:
-        self._harness = harness
-        self._stored = deepcopy(harness.coordination._stored)
-
-    def restore(self) -> None:
-        self._harness.coordination._stored = self._stored
-
-
 async def test_a_coordination_from_a_backup_is_told_what_it_has_lost_of_keys() -> None:
     harness = await a_harness()
     keys = Keys(harness.context)
     dead, leaked, untouched = [await create(keys) for _ in range(3)]
-    backup = Backup(harness)
+    backup = harness.coordination.copy()
     await keys.revoke(dead.key.key_id, nobody_checks)
     rotated = await keys.rotate(leaked.key.key_id, 0, nobody_checks)
     later = await create(keys)
-    backup.restore()
+    harness.coordination.put_back(backup)
     assert await is_good(harness, dead.credential)
 
     assert await reconcile_keys(harness.context) == 3
@@ -328,18 +316,18 @@ async def test_a_process_that_starts_looks_at_what_the_bucket_knows_of_keys() ->
     harness = await a_harness()
     keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(harness)
+    backup = harness.coordination.copy()
     await keys.revoke(dead.key.key_id, nobody_checks)
     upkeep = KeyUpkeep(harness.context, keys)
     await upkeep.make_pass()
-    backup.restore()
+    harness.coordination.put_back(backup)
 
     await upkeep.make_pass()
     assert await is_good(harness, dead.credential)
     harness.clock.now += RECONCILE_MS
     await upkeep.make_pass()
     assert not await is_good(harness, dead.credential)
-    backup.restore()
+    harness.coordination.put_back(backup)
     await look_after(harness)
     assert not await is_good(harness, dead.credential)
 
@@ -349,13 +337,13 @@ async def test_a_reconciliation_that_died_is_done_again(steps: int) -> None:
     harness = await a_harness()
     keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(harness)
+    backup = harness.coordination.copy()
     key = await keys.revoke(dead.key.key_id, nobody_checks)
     # Of a history that went back as well, and was newer than the revocation.
     late = KeyObject(0, 3, dead.key)
     data = encode_key_object(late)
     await harness.drive.put(api_key_key(key.key_id, 0, 3), [data], crc32c(data))
-    backup.restore()
+    harness.coordination.put_back(backup)
     harness.fuse.left = steps
 
     with pytest.raises(Crash):
@@ -374,9 +362,9 @@ async def test_a_reconciliation_leaves_what_was_changed_meanwhile() -> None:
     harness = await a_harness()
     keys = Keys(harness.context)
     key_id = (await create(keys)).key.key_id
-    backup = Backup(harness)
+    backup = harness.coordination.copy()
     await keys.rotate(key_id, HOUR_MS, nobody_checks)
-    backup.restore()
+    harness.coordination.put_back(backup)
 
     async def revoke() -> None:
         await keys.revoke(key_id, nobody_checks)
@@ -393,9 +381,9 @@ async def test_a_rotation_in_a_coordination_that_went_back_meets_what_was_lost()
     harness = await a_harness()
     keys = Keys(harness.context)
     dead = await create(keys)
-    backup = Backup(harness)
+    backup = harness.coordination.copy()
     await keys.revoke(dead.key.key_id, nobody_checks)
-    backup.restore()
+    harness.coordination.put_back(backup)
 
     with pytest.raises(Exists):
         await keys.rotate(dead.key.key_id, HOUR_MS, nobody_checks)

@@ -66,10 +66,7 @@ async def test_a_damaged_object_is_given_up(position: int) -> None:
     committer, (uid,) = await left_behind(harness, 0)
     await harness.put_fragment(uid, 0)
     object_key = fragment_key(STREAM, 0, uid)
-    data, modified = harness.drive._objects[object_key]
-    damaged = bytearray(data)
-    damaged[position] ^= 1
-    harness.drive._objects[object_key] = (bytes(damaged), modified)
+    harness.drive.flip(object_key, position)
     harness.owners.committed[STREAM] = 100
 
     record = await begin(harness.context, committer, "new")

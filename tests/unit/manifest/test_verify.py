@@ -62,12 +62,6 @@ def places(found: dict[str, Any]) -> list[tuple[str, int, int]]:
     return [(one["kind"], one["first_offset"], one["last_offset"]) for one in found["faults"]]
 
 
-def damage(harness: ManifestHarness, object_key: str, data: bytes) -> None:
-    """As a disk would: behind the drive's back."""
-    _, modified = harness.drive._objects[object_key]
-    harness.drive._objects[object_key] = (data, modified)
-
-
 def flipped(data: bytes, at: int) -> bytes:
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -110,7 +104,7 @@ async def test_missing_and_truncated_fragments_are_named() -> None:
     gone, short = fragments[1], fragments[10]
     await harness.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
     key = fragment_key(STREAM, short.first_offset, short.uid)
-    damage(harness, key, (await harness.drive.get(key))[:-1])
+    harness.drive.damage(key, (await harness.drive.get(key))[:-1])
 
     found = await report(harness)
 
@@ -123,7 +117,7 @@ async def test_a_flipped_byte_is_found_where_all_bytes_are_read() -> None:
     harness = ManifestHarness()
     _, fragments = await real(harness, 6)
     key = fragment_key(STREAM, 30, fragments[3].uid)
-    damage(harness, key, flipped(await harness.drive.get(key), 100))
+    harness.drive.damage(key, flipped(await harness.drive.get(key), 100))
 
     assert places(await report(harness)) == []
     assert places(await report(harness, checksums=True)) == [("fragment-checksum", 30, 39)]
@@ -136,7 +130,7 @@ async def test_missing_and_damaged_groups_are_named_and_the_rest_is_walked() -> 
     groups = [facts.object_key async for facts in harness.drive.list() if ".g" in facts.object_key]
     top = next(key for key in groups if key.endswith(f".g{int(entries['height'][0])}"))
     end = int(entries["next_offset"][0])
-    damage(harness, top, flipped(await harness.drive.get(top), 40))
+    harness.drive.damage(top, flipped(await harness.drive.get(top), 40))
     found = await report(harness)
     assert places(found) == [("group-corrupt", 0, end - 1)]
     assert found["fragments"] == 16 - end // 10
@@ -151,7 +145,7 @@ async def rewrite_root(harness: ManifestHarness, root: Node) -> None:
     assert record.root is not None
     data = encode_node(root)
     pointer = replace(record.root, size=len(data), crc=crc32c(data))
-    damage(harness, root_object_key(record), data)
+    harness.drive.damage(root_object_key(record), data)
     await harness.streams.update(STREAM, lambda record: replace(record, root=pointer))
 
 

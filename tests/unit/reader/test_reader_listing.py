@@ -339,7 +339,7 @@ async def test_a_trimmed_fragment_is_there_until_its_grace_ends(stored: ReaderHa
     info = stored.fragments[0]
     await stored.trim(40)
     within = await stored.get(f"/fragments/{info.fragment_id}")
-    await stored.drive.delete([key for key in stored.drive._keys if info.uid in key])
+    await stored.drive.delete([key for key in stored.drive.object_keys if info.uid in key])
     after = await stored.get(f"/fragments/{stored.fragments[0].fragment_id}")
 
     assert (within.status_code, len(within.content)) == (200, info.size)

@@ -313,7 +313,7 @@ async def test_an_owner_of_an_older_epoch_is_not_believed(harness: ReaderHarness
 async def test_a_missing_root_is_an_error_and_never_an_empty_stream(harness: ReaderHarness) -> None:
     harness.fill(20)
     await harness.upload(2, free=True)
-    await harness.drive.delete([key for key in harness.drive._keys if "/root." in key])
+    await harness.drive.delete([key for key in harness.drive.object_keys if "/root." in key])
 
     answer = await harness.get("/records?offset=0")
 
@@ -346,18 +346,19 @@ async def test_damage_that_stays_is_an_error_with_the_fragments_id(harness: Read
 
 def damage_chunk(harness: ReaderHarness, first_offset: int) -> None:
     key = next(
-        key for key in harness.drive._keys if f"{first_offset:020d}." in key and "data/" in key
+        key
+        for key in harness.drive.object_keys
+        if f"{first_offset:020d}." in key and "data/" in key
     )
-    data, modified = harness.drive._objects[key]
-    position = 128 + 64 + 50
-    spoilt = data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-    harness.drive._objects[key] = (spoilt, modified)
+    harness.drive.flip(key, 128 + 64 + 50)
 
 
 async def test_a_fragment_that_is_gone_is_named(harness: ReaderHarness) -> None:
     harness.fill(20)
     info = await harness.upload(2, free=True)
-    await harness.drive.delete([key for key in harness.drive._keys if key.endswith(".fragment")])
+    await harness.drive.delete(
+        [key for key in harness.drive.object_keys if key.endswith(".fragment")]
+    )
 
     answer = await harness.get("/records?offset=0")
 
