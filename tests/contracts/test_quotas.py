@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from support.api_keys import create
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness, a_record
 
 from bottomless.errors import Code, Overloaded, Unavailable
@@ -109,7 +110,7 @@ async def test_of_many_at_once_as_many_enter_as_there_may_be(shared: Shared, kin
 async def test_without_the_count_in_the_exec_too_many_enter(
     shared: Shared, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Room, "check", lambda *_: None)
+    remove(monkeypatch, "the count of an index in the EXEC that enters it", lambda *_: None)
     two = Two(shared)
     index, entering = (await two.kinds())[kind]
 

@@ -16,20 +16,22 @@ from support.s3 import S3Server
 from support.waiting import until
 
 OWN_UID = """
-import bottomless_server.stores.put_retries as put_retries
+import bottomless_server.stores.put_retries
+from support.guards import replace
 async def is_ours(*_):
     return False
-put_retries._is_ours = is_ours
+replace("an object of our own uid is looked at", is_ours)
 """
 UNKNOWN_OUTCOME = """
 import bottomless_server.stores.put_retries as put_retries
-put_once = put_retries._put_once
+from support.guards import guarded, replace
+put_once = guarded("an unknown outcome of a put")
 async def put_perhaps(*arguments):
     try:
         await put_once(*arguments)
     except put_retries.DriveAmbiguous:
         pass
-put_retries._put_once = put_perhaps
+replace("an unknown outcome of a put", put_perhaps)
 """
 CHECKSUMS = """
 import bottomless.formats.batch as batch

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pytest
+from support.guards import remove
 
 from bottomless.model.manifest import Node
 from bottomless_server.manifest.common import failing_deletes
 from bottomless_server.manifest.common.core import clock_trust
-from bottomless_server.manifest.mutators import freeing, takeover
-from bottomless_server.manifest.recovery import root_search
-from bottomless_server.manifest.removal import deleter, garbage, range_leases
+from bottomless_server.manifest.mutators import takeover
+from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.tree.committer import publish_bounds
-from bottomless_server.manifest.tree.core import planning, publication, takeovers
+from bottomless_server.manifest.tree.core import planning, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.tree.core.publish_decision import Keeper
 from bottomless_server.manifest.tree.publish_attempts import Publisher
@@ -36,15 +36,15 @@ def _always(*_: Any) -> bool:
 
 
 def _without_version(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publication, "version_holds", _always)
+    remove(patch, "the version in the EXEC of a publish", _always)
 
 
 def _without_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publication, "epoch_holds", _always)
+    remove(patch, "the epoch in the EXEC of a publish", _always)
 
 
 def _without_intents(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(publication, "intents_hold", _always)
+    remove(patch, "the intents in the EXEC of a publish", _always)
 
 
 def _without_floor(patch: pytest.MonkeyPatch) -> None:
@@ -61,37 +61,37 @@ def _without_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_reachability(patch: pytest.MonkeyPatch) -> None:
-    async def live(*_: Any) -> list[Any]:
-        return []
+    async def reachable(*_: Any) -> bool:
+        return False
 
-    patch.setattr(deleter.Deleter, "_live", live)
+    remove(patch, "reachability before a delete", reachable)
 
 
 def _without_stray_roots_first(patch: pytest.MonkeyPatch) -> None:
     """What was given up goes, whatever root of a lost attempt names it."""
 
-    async def remove(*_: Any) -> None:
+    async def none(*_: Any) -> None:
         pass
 
-    patch.setattr(deleter, "remove_stray_roots", remove)
+    remove(patch, "roots of lost attempts before what they name", none)
 
 
 def _without_leases(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(range_leases, "held_from", lambda *_: None)
+    remove(patch, "leases before condemning", lambda *_: None)
 
 
 def _without_condemning(patch: pytest.MonkeyPatch) -> None:
     async def condemned(_: Any, __: Any, members: Any, ___: Any) -> Any:
         return members
 
-    patch.setattr(deleter.Deleter, "_condemned", condemned)
+    remove(patch, "condemning before a delete", condemned)
 
 
 def _without_second_look(patch: pytest.MonkeyPatch) -> None:
     async def still(_: Any, __: Any, found: Any) -> Any:
         return found
 
-    patch.setattr(garbage._CollectionStep, "_still", still)
+    remove(patch, "the second look of a collection", still)
 
 
 def _without_trust(patch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def _without_adoption(patch: pytest.MonkeyPatch) -> None:
     async def look(*_: Any) -> list[Any]:
         return []
 
-    patch.setattr(freeing, "_look", look)
+    remove(patch, "what a takeover adopts", look)
 
 
 def _without_fence(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
         publisher = Publisher(context)
         for action in keeper.handle(EditAsked(TakeOver(fenced.reserved_next)), 0):
             if isinstance(action, PutGroup | PutRoot):
-                await publisher._put_node(action, fenced)
+                await publisher.put_node(action, fenced)
         await _take_over(context, committer, home, epoch)
 
     _take_over = takeover.take_over
@@ -132,7 +132,7 @@ def _without_what_an_older_root_gives_up(patch: pytest.MonkeyPatch) -> None:
     async def takes(_: Any, __: Any, older: Any, ___: Any) -> bool:
         return not older.missing
 
-    patch.setattr(root_search, "_takes_its_place", takes)
+    remove(patch, "what an older root would give up", takes)
 
 
 def _without_putting_off(patch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness, a_record
 from support.rebuilding import put_registry, rebuild
 
@@ -27,7 +28,6 @@ from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnap
 from bottomless_server.manifest.recovery.rebuild_stream import find_consumers
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
-from bottomless_server.stores import consumers
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import Operation
@@ -167,7 +167,7 @@ def _without_growing_times(patch: pytest.MonkeyPatch) -> None:
     def behind(stream_id: StreamId, now: int) -> Changes:
         return Changes(queued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)])
 
-    patch.setattr(consumers, "_behind", behind)
+    remove(patch, "a time in the queue of snapshots that grows with each commit", behind)
 
 
 async def test_without_times_that_grow_with_each_commit_some_are_lost(

@@ -66,23 +66,23 @@ async def commits_beside_a_flood(simulation: Simulation) -> None:
     with little_room():
         for program in simulation.programs:
             program.start()
-        await simulation._until(lambda: all(one.started for one in simulation.programs), "a start")
-    await simulation._create("flooded", simulation.chance("config"))
+        await simulation.until(lambda: all(one.started for one in simulation.programs), "a start")
+    await simulation.create("flooded", simulation.chance("config"))
     services, (stream,) = simulation.services, simulation.streams
     flood = [
         asyncio.create_task(Flooding(services, stream, who, simulation.chance(who)).run())
         for who in (f"flooding-{number}" for number in range(WRITER_COUNT))
     ]
     for task in flood:
-        task.add_done_callback(simulation._note_end)
+        task.add_done_callback(simulation.note_end)
     await asyncio.sleep(1)
     before = services.story.counts["appends acknowledged"]
     await Sink(services, stream, "sink", simulation.chance("sink")).run()
     if services.story.counts["appends acknowledged"] - before < WRITER_COUNT:
         raise Broken("nothing else was appended meanwhile: that was no flood")
     services.closing = True
-    await simulation._all_done(flood)
-    await simulation._read_all()
+    await simulation.all_done(flood)
+    await simulation.read_all()
 
 
 @contextmanager

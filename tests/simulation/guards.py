@@ -5,36 +5,35 @@ simulation is blind. Each names seeds that are tried first; one that fails has t
 guard in its place, which is looked at once for all guards that name it with the same troubles.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pytest
+from support.guards import remove
 from support.power_loss import PowerLossDisk
 
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import FullName, NodeId, StreamId
 from bottomless_server.coordination.base import Changes, Due
-from bottomless_server.ingest.local.core.unopened import Unopened
-from bottomless_server.ingest.local.freeing import SegmentFreeing
+from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes
-from bottomless_server.manifest.mutators import freeing, takeover
+from bottomless_server.manifest.mutators import takeover
 from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.tree.committer import Committer, publish_bounds
 from bottomless_server.manifest.tree.core import rebuild_decision, takeovers
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.tree.core.publish_decision import Keeper
 from bottomless_server.manifest.tree.publish_attempts import Publisher
-from bottomless_server.node import lease
 from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.core.belief import Belief, Moment
 from bottomless_server.node.file_calls import FileCalls
-from bottomless_server.node.owner import Claim
-from bottomless_server.reader.follow_answer import _Following
+from bottomless_server.reader.follow_answer import Following
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import streams
@@ -44,13 +43,22 @@ from simulation.run import Simulation
 
 
 class Replaced(NamedTuple):
+    """What stands for a guard where that is no function of the product with a name of its own."""
+
     owner: Any
     name: str
     value: object
 
 
+class Removed(NamedTuple):
+    """A guard of the product, and what is put in its place."""
+
+    name: str
+    variant: Callable[..., Any]
+
+
 class Guard(NamedTuple):
-    replaced: list[Replaced]
+    replaced: list[Replaced | Removed]
     seeds: list[int]
     troubles: str = "all"
     course: Callable[[Simulation], Coroutine[Any, Any, object]] = Simulation.run
@@ -61,8 +69,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def _unsynced_data(disk: PowerLossDisk, fd: int) -> None:
-    if disk._file(fd).path.suffix != ".segment":
-        disk._file(fd).sync()
+    if disk.file(fd).path.suffix != ".segment":
+        disk.file(fd).sync()
 
 
 def _unsynced_names(disk: PowerLossDisk, path: Path) -> None:
@@ -83,17 +91,17 @@ def _make_dir(files: FileCalls, path: Path) -> None:
     files.make_dir(path)
 
 
-def _mark_everything(freeing: SegmentFreeing) -> None:
-    for segment in freeing._log.segments[:-1]:
-        segment.published_at = segment.published_at or freeing._clocks.elapsed()
+def _mark_everything(segments: Sequence[Segment], _: int, now: int) -> None:
+    for segment in segments[:-1]:
+        segment.published_at = segment.published_at or now
 
 
-def _counted_when_read(following: _Following, page: Page) -> None:
+def _counted_when_read(following: Following, page: Page) -> None:
     _remember(following, page)
-    following._next_offset = page.next_offset
+    following.next_offset = page.next_offset
 
 
-_remember: Final = _Following._remember
+_remember: Final = Following.remember
 
 
 def _lapse_by_its_begin(before: Belief | None, _: Moment, *, taken: bool, unheard: bool) -> bool:
@@ -131,17 +139,6 @@ async def _put_off_nothing(*_: object) -> None:
     pass
 
 
-async def _forget_fence(claim: Claim, next_offset: int) -> None:
-    """Being told that somebody has the stream since is one more failure to reserve."""
-    try:
-        await _reserve(claim, next_offset)
-    finally:
-        claim._fenced = False
-
-
-_reserve: Final = Claim._reserve
-
-
 async def _root_before_the_fence(
     context: Context, committer: Committer, home: NodeId, epoch: int
 ) -> dict[str, Any]:
@@ -154,7 +151,7 @@ async def _root_before_the_fence(
         keeper = Keeper(fenced, committer.keeper.root, bounds, context.new_uid)
         for action in keeper.handle(EditAsked(TakeOver(fenced.reserved_next)), 0):
             if isinstance(action, PutGroup | PutRoot):
-                await Publisher(context)._put_node(action, fenced)
+                await Publisher(context).put_node(action, fenced)
         await reach("manifest.publish.before-exec")
     return await _take_over(context, committer, home, epoch)
 
@@ -187,16 +184,20 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
-        [Replaced(SegmentFreeing, "_mark_published", _mark_everything)], [1, 2, 3], "crashes"
+        [Removed("local frees after the EXEC, at the owner", _mark_everything)],
+        [1, 2, 3],
+        "crashes",
     ),
     "the time of the answer, for a lease": Guard(
-        [Replaced(lease, "is_lapse", _lapse_by_its_begin)], [3, 2], "jams"
+        [Removed("the time at which a renewal is answered", _lapse_by_its_begin)], [3, 2], "jams"
     ),
     "the boot clock": Guard(
-        [Replaced(Belief, "slept", lambda *_: False)], [11, 8, 5, 2, 3], "clocks"
+        [Removed("the boot clock beside the monotonic one", lambda *_: False)],
+        [11, 8, 5, 2, 3],
+        "clocks",
     ),
     "a fence heard in the background": Guard(
-        [Replaced(Claim, "_reserve", _forget_fence)], [10, 6], "clocks"
+        [Removed("a fence that is heard in the background", _nothing)], [10, 6], "clocks"
     ),
     "a clock that is believed": Guard(
         [
@@ -223,13 +224,15 @@ GUARDS: Final[dict[str, Guard]] = {
         course=commits_beside_a_flood,
     ),
     "another try to open what lies there": Guard(
-        [Replaced(Unopened, "due", lambda *_: [])], [1, 2], "crashes"
+        [Removed("another try to open what lies on the disk", lambda *_: [])],
+        [1, 2],
+        "crashes",
     ),
     "the fence before a root of its epoch": Guard(
         [Replaced(takeover, "take_over", _root_before_the_fence)], [11, 2, 3, 4, 12], "losses"
     ),
     "what a takeover adopts": Guard(
-        [Replaced(freeing, "_look", _look_for_nothing)], [2, 1, 9, 7], "losses"
+        [Removed("what a takeover adopts", _look_for_nothing)], [2, 1, 9, 7], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
         [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [2, 7, 3, 5], "losses"
@@ -238,7 +241,7 @@ GUARDS: Final[dict[str, Guard]] = {
         [Replaced(streams, "freeing", _free_unmarked)], [1, 4, 5], course=deleted_unheard
     ),
     "an end that names what was sent": Guard(
-        [Replaced(_Following, "_remember", _counted_when_read)], [2, 1, 3]
+        [Replaced(Following, "remember", _counted_when_read)], [2, 1, 3]
     ),
 }
 
@@ -246,12 +249,10 @@ GUARDS: Final[dict[str, Guard]] = {
 @contextmanager
 def without(guard: str) -> Iterator[None]:
     """Take a guard away for a while."""
-    replaced = GUARDS[guard].replaced
-    before = [getattr(owner, name) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for one in GUARDS[guard].replaced:
+            if isinstance(one, Removed):
+                remove(patch, *one)
+            else:
+                patch.setattr(*one)
         yield
-    finally:
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            setattr(owner, name, value)

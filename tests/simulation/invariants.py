@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
+import pytest
 from support.object_keys import fragment_key, group_key, root_key
 
-from bottomless.errors import Fenced
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.stream_record import decode_record
@@ -36,20 +36,15 @@ FENCED: Final[WeakSet[Claim]] = WeakSet()
 @contextmanager
 def noting_fences() -> Iterator[None]:
     """Note what coordination tells owners, whatever they make of it."""
-    real = Claim._reserve
+    real = Claim.note_fence
 
-    async def reserve(claim: Claim, next_offset: int) -> None:
-        try:
-            await real(claim, next_offset)
-        except Fenced:
-            FENCED.add(claim)
-            raise
+    def note_fence(claim: Claim) -> None:
+        FENCED.add(claim)
+        real(claim)
 
-    Claim._reserve = reserve  # type: ignore[method-assign,assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Claim, "note_fence", note_fence)
         yield
-    finally:
-        Claim._reserve = real  # type: ignore[method-assign]
 
 
 class Bounds(NamedTuple):

@@ -113,29 +113,29 @@ class Simulation:
         for program in self.programs:
             program.start()
         keeping = asyncio.create_task(self.trouble.keep_running())
-        await self._until(lambda: all(one.started for one in self.programs), "a start")
+        await self.until(lambda: all(one.started for one in self.programs), "a start")
         for number in range(2):
-            await self._create(f"stream-{number}", self.chance(f"config {number}"))
+            await self.create(f"stream-{number}", self.chance(f"config {number}"))
         neighbour.damage(self.ground.coordination)
         self.ground.coordination.on_write = self._look_soon
         watching = asyncio.create_task(self._keep_looking())
         clients = [asyncio.create_task(work) for work in self._clients()]
         for task in (keeping, watching, *clients):
-            task.add_done_callback(self._note_end)
+            task.add_done_callback(self.note_end)
         troubling = asyncio.create_task(self.trouble.run())
-        troubling.add_done_callback(self._note_end)
+        troubling.add_done_callback(self.note_end)
         deleting = asyncio.create_task(self._delete_one())
-        deleting.add_done_callback(self._note_end)
+        deleting.add_done_callback(self.note_end)
         await asyncio.sleep(self.storm_seconds)
         self.trouble.end()
         self.services.closing = True
         await self._see_operator_done()
         condemned = set(neighbour.others_waiting(self.ground.coordination))
         await asyncio.wait({troubling, deleting}, timeout=self.quiet_seconds)
-        await self._all_done(clients)
+        await self.all_done(clients)
         await leave_tails(self.trouble, self._last_writers())
         await self._see_all_uploaded()
-        await self._read_all()
+        await self.read_all()
         await self._look_past_the_neighbour()
         await self._see_all_deleted(condemned)
         watching.cancel()
@@ -169,7 +169,7 @@ class Simulation:
             if not stream.deleted
         ]
 
-    async def _create(self, name: str, chance: random.Random) -> None:
+    async def create(self, name: str, chance: random.Random) -> None:
         config: dict[str, Any] = {
             "fragment": {"target_bytes": 65_536, "max_age_ms": chance.choice((100, 500, 2000))}
         }
@@ -208,7 +208,7 @@ class Simulation:
         ahead = self.story.counts["clocks set ahead"] > 0
         seconds = FAR_SECONDS if ahead else self.storm_seconds + self.quiet_seconds
         try:
-            await self._until(
+            await self.until(
                 lambda: (
                     self.watches[stream.name].record() is None
                     and not any(prefix_of in key for key in drive.object_keys)
@@ -222,7 +222,7 @@ class Simulation:
             if not self.story.counts["clocks set ahead"]:
                 raise
 
-    async def _all_done(self, clients: "list[asyncio.Task[None]]") -> None:
+    async def all_done(self, clients: "list[asyncio.Task[None]]") -> None:
         _, waiting = await asyncio.wait(clients, timeout=self.quiet_seconds)
         if waiting:
             raise Broken(f"{len(waiting)} clients never finished after the troubles")
@@ -230,14 +230,14 @@ class Simulation:
 
     async def _see_operator_done(self) -> None:
         try:
-            await self._until(lambda: not self.losses.busy, "an operator to be done")
+            await self.until(lambda: not self.losses.busy, "an operator to be done")
         except Broken:
             # A known fault (docs/guarantees.md): what a clock that was days ahead has put off is
             # looked at once a minute, and after that it still has to be carried out.
             if not self.losses.has_far_operation:
                 raise
             self.story.count("operators kept waiting by a clock that was ahead")
-            await self._until(lambda: not self.losses.busy, "an operator to be done at last")
+            await self.until(lambda: not self.losses.busy, "an operator to be done at last")
 
     async def _see_all_uploaded(self) -> None:
         def uploaded() -> bool:
@@ -248,10 +248,10 @@ class Simulation:
                 for stream in self.streams
             )
 
-        await self._until(uploaded, "everything acknowledged to be in the object store")
+        await self.until(uploaded, "everything acknowledged to be in the object store")
         self.story.tell("client", "all is in the object store")
 
-    async def _read_all(self) -> None:
+    async def read_all(self) -> None:
         """Everything that was acknowledged and not trimmed is read back, once, in its place."""
         for stream in self.streams:
             if stream.deleted:
@@ -312,7 +312,7 @@ class Simulation:
             assert isinstance(service, ManifestService)
             return not near() and service._context.time.doubt is None
 
-        await self._until(drained, "what is to be deleted to be gone", far)
+        await self.until(drained, "what is to be deleted to be gone", far)
         left = neighbour.others_waiting(coordination)
         if left and not self.story.counts["clocks set ahead"]:
             raise Broken(f"deleted in days, and no clock was ahead: {sorted(left)[:3]}")
@@ -345,11 +345,11 @@ class Simulation:
                 watch.look()
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _note_end(self, task: "asyncio.Task[None]") -> None:
+    def note_end(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.loop.failures.append(error)
 
-    async def _until(self, fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
+    async def until(self, fact: Callable[[], bool], what: str, seconds: float = 60) -> None:
         deadline = self.loop.now + seconds
         while not fact():
             if self.loop.now > deadline:

@@ -32,7 +32,7 @@ async def streams_come_and_go(simulation: Simulation, count: int) -> dict[str, l
     """
     for program in simulation.programs:
         program.start()
-    await simulation._until(lambda: all(one.started for one in simulation.programs), "a start")
+    await simulation.until(lambda: all(one.started for one in simulation.programs), "a start")
     looks = []
     for number in range(ROUNDS):
         group = 12

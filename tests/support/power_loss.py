@@ -97,11 +97,11 @@ class PowerLossDisk:
         return self._next_fd
 
     def close(self, fd: int) -> None:
-        self._file(fd)
+        self.file(fd)
         del self._open[fd]
 
     def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
-        file = self._file(fd)
+        file = self.file(fd)
         self.before("pwritev", file.path)
         data = b"".join(parts)
         _apply(file.data, (position, data))
@@ -109,12 +109,12 @@ class PowerLossDisk:
         return len(data)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        file = self._file(fd)
+        file = self.file(fd)
         self.before("pread", file.path)
         return bytes(file.data[position : position + size])
 
     def fdatasync(self, fd: int) -> None:
-        file = self._file(fd)
+        file = self.file(fd)
         try:
             self.before("fdatasync", file.path)
         except OSError:
@@ -135,7 +135,7 @@ class PowerLossDisk:
         self._journal = left
 
     def truncate(self, fd: int, size: int) -> None:
-        file = self._file(fd)
+        file = self.file(fd)
         self.before("truncate", file.path)
         _apply(file.data, size)
         file.pending.append(size)
@@ -159,7 +159,7 @@ class PowerLossDisk:
         self._change(_Renaming((directory, path.name), None))
 
     def size(self, fd: int) -> int:
-        return len(self._file(fd).data)
+        return len(self.file(fd).data)
 
     def make_dir(self, path: Path) -> None:
         missing = []
@@ -245,7 +245,7 @@ class PowerLossDisk:
             raise _error(errno.ENOTDIR, path)
         return found
 
-    def _file(self, fd: int) -> _File:
+    def file(self, fd: int) -> _File:
         if fd not in self._open:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         return self._open[fd]

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
+_TESTS: Final = Path(__file__).parents[1]
 NO_CONDITION: Final = """
 import dataclasses
 from bottomless_server.ingest.local import waiting
@@ -57,4 +58,6 @@ def without(directory: Path, guard: str) -> dict[str, str]:
     """The environment of processes that run without a guard."""
     directory.mkdir(exist_ok=True)
     (directory / "sitecustomize.py").write_text(guard)
-    return {"PYTHONPATH": os.pathsep.join([str(directory), os.environ.get("PYTHONPATH", "")])}
+    # The program finds `support.guards`, by which a guard is found.
+    places = [str(directory), str(_TESTS), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(places)}

@@ -15,22 +15,13 @@ from contracts.test_drives import test_a_key_is_put_once as a_key_is_put_once
 from contracts.test_local_drive import (
     test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return as named_durably,
 )
+from support.guards import guarded, remove
 
-from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.stream import StreamRecord
 from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local import LocalDrive
-from bottomless_server.ingest.local import opening
 from bottomless_server.ingest.log import recovery, recovery_damage
-from bottomless_server.manifest.mutators import takeover
-from bottomless_server.manifest.tree.core import takeovers
-from bottomless_server.manifest.tree.core.publish_decision import Keeper
-from bottomless_server.node.core import ownership
-from bottomless_server.node.lease import NodeLease
-from bottomless_server.node.owner import Claim
-from bottomless_server.reader import tail
-from bottomless_server.stores import nodes
+from bottomless_server.ingest.log.recovery import Recovered
 from unit.ingest import test_append_order, test_failing_disk, test_ownership, test_recovery
 from unit.ingest.harness import IngestHarness, RecordedFiles
 from unit.manifest import test_edits, test_publish_decision
@@ -47,11 +38,11 @@ def _nothing(*_: Any) -> None:
 
 
 def _without_index(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "_indexed", _nothing)
+    remove(patch, "index records, written after the sync", _nothing)
 
 
 def _without_later_round(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery_damage, "_later_round", lambda *_: False)
+    remove(patch, "a later round after a bad chunk", lambda *_: False)
 
 
 def _without_checkpoint(patch: pytest.MonkeyPatch) -> None:
@@ -63,12 +54,11 @@ def _without_body_checksum(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_groups(patch: pytest.MonkeyPatch) -> None:
-    read = recovery_damage._read_chunk
-    patch.setattr(recovery_damage, "_read_chunk", lambda *where: (read(*where)[0], False))
+    remove(patch, "the flag that an append goes on", lambda _: False)
 
 
 def _without_writing_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery._Recovery, "_write_again", _nothing)
+    remove(patch, "the second write of what no index record proves", _nothing)
 
 
 def _a_round_behind_a_failed_sync(directory: Path) -> None:
@@ -124,36 +114,32 @@ def test_without_a_guard_of_recovery_its_test_fails(
 
 
 def _without_memory_of_coordination(patch: pytest.MonkeyPatch) -> None:
-    view = opening._local_view
+    name = "what a disk has seen of coordination"
+    view = guarded(name)
 
-    def forgetful(found: recovery.Recovered) -> ownership.LocalView:
+    def forgetful(found: Recovered) -> Any:
         return replace(view(found), epoch=0, version=0, published_next=0)
 
-    patch.setattr(opening, "_local_view", forgetful)
+    remove(patch, name, forgetful)
 
 
 def _without_generation(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NodeLease, "_is_regressed", lambda *_: False)
+    remove(patch, "the generation", lambda *_: False)
 
 
 def _without_asking_the_bucket_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ownership, "is_noted", lambda record, home, _: home == record.home)
+    remove(patch, "what the bucket knows of a home", lambda record, home, _: home == record.home)
 
 
 def _without_reservation(patch: pytest.MonkeyPatch) -> None:
     async def reserved(*_: Any) -> None:
         return None
 
-    patch.setattr(Claim, "reserve", reserved)
+    remove(patch, "reserved offsets", reserved)
 
 
 def _without_cut_after_a_failed_sync(patch: pytest.MonkeyPatch) -> None:
-    recover = recovery.recover
-    patch.setattr(
-        opening,
-        "recover",
-        lambda files, where, id_, elapsed, *_: recover(files, where, id_, elapsed),
-    )
+    remove(patch, "the cut after a failed sync", lambda size, *_: size)
 
 
 def _without_cut_after_a_short_write(patch: pytest.MonkeyPatch) -> None:
@@ -222,10 +208,10 @@ def test_without_the_contiguity_of_runs_a_hole_is_published(
 ) -> None:
     """The tree refuses it once more: an assertion, since nobody else may have let it through."""
 
-    def all_of_them(keeper: Keeper) -> tuple[FragmentInfo, ...]:
-        return tuple(keeper._held[first] for first in sorted(keeper._held))
+    def all_of_them(held: dict[int, FragmentInfo], _: int) -> tuple[FragmentInfo, ...]:
+        return tuple(held[first] for first in sorted(held))
 
-    monkeypatch.setattr(Keeper, "_run", all_of_them)
+    remove(monkeypatch, "contiguity of runs", all_of_them)
     with pytest.raises(FAILS):
         test_publish_decision.test_a_hole_holds_back_later_fragments_until_it_closes()
 
@@ -235,7 +221,7 @@ def test_without_the_epoch_in_its_exec_an_owner_of_the_past_reserves_offsets(
 ) -> None:
     test = test_ownership.test_reserving_makes_a_stream_dirty_and_raises_the_bound_when_half_is_used
     test()
-    monkeypatch.setattr(ownership, "_check_owner", _nothing)
+    remove(monkeypatch, "the epoch in the EXEC of an owner", _nothing)
     with pytest.raises(FAILS):
         test()
 
@@ -243,15 +229,16 @@ def test_without_the_epoch_in_its_exec_an_owner_of_the_past_reserves_offsets(
 async def test_without_the_look_at_the_home_a_stream_is_taken_from_who_lives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guarded = takeovers.fence
+    name = "the home's lease, at the fence of a takeover"
+    fence = guarded(name)
 
-    def blind(*asked: Any, home_held: bool) -> StreamRecord:
+    def blind(*asked: Any, home_held: bool) -> Any:
         del home_held
-        return guarded(*asked, home_held=False)
+        return fence(*asked, home_held=False)
 
     comes_back = test_edits.test_a_home_that_comes_back_between_the_check_and_the_exec_loses_nothing
     await comes_back()
-    monkeypatch.setattr(takeover, "fence", blind)
+    remove(monkeypatch, name, blind)
     with pytest.raises(FAILS):
         await comes_back()
 
@@ -261,18 +248,9 @@ async def test_without_the_checksum_of_a_node_another_one_is_believed(
 ) -> None:
     """The pointer's: it tells that node from a whole one that was not meant."""
     await test_nodes.test_another_size_or_checksum_than_was_noted_is_damage(0, 1)
-    monkeypatch.setattr(nodes, "crc32c", lambda data: _AnyNumber(crc32c(data)))
+    remove(monkeypatch, "the checksum of a manifest node", lambda data, size, _: len(data) == size)
     with pytest.raises(FAILS):
         await test_nodes.test_another_size_or_checksum_than_was_noted_is_damage(0, 1)
-
-
-class _AnyNumber(int):
-    """Equal to all others."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = int.__hash__
 
 
 async def test_without_its_memory_of_epochs_a_reader_believes_an_owner_of_the_past(
@@ -281,16 +259,11 @@ async def test_without_its_memory_of_epochs_a_reader_believes_an_owner_of_the_pa
     harness = ReaderHarness()
     await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(harness)
     await harness.aclose()
-    monkeypatch.setattr(tail, "LRUCache", lambda _: _Forgetful())
+    remove(monkeypatch, "the highest epoch that a reader has seen", lambda *_: 0)
     harness = ReaderHarness()
     with pytest.raises(KeyError, match="code"):
         await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(harness)
     await harness.aclose()
-
-
-class _Forgetful(dict[Any, Any]):
-    def get(self, _: Any, default: Any = None) -> Any:
-        return default
 
 
 class _Replacing(DriveCalls):
@@ -316,10 +289,6 @@ async def test_without_the_sync_of_its_directory_an_object_may_lose_its_name(
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
     await named_durably(tmp_path / "with")
-    monkeypatch.setattr(LocalDrive, "_link_durably", _linked)
+    remove(monkeypatch, "sync of the directory of an object (directory drive)", _nothing)
     with pytest.raises(FAILS):
         await named_durably(tmp_path / "without")
-
-
-def _linked(drive: LocalDrive, temp: Path, path: Path) -> None:
-    drive._calls.link(temp, path)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 
 from bottomless.errors import Code, Outcome, Unavailable
+from bottomless.guards import guard
 
 T = TypeVar("T")
 
@@ -108,6 +109,7 @@ class Room(NamedTuple):
     member: bytes
     count_max: int
 
+    @guard("the count of an index in the EXEC that enters it")
     def check(self, changes: Changes, count: int, is_in: bool) -> None:
         """Look whether the member fits, where the index has `count` members.
 

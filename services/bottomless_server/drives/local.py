@@ -37,6 +37,7 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.guards import guard
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.checked_parts import checked_parts
 from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
@@ -181,10 +182,7 @@ class LocalDrive:
             raise DriveAmbiguous("the object may have got its name") from error
         # Also for an object that was there: whoever put it may have died before this
         # sync, and who hears that it exists will rely on it.
-        try:
-            self._calls.sync_directory(path.parent)
-        except OSError as error:
-            raise DriveAmbiguous("the object has its name, but may lose it again") from error
+        sync_name(self._calls, path)
         if exists:
             raise ObjectExists("an object of this key exists")
 
@@ -291,3 +289,16 @@ def _checksum(file: int) -> int:
 
 def _facts(object_key: str, found: os.stat_result, crc: int | None) -> ObjectFacts:
     return ObjectFacts(object_key, found.st_size, found.st_mtime_ns // 1_000_000, crc)
+
+
+@guard("sync of the directory of an object (directory drive)")
+def sync_name(calls: DriveCalls, path: Path) -> None:
+    """Return when an object keeps its name, whatever loses power.
+
+    Raises:
+        DriveAmbiguous: it has its name, and may lose it again.
+    """
+    try:
+        calls.sync_directory(path.parent)
+    except OSError as error:
+        raise DriveAmbiguous("the object has its name, but may lose it again") from error

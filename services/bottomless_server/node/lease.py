@@ -19,6 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from bottomless.errors import Outcome, StoreError
+from bottomless.guards import guard
 from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
 from bottomless_server.core.regressed import REBUILD, coordination_lost
 from bottomless_server.node.core import ownership
@@ -138,6 +139,7 @@ class NodeLease:
                 if self._slept.is_set():
                     await self._renew()
 
+    @guard("the lease of a node")
     def require(self, outcome: Outcome = Outcome.NONE) -> None:
         """Refuse to act without a live lease.
 
@@ -192,7 +194,7 @@ class NodeLease:
         try:
             async with asyncio.timeout(self._bounds.lease_ms / 1000):
                 shown = await shown_names(self._coordination)
-                if self._is_regressed(shown.generation):
+                if self._note_loss(shown.generation):
                     return
                 hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
         except (StoreError, TimeoutError) as error:
@@ -226,9 +228,9 @@ class NodeLease:
             return
         self._announced_term = term
 
-    def _is_regressed(self, shown: int | None) -> bool:
+    def _note_loss(self, shown: int | None) -> bool:
         """Take up what coordination shows of its generation; a lower one, or none, is a loss."""
-        self.regressed = self.generation is not None and (shown is None or shown < self.generation)
+        self.regressed = ownership.went_back(self.generation, shown)
         if not self.regressed:
             self._losses_seen = 0
         else:

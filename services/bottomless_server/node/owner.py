@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
+from bottomless.guards import guard
 from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
@@ -54,6 +55,7 @@ class Claim:
         return self._reserved_next
 
     @property
+    @guard("the claim, confirmed again after a lapse")
     def held(self) -> bool:
         """Whether this claim is good now, as far as this node can know without asking."""
         lease = self._owner.lease
@@ -89,6 +91,7 @@ class Claim:
         if self._owner.lease.term != self._term or self._fenced:
             raise ownership.not_owner(outcome=outcome)
 
+    @guard("reserved offsets")
     async def reserve(self, next_offset: int) -> None:
         """Return when offsets below `next_offset` may be written and acknowledged.
 
@@ -128,6 +131,14 @@ class Claim:
         )
         self._dirty = self._perhaps_dirty = False
 
+    @guard("a fence that is heard in the background")
+    def note_fence(self) -> None:
+        """Acknowledge nothing under this claim any more: somebody has the stream since.
+
+        Said also where offsets were reserved in the background, and nobody waits for the answer.
+        """
+        self._fenced = True
+
     async def _reserve_quietly(self, next_offset: int) -> None:
         try:
             await self._reserve(next_offset)
@@ -144,8 +155,7 @@ class Claim:
                 lambda record: ownership.reserve(record, self.epoch, next_offset),
             )
         except Fenced:
-            # Also where this was asked in the background: nothing is acknowledged under it any more.
-            self._fenced = True
+            self.note_fence()
             raise
         except NotFound:
             await self._owner.check_not_lost()

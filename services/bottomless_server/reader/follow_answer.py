@@ -95,14 +95,14 @@ class FollowResponse(Response):
                 query = followers.bounded(wanted.query, wanted.limit)
                 reading = followers.reader.page(wanted.name, query)
                 first = await while_connected(receive, reading)
-                following = _Following(
+                following = Following(
                     followers, wanted, SharedPage(first), send, credential_watch_of(scope)
                 )
                 await self._stay(following, scope, receive)
         finally:
             followers.left()
 
-    async def _stay(self, following: "_Following", scope: Scope, receive: Receive) -> None:
+    async def _stay(self, following: "Following", scope: Scope, receive: Receive) -> None:
         working = asyncio.create_task(following.run())
         leaving = asyncio.create_task(gone(receive))
         try:
@@ -122,7 +122,7 @@ class FollowResponse(Response):
 
 
 @dataclass(eq=False)
-class _Following:
+class Following:
     """The work for one client, from the first byte to the last."""
 
     followers: Followers
@@ -137,7 +137,7 @@ class _Following:
     begun: bool = False
     """Its head was sent, so that something of it can stand after that."""
     _sent_at: float = 0
-    _next_offset: int = 0
+    next_offset: int = 0
     """Offset after what was sent: where a client goes on, and what is read next."""
     _committed_next: int = 0
     _bounds: Bounds | None = None
@@ -156,8 +156,8 @@ class _Following:
             "page-start-offset": str(page.start.offset),
             "stream-next-offset": str(page.committed_next),
         }
-        self._next_offset = page.start.offset
-        self._remember(page)
+        self.next_offset = page.start.offset
+        self.remember(page)
 
     async def run(self) -> None:
         raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
@@ -177,7 +177,7 @@ class _Following:
                 watch.cancel()
 
     def end(self, end: End) -> bytes:
-        return self._framing.end(end.reason, {"next_offset": self._next_offset, **end.members})
+        return self._framing.end(end.reason, {"next_offset": self.next_offset, **end.members})
 
     async def _follow(self, leave: "Leave") -> End:
         bounds, wanted = self.followers.bounds, self.wanted
@@ -192,7 +192,7 @@ class _Following:
             first = False
             if left is not None and (left := left - count) <= 0:
                 return End("max-records")
-            if until is not None and self._next_offset >= until:
+            if until is not None and self.next_offset >= until:
                 return End("until-offset")
             if (end := await self._wait(left, rotate_at, leave)) is not None:
                 return end
@@ -216,7 +216,7 @@ class _Following:
         self.shared = None
         await self._send_body(body)
         # Not before: a send that is given up waits for its client first, and writes nothing.
-        self._next_offset = next_offset
+        self.next_offset = next_offset
 
     async def _wait(self, left: int | None, rotate_at: float, leave: "Leave") -> End | None:
         """Read the next page that holds something; meanwhile say that this answer lives."""
@@ -255,8 +255,8 @@ class _Following:
             trouble_since, failures = None, 0
             if shared is None:
                 continue
-            advanced = shared.page.next_offset > self._next_offset
-            self._remember(shared.page)
+            advanced = shared.page.next_offset > self.next_offset
+            self.remember(shared.page)
             if advanced:
                 self.shared = shared
                 return None
@@ -264,7 +264,7 @@ class _Following:
     async def _read(self, left: int | None, seconds: float) -> SharedPage | None:
         query = replace(
             self.wanted.query,
-            spec=At(self._next_offset),
+            spec=At(self.next_offset),
             consumer=None,
             default=None,
             strict=True,
@@ -274,13 +274,14 @@ class _Following:
         followers = self.followers
         return await followers.read(self.wanted.name, followers.bounded(query, left), seconds)
 
-    def _remember(self, page: Page) -> None:
+    def remember(self, page: Page) -> None:
+        """Take from a page that was read what beats say of the stream."""
         self._committed_next, self._bounds = page.committed_next, page.bounds
 
     async def _beat(self) -> None:
         committed_next = self._committed_next
         members = {
-            "next_offset": self._next_offset,
+            "next_offset": self.next_offset,
             "committed_offset": committed_next - 1 if committed_next else None,
             "time": format_timestamp(round(self.followers.now() * 1000)),
         }

@@ -13,6 +13,7 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.guards import guard
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
@@ -120,7 +121,7 @@ class Tail:
         bounds_of: Callable[[T], Bounds],
     ) -> T:
         """Ask the owner; where it is gone or no owner any more, ask all nodes: one may claim."""
-        newest = max(self._epochs.get(stream.stream_id, 0), stream.epoch)
+        newest = max(self.epoch_seen(stream.stream_id), stream.epoch)
         failure: StoreError | None = None
         asked: list[str] = []
         while (url := await self._next(stream, asked)) is not None:
@@ -132,7 +133,7 @@ class Tail:
                     raise
                 failure = error
                 continue
-            newest = max(newest, self._epochs.get(stream.stream_id, 0))
+            newest = max(newest, self.epoch_seen(stream.stream_id))
             epoch = bounds_of(answer).epoch
             if epoch >= newest:
                 self._epochs[stream.stream_id] = epoch
@@ -144,6 +145,11 @@ class Tail:
             code=code,
             retry_after_seconds=_RETRY_AFTER_SECONDS,
         ) from failure
+
+    @guard("the highest epoch that a reader has seen")
+    def epoch_seen(self, stream_id: StreamId) -> int:
+        """The highest epoch under which an owner of this stream has answered; 0 if none has."""
+        return self._epochs.get(stream_id, 0)
 
     async def _next(self, stream: StreamFacts, asked: Sequence[str]) -> str | None:
         if stream.owner_url is not None and not asked:

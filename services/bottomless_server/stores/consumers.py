@@ -25,6 +25,7 @@ import orjson
 from bottomless.errors import Corrupt
 from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
 from bottomless.formats.stream_record import decode_record
+from bottomless.guards import guard
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
@@ -224,7 +225,7 @@ class ConsumerOffsets:
         def change(values: Values) -> tuple[Changes, bool]:
             value = values[key]
             found = None if value is None else _pointer(value)
-            if found != before or not _is_highest(after.version, values[version_key]):
+            if found != before or not is_highest(after.version, values[version_key]):
                 return Changes(), False
             queued = [] if retired is None else [retired]
             return Changes({key: orjson.dumps(list(after))}, queued), True
@@ -242,7 +243,7 @@ class ConsumerOffsets:
         def change(values: Values) -> tuple[Changes, None]:
             _require_active(values[record_key])
             highest = max(int(values[version_key] or 0), version)
-            return Changes({version_key: b"%d" % highest}) | _behind(stream_id, now), None
+            return Changes({version_key: b"%d" % highest}) | marked_behind(stream_id, now), None
 
         await self._coordination.transact([version_key, record_key], change)
 
@@ -323,11 +324,12 @@ def versions_of(stream_id: StreamId, generation: int) -> Changes:
 def _written(
     stream_id: StreamId, consumer: Reference, stored: StoredOffset | None, now: int
 ) -> Changes:
-    return _entered(stream_id, consumer, stored) | _behind(stream_id, now)
+    return _entered(stream_id, consumer, stored) | marked_behind(stream_id, now)
 
 
-def _behind(stream_id: StreamId, now: int) -> Changes:
-    """The snapshot of a stream does not hold everything, whoever is just making one."""
+@guard("a time in the queue of snapshots that grows with each commit")
+def marked_behind(stream_id: StreamId, now: int) -> Changes:
+    """Note that the snapshot of a stream does not hold everything, whoever is just making one."""
     return Changes(requeued=[Due(SNAPSHOTS_KEY, stream_id.encode("ascii"), now)])
 
 
@@ -337,7 +339,8 @@ def _entered(stream_id: StreamId, consumer: Reference, stored: StoredOffset | No
     return Changes({consumer_key(stream_id, consumer): value}, (), [member])
 
 
-def _is_highest(version: int, given_out: bytes | None) -> bool:
+@guard("the highest version that was given to a snapshot")
+def is_highest(version: int, given_out: bytes | None) -> bool:
     # Nothing was given out where everything of the stream was forgotten since.
     return given_out is not None and int(given_out) == version
 

@@ -7,6 +7,7 @@ from bottomless.drives.base import Drive
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import decode_node
+from bottomless.guards import guard
 from bottomless.model.manifest import Node
 
 
@@ -24,6 +25,12 @@ async def load_node(drive: Drive, object_key: str, size: int, crc: int) -> Node:
     for _ in range(2):
         # One byte more than it should have, so that a longer object shows.
         data = await drive.get(object_key, 0, size + 1)
-        if len(data) == size and crc32c(data) == crc:
+        if is_what_was_stored(data, size, crc):
             return decode_node(data)
     raise Corrupt("a manifest node is not what was stored", facts={"size": size})
+
+
+@guard("the checksum of a manifest node")
+def is_what_was_stored(data: bytes, size: int, crc: int) -> bool:
+    """Whether these are the bytes of which size and checksum were noted."""
+    return len(data) == size and crc32c(data) == crc

@@ -26,6 +26,7 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.checks import crc32c
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 
 
@@ -78,7 +79,7 @@ async def put_object(
             async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=None):
                 with attempt:
                     try:
-                        await _put_once(drive, object_key, parts, crc)
+                        await put_once(drive, object_key, parts, crc)
                     except (DriveAmbiguous, asyncio.CancelledError):
                         unknown = True
                         raise
@@ -90,13 +91,21 @@ async def put_object(
         raise
 
 
-async def _put_once(
+@guard("an unknown outcome of a put")
+async def put_once(
     drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
 ) -> None:
+    """Make one attempt to put an object.
+
+    Raises:
+        DriveAmbiguous: it may have been put.
+        DriveUnavailable, DriveRefused, DriveFull: it was not.
+        Corrupt: `crc` is not that of `parts`, or another object has the key.
+    """
     try:
         await drive.put(object_key, parts, crc)
     except ObjectExists as error:
-        if not await _is_ours(drive, object_key, parts, crc):
+        if not await is_ours(drive, object_key, parts, crc):
             raise Corrupt("another object has the key of one that is to be put") from error
     except Corrupt as error:
         found = 0
@@ -107,7 +116,8 @@ async def _put_once(
         raise DriveUnavailable("the bytes of an object were damaged on their way") from error
 
 
-async def _is_ours(
+@guard("an object of our own uid is looked at")
+async def is_ours(
     drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
 ) -> bool:
     """Whether the object that is said to be there is the one that is to be put.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import orjson
 
 from bottomless.errors import Corrupt, Unavailable
+from bottomless.guards import guard
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.stores.operations import Operation, decode_operation, operation_key
 from bottomless_server.stores.streams import GENERATION_KEY
@@ -36,6 +37,7 @@ class RebuildStep:
         """The keys that every transaction of this step watches."""
         return GENERATION_KEY, operation_key(self.operation.operation_id)
 
+    @guard("the operation and the generation that each transaction of a rebuild watches")
     def require(self, found: Values) -> None:
         """Refuse to write where the watched keys show that this is not what goes on.
 

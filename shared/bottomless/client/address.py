@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from bottomless.errors import Code, InvalidRequest
+from bottomless.guards import guard
 from bottomless.model.names import parse_reference, parse_stream_name
 
 _SCHEMES: Final = ("http", "https")
@@ -53,6 +54,7 @@ def require_text(value: object, what: str) -> str:
     return value
 
 
+@guard("names and ids in a path")
 def check_stream(name: str) -> str:
     """Check a stream's name, so that it can stand in a path.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, NodeId, StreamId, StreamName, Uid
 
@@ -162,6 +163,7 @@ def live_leases(record: StreamRecord, now: int) -> tuple[Lease, ...]:
     return tuple(lease for lease in record.leases if lease.expires_at > now)
 
 
+@guard("leases before condemning")
 def held_from(record: StreamRecord, now: int) -> int | None:
     """Find the lowest offset that live leases keep from deletion at `now` (ms); None if none is
     live.

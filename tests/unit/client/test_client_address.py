@@ -9,10 +9,11 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pytest
+from support.guards import remove
 from support.raw_server import RawServer, answer, raw_server
 
 import bottomless
-from bottomless.client import AsyncClient, address
+from bottomless.client import AsyncClient
 from bottomless.client.address import check_id
 from bottomless.errors import Code, InvalidRequest, Outcome
 
@@ -143,7 +144,7 @@ def test_no_other_module_makes_a_path_of_a_name() -> None:
 async def test_without_the_check_a_name_reaches_another_operation(
     server: RawServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(address, "check_stream", lambda name: quote(name, safe=""))
+    remove(monkeypatch, "names and ids in a path", lambda name: quote(name, safe=""))
     async with AsyncClient(server.url, retry_seconds=0) as client:
         await client.describe("orders/offsets")
     assert [unquote(asked.path) for asked in server.asked] == ["/v1/streams/orders/offsets"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.guards import remove
 
 from bottomless.model.names import StreamId
 from bottomless_server.node.core.admission import Admission, Ticket
@@ -259,10 +260,7 @@ def test_who_has_begun_is_ended_before_who_waits_for_him() -> None:
 
 def test_without_the_line_what_is_large_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Must fail: the guard is taken out, and who comes takes what fits."""
-    take = Admission.take
-    monkeypatch.setattr(
-        Admission, "take", lambda self, stream, size: take(self, stream, size, own=10**9)
-    )
+    remove(monkeypatch, "the order of those who wait for room", lambda *_: True)
     admission = Admission(STREAM_SIZE, SIZE)
     assert all(admission.take(ONE, 2) for _ in range(5))
     large = admission.issue_ticket(ONE, 8)
@@ -277,6 +275,6 @@ def test_without_what_is_kept_for_them_small_appends_wait_for_a_large_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Must fail: the guard is taken out, and nobody passes."""
-    monkeypatch.setattr(Admission, "_may_pass", lambda *_: False)
+    remove(monkeypatch, "the room for streams that hold little", lambda *_: False)
     with pytest.raises(AssertionError):
         test_small_appends_of_other_streams_pass_who_waits_for_the_room_of_the_process()

@@ -29,6 +29,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.model.limits import KIB
@@ -37,7 +38,6 @@ from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import commits as staged_commits
-from bottomless_server.ingest.staged.commits import StagedCommits
 from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness
 from unit.ingest.test_staged import commit, stage, staged_of
 
@@ -435,6 +435,6 @@ async def test_without_finishing_it_first_a_fence_names_a_number_that_is_taken_l
 ) -> None:
     """Must fail: the guard is taken out, and the fence is answered while a commit is open."""
     monkeypatch.setattr(staged_module, "SWEEP_SECONDS", 1e6)
-    monkeypatch.setattr(StagedCommits, "settle", nothing)
+    remove(monkeypatch, "the end of what is begun before a fence is answered", nothing)
     with pytest.raises(AssertionError):
         await play(tmp_path, FENCED_WHILE_CUT_OFF)

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.formats.segment import HEADER_SIZE
@@ -15,7 +16,6 @@ from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.node import owner as owner_module
 from bottomless_server.node.core import ownership
 from bottomless_server.node.lease import NodeLease
-from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import INTERNAL, ROUTE, STREAM, IngestHarness, no_space, problem
 
@@ -227,7 +227,7 @@ async def test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_leas
 async def test_without_the_check_of_its_claim_a_zombie_feeds_the_uploader(
     harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Claim, "held", True)
+    remove(monkeypatch, "the claim, confirmed again after a lapse", lambda _: True)
     with pytest.raises(AssertionError):
         await test_a_deposed_owner_does_nothing_before_and_after_it_renewed_its_lease(
             harness, tmp_path
@@ -239,8 +239,10 @@ async def test_without_its_lease_an_owner_of_the_past_acknowledges(
     harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guard: str
 ) -> None:
     """Must fail: the lease, and the margin by which the owner stops before others begin."""
-    always: Any = True if guard == "is_live" else None
-    monkeypatch.setattr(NodeLease, guard, lambda *_: always)
+    if guard == "is_live":
+        monkeypatch.setattr(NodeLease, guard, lambda *_: True)
+    else:
+        remove(monkeypatch, "the lease of a node", lambda *_: None)
     other = await deposed(harness, tmp_path)
     with pytest.raises(AssertionError):
         await check_zombie(harness)

@@ -13,16 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.guards import guarded, remove
 from support.waiting import eventually
 
 from bottomless.errors import Fenced
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown, Hold
-from bottomless_server.node import lease as lease_module
 from bottomless_server.node.core import ownership
-from bottomless_server.node.core.belief import Belief
-from bottomless_server.node.owner import Claim
+from bottomless_server.node.owner import Claim, Owner
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import STREAM, IngestHarness, problem
 
@@ -112,7 +111,11 @@ async def test_a_renewal_that_was_begun_in_time_and_answered_too_late_is_a_lapse
 async def test_without_the_evidence_of_the_answer_a_late_one_hides_the_lapse(
     harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease_module, "is_lapse", lambda before, *_, **__: before is None)
+    remove(
+        monkeypatch,
+        "the time at which a renewal is answered",
+        lambda before, *_, **__: before is None,
+    )
     await harness.append("only here")
     other = await late(harness, tmp_path)
 
@@ -193,7 +196,7 @@ async def test_a_node_that_slept_asks_before_it_acts(
 async def test_without_the_boot_clock_a_node_that_slept_acknowledges(
     harness: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Belief, "slept", lambda *_: False)
+    remove(monkeypatch, "the boot clock beside the monotonic one", lambda *_: False)
     await harness.append("only here")
     harness.time.sleep(13_000)
     other = await succeeded(harness, tmp_path)
@@ -247,17 +250,15 @@ async def fenced_in_background(
     harness.time.sleep(13_000, unseen=True)
     await take_over(harness)
     heard = asyncio.Event()
-    real = Claim._reserve
+    name = "a fence that is heard in the background"
+    note_fence = guarded(name)
 
-    async def reserve(claim: Claim, next_offset: int) -> None:
-        try:
-            await real(claim, next_offset)
-        except Fenced:
-            claim._fenced = not forgets
-            heard.set()
-            raise
+    def hear(claim: Claim) -> None:
+        if not forgets:
+            note_fence(claim)
+        heard.set()
 
-    monkeypatch.setattr(Claim, "_reserve", reserve)
+    remove(monkeypatch, name, hear)
     for _ in range(6):
         await harness.append("still believed")
     async with asyncio.timeout(60):
@@ -295,17 +296,17 @@ async def test_a_fence_that_was_heard_is_not_taken_back_by_an_older_answer(
     harness.time.sleep(13_000, unseen=True)
     await harness.lease.renew()
     assert not claim.held, "it is to be confirmed"
-    load = claim._owner.load
+    load = Owner.load
 
-    async def heard_meanwhile(stream_id: StreamId) -> StreamRecord:
-        before = await load(stream_id)
+    async def heard_meanwhile(owner: Owner, stream_id: StreamId) -> StreamRecord:
+        before = await load(owner, stream_id)
         # Only where Valkey's clock steps the lease is gone within one question.
         await harness.streams.update(STREAM, taken)
         with pytest.raises(Fenced):
             await claim.reserve(claim.reserved_next + 1)
         return before
 
-    monkeypatch.setattr(claim._owner, "load", heard_meanwhile)
+    monkeypatch.setattr(Owner, "load", heard_meanwhile)
     with pytest.raises(Fenced):
         await claim.confirm()
     assert not claim.held
@@ -342,12 +343,12 @@ async def test_without_the_last_resort_of_loops_one_exception_ends_the_renewal(
 ) -> None:
     async def bare(_: str, step: Callable[[], Awaitable[float]], **__: float) -> None:
         while True:
-            await step()
+            await asyncio.sleep(await step())
 
     async def broken(key: str, value: bytes, ttl_ms: int) -> Hold:
         raise RuntimeError("the handler is closed")
 
-    monkeypatch.setattr(lease_module, "endless", bare)
+    remove(monkeypatch, "the last resort of lasting loops", bare)
     harness = IngestHarness(tmp_path / "ingest", ingest_renew_ms=20)
     await (await harness.declare()).start()
     vars(harness.coordination)["hold"] = broken

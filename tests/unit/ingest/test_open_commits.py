@@ -8,12 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.guards import remove
 
 from bottomless.errors import StoreError
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
 from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.open_commits import OpenCommits, name_of_parts
+from bottomless_server.ingest.producers.open_commits import name_of_parts
 from bottomless_server.ingest.producers.producers import New, decide
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
@@ -132,7 +133,7 @@ async def test_who_is_new_is_refused_where_only_an_open_commit_could_make_room(
 async def test_without_the_look_at_open_commits_a_part_is_stored_twice_or_never(
     narrow: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(OpenCommits, "needs", lambda *_: False)
+    remove(monkeypatch, "the look at open commits", lambda *_: False)
     with pytest.raises(AssertionError):
         await test_who_is_new_is_refused_where_only_an_open_commit_could_make_room(narrow)
     await narrow.aclose()

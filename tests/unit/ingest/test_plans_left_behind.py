@@ -4,10 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 
-from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.staged import batches as staged_module
-from bottomless_server.ingest.staged.commit_appends import CommitAppends
 from unit.ingest.harness import STREAM, IngestHarness, problem
 from unit.ingest.test_staged import (
     LARGE,
@@ -43,7 +42,7 @@ async def left_as_an_earlier_build_does(harness: IngestHarness, published: int) 
     """Clean, whatever is open: what a build did that looks at no open commits."""
     await harness.published(published)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalAppender, "_is_bound", lambda _: False)
+        remove(patch, "the look at open commits before a stream is left", lambda _: False)
         await harness.aclose()
     assert not (await harness.record()).dirty
 
@@ -131,7 +130,7 @@ async def test_without_that_comparison_the_rest_of_another_plan_is_stored(
     async def always(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(CommitAppends, "is_followed", always)
+    remove(monkeypatch, "the comparison of a plan with what is stored", always)
     back = await with_another_plan(leaving, tmp_path)
     await back.append("opens the stream")
     await back.service.appenders.finish_commits()

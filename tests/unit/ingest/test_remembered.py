@@ -11,13 +11,13 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.guards import remove
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.log.core.batcher import seal_round
 from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
@@ -141,7 +141,7 @@ async def test_without_counting_what_a_round_has_chosen_a_name_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Must fail: the guard is taken out, and each append is decided by the state before."""
-    monkeypatch.setattr(Places, "take", lambda *_: None)
+    remove(monkeypatch, "the places that a round has given away", lambda *_: None)
     model = RememberedModel()
     model.round([(False, "a"), (False, "b")])
     model.round([(False, name) for name in "cdef"])

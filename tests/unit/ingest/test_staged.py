@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.client.tables import frames_body
@@ -18,7 +19,6 @@ from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers import commit_parts
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
@@ -583,7 +583,7 @@ async def test_without_the_look_at_open_commits_their_rest_is_left_behind(
     leaving: IngestHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the guard is taken out. The number is no repeat even then, and says so."""
-    monkeypatch.setattr(LocalAppender, "_is_bound", lambda _: False)
+    remove(monkeypatch, "the look at open commits before a stream is left", lambda _: False)
     await left_with_a_rest(leaving)
     assert not (await leaving.record()).dirty
 

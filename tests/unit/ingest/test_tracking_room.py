@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
@@ -231,7 +232,7 @@ async def test_a_process_that_remembers_enough_refuses_new_ones_and_keeps_its_wo
 async def test_without_the_room_a_process_remembers_without_end(
     narrow: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracking, "keep_room", lambda *_: True)
+    remove(monkeypatch, "room for what a process remembers of producers", lambda *_: True)
     with pytest.raises(AssertionError, match="does not hold against requests at once"):
         await test_a_process_that_remembers_enough_refuses_new_ones_and_keeps_its_word(narrow)
 
@@ -286,7 +287,7 @@ async def test_without_the_mark_of_a_round_what_it_writes_is_forgotten_beneath_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Must fail: the guard is taken out."""
-    monkeypatch.setattr(Tracking, "begin", lambda _: None)
+    remove(monkeypatch, "the mark of a round that is under way", lambda _: None)
     with pytest.raises(AssertionError):
         await test_a_round_without_identities_keeps_what_its_segment_may_begin_with(
             tmp_path, monkeypatch

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.model.stream import StreamState
@@ -103,7 +104,7 @@ async def test_a_node_that_is_back_before_coordination_opens_its_streams_when_it
 async def test_without_another_try_its_tail_waits_for_whoever_touches_it(
     shut: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Unopened, "due", lambda *_: [])
+    remove(monkeypatch, "another try to open what lies on the disk", lambda *_: [])
     with pytest.raises(AssertionError, match="nobody has opened it"):
         await test_a_node_that_is_back_before_coordination_opens_its_streams_when_it_may(shut)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.guards import remove
 from support.manifest import STREAM, Crash, Fault, ManifestHarness, a_record
 from support.object_keys import consumers_key
 
@@ -27,7 +28,6 @@ from bottomless_server.manifest.consumers.core.consumers import (
 )
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, collect_step, gc_arguments
-from bottomless_server.stores import consumers
 from bottomless_server.stores.consumers import (
     SNAPSHOTS_KEY,
     ConsumerOffsets,
@@ -375,7 +375,7 @@ async def test_a_snapshot_is_not_noted_once_a_higher_version_was_given_out(
 async def test_without_the_look_at_the_highest_version_a_commit_is_said_to_be_safe(
     harness: ManifestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumers, "_is_highest", lambda *_: True)
+    remove(monkeypatch, "the highest version that was given to a snapshot", lambda *_: True)
     snapshots, last = await overtaken(harness)
     assert last not in (await snapshots_of(harness))[-1].consumers
     assert await snapshots.holds(STREAM, last)

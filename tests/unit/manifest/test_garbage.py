@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.guards import remove
 from support.manifest import STREAM, Fault, ManifestHarness, a_record
 from support.object_keys import consumers_key, fragment_key, group_key, registry_key, root_key
 
@@ -15,7 +16,6 @@ from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import abandon, intend
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.removal import garbage
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.garbage import GC, gc_arguments, register_gc
 from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
@@ -248,7 +248,7 @@ async def test_without_the_second_look_live_objects_are_handed_over(
     async def no_second_look(_: object, __: StreamRecord, found: list[Any]) -> list[Any]:
         return found
 
-    monkeypatch.setattr(garbage._CollectionStep, "_still", no_second_look)
+    remove(monkeypatch, "the second look of a collection", no_second_look)
     harness = ManifestHarness()
     await waiting_publish(harness)
 
@@ -285,10 +285,7 @@ async def test_without_the_bump_a_late_publish_names_what_was_deleted(
 ) -> None:
     """The guard removed."""
 
-    async def without_bump(step: Any, record: StreamRecord, found: list[Any]) -> list[Any]:
-        return await orphans_of(step._context, record, found)
-
-    monkeypatch.setattr(garbage._CollectionStep, "_still", without_bump)
+    remove(monkeypatch, "the second look of a collection", orphans_of)
     harness = ManifestHarness()
     await waiting_publish(harness)
     await collect(harness)

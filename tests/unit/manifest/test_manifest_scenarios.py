@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from support.guards import remove
 from support.manifest import NODE, STREAM, GapRange, ManifestHarness
 from support.object_keys import fragment_key
 
@@ -16,7 +17,6 @@ from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core import publication
 from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.generation import check_generation
@@ -95,7 +95,7 @@ async def test_a_deposed_writer_with_the_current_revision_is_rejected_by_its_epo
     record = await claim(harness, 10)
     assert record.version == paused.record.version, "only the epoch tells"
     if not guarded:
-        monkeypatch.setattr(publication, "epoch_holds", lambda *_: True)
+        remove(monkeypatch, "the epoch in the EXEC of a publish", lambda *_: True)
 
     await paused.flush()
 

@@ -6,6 +6,7 @@ one for the sake of one lost fragment, and all that was published after it was d
 """
 
 import pytest
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key, group_key
 from support.rebuilding import a_harness, doomed, firsts, publish, put, rebuild
@@ -13,7 +14,6 @@ from support.rebuilding import a_harness, doomed, firsts, publish, put, rebuild
 from bottomless.errors import Corrupt
 from bottomless.model.manifest import EntryKind, no_entries
 from bottomless.model.names import Uid, uid_from_bytes
-from bottomless_server.manifest.recovery import root_search
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.tree.core.rebuild_decision import RootSeen
 from bottomless_server.manifest.tree.resolver import load_root, root_object_key
@@ -50,7 +50,7 @@ async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
     async def takes(_: object, __: object, older: RootSeen, ___: object) -> bool:
         return not older.missing
 
-    monkeypatch.setattr(root_search, "_takes_its_place", takes)
+    remove(monkeypatch, "what an older root would give up", takes)
     harness = await a_damaged_harness(20)
 
     await rebuild(harness)

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import count
 
 import pytest
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key
 from support.rebuilders import RebuildHarness, carry_out, goes_on, paused
@@ -24,11 +25,9 @@ from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.coordination.base import Values
 from bottomless_server.manifest.keys.key_reconciling import reconcile_keys
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery import rebuild as rebuilds
 from bottomless_server.manifest.recovery.rebuild import KIND, Rebuild
 from bottomless_server.manifest.removal.garbage import gc_arguments, register_gc
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core import rebuild_decision
 from bottomless_server.stores.generation import is_regressed
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationState
 from bottomless_server.stores.rebuild_step import RebuildStep
@@ -313,11 +312,14 @@ async def generation_is_put(manifest: ManifestHarness) -> bool:
     return [one async for one in manifest.drive.list(f"{GENERATION_PREFIX}0")] != []
 
 
+_OPERATION = "the operation and the generation that each transaction of a rebuild watches"
+
+
 def _without_the_operation(patch: pytest.MonkeyPatch) -> None:
     def anything(_: RebuildStep, found: Values) -> None:
         pass
 
-    patch.setattr(RebuildStep, "require", anything)
+    remove(patch, _OPERATION, anything)
 
 
 def _with_any_version(patch: pytest.MonkeyPatch) -> None:
@@ -327,7 +329,7 @@ def _with_any_version(patch: pytest.MonkeyPatch) -> None:
         del generation
         return next(attempts)
 
-    patch.setattr(rebuild_decision, "first_version", any_version)
+    remove(patch, "one version for all who restore a stream", any_version)
 
 
 def _with_any_generation(patch: pytest.MonkeyPatch) -> None:
@@ -335,7 +337,7 @@ def _with_any_generation(patch: pytest.MonkeyPatch) -> None:
         del step, stored
         return True
 
-    patch.setattr(rebuilds, "_is_where_it_began", as_begun)
+    remove(patch, "the bucket's generation, at each step of a rebuild", as_begun)
 
 
 Check = Callable[[], Awaitable[None]]

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp
 from support.asgi import client_of, on_tcp
+from support.guards import remove
 
 from bottomless.errors import (
     Code,
@@ -24,7 +25,6 @@ from bottomless.errors import (
     Overloaded,
     Unavailable,
 )
-from bottomless_server.runtime.http import app as http
 from bottomless_server.runtime.http.app import (
     PROBLEM_TYPE,
     STATUS,
@@ -224,7 +224,7 @@ async def test_a_name_with_an_encoded_slash_reaches_no_operation(name: str, meth
 async def test_without_the_check_a_name_with_a_slash_reaches_another_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "_holds_slash", lambda _: False)
+    remove(monkeypatch, "the look at encoded slashes in a path", lambda _: False)
     async with client_of(wrap(a_stream_api())) as client:
         answer = await client.delete("/v1/streams/orders%2Foffsets")
     assert answer.json() == {"path": "/v1/streams/orders/offsets", "name": "orders"}

@@ -3,11 +3,10 @@
 import pytest
 from support.asgi import on_tcp
 from support.chunks import a_chunk
+from support.guards import remove
 from support.uploader_harness import UploaderHarness
 from support.uploading import STREAM_ID, FakeIngest
 from support.waiting import eventually
-
-from bottomless_server.uploader.core.owner_seen import OwnerSeen
 
 OTHER_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12"
 
@@ -54,7 +53,7 @@ async def test_an_owner_of_the_past_is_neither_believed_nor_asked() -> None:
 async def test_without_the_check_of_the_epoch_chunks_of_the_past_are_uploaded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(OwnerSeen, "takes", lambda *_: True)
+    remove(monkeypatch, "the epoch of the owner that the uploader follows", lambda *_: True)
     with pytest.raises(AssertionError):
         await test_an_owner_of_the_past_is_neither_believed_nor_asked()
 

@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from bottomless.errors import Fenced, Outcome, StoreError
+from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken, restated
@@ -165,12 +166,13 @@ class LocalAppender:
             await asyncio.shield(self._task)
             self._task = None
             self._freeing.count_disk(closed=True)
-            if leave and not isinstance(self.stopped, LogBroken) and not self._is_bound():
+            if leave and not isinstance(self.stopped, LogBroken) and not self.is_bound():
                 with suppress(StoreError):
                     await self.claim.leave(self.log.next_offset, self._known_producers())
         self.advanced.fire()
 
-    def _is_bound(self) -> bool:
+    @guard("the look at open commits before a stream is left")
+    def is_bound(self) -> bool:
         """Whether the rest of a commit lies on this disk: another owner could never finish it."""
         return self._context.has_begun(self.stream_id, self.tracking)
 

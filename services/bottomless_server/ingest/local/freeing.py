@@ -10,6 +10,7 @@ deleted, their directory is synced. After a crash at any step the rest of the lo
 """
 
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import structlog
 
 from bottomless.errors import Code, Overloaded
+from bottomless.guards import guard
 from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.log.segments import Segment, SegmentLog
 from bottomless_server.node.lease import Clocks
@@ -91,7 +93,7 @@ class SegmentFreeing:
         self.published_next = max(self.published_next, next_offset)
         self.version = max(self.version, version)
         self._wanted = True
-        self._mark_published()
+        mark_published(self._log.segments, self.published_next, self._clocks.elapsed())
         return True
 
     def is_due(self) -> bool:
@@ -154,7 +156,7 @@ class SegmentFreeing:
 
     def _next_to_free(self) -> Segment | None:
         """The oldest segment, once all of it has been published for long enough."""
-        self._mark_published()
+        mark_published(self._log.segments, self.published_next, self._clocks.elapsed())
         if len(self._log.segments) < 2 or self._log.size <= self._bounds.local_bytes_keep:
             return None
         if not len(self._log.segments[-1].index):
@@ -166,14 +168,6 @@ class SegmentFreeing:
         if published_at is None or now - published_at < self._bounds.local_keep_ms:
             return None
         return oldest
-
-    def _mark_published(self) -> None:
-        """Start the clock of segments that are published as a whole; the active one grows on."""
-        for segment in self._log.segments[:-1]:
-            if segment.next_offset > self.published_next:
-                break
-            if segment.published_at is None:
-                segment.published_at = self._clocks.elapsed()
 
     async def _free(self) -> None:
         while (segment := self._next_to_free()) is not None:
@@ -188,3 +182,13 @@ class SegmentFreeing:
             # In order, so that no hole can appear in the log.
             await in_thread(self._executor, self._log.remove, self._removing[0])
             self._removing.popleft()
+
+
+@guard("local frees after the EXEC, at the owner")
+def mark_published(segments: Sequence[Segment], published_next: int, now: int) -> None:
+    """Start the clock of segments that are published as a whole; the active one grows on."""
+    for segment in segments[:-1]:
+        if segment.next_offset > published_next:
+            break
+        if segment.published_at is None:
+            segment.published_at = now

@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from bottomless.errors import Corrupt, Outcome, Unavailable
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -102,7 +103,7 @@ class Opener:
         if found.cut_size:
             log.warning("a torn end was cut", stream_id=stream_id, bytes=found.cut_size)
         is_nothing = not found.segments and found.checkpoint is None
-        local = _local_view(found)
+        local = local_view(found)
         return FoundHere(local, found.segments, found.last_timestamp, tracking, is_nothing)
 
     async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
@@ -192,7 +193,9 @@ class Opener:
         self._files.fsync_dir(directory.parent)
 
 
-def _local_view(found: Recovered) -> LocalView:
+@guard("what a disk has seen of coordination")
+def local_view(found: Recovered) -> LocalView:
+    """What a log that was found says of its stream, and what its disk has seen of coordination."""
     point = found.checkpoint
     return LocalView(
         next_offset=found.next_offset,

@@ -45,6 +45,7 @@ from bottomless.formats.segment import (
     decode_segment_header,
     encode_index_header,
 )
+from bottomless.guards import guard
 from bottomless.model.chunk import ChunkPlace
 from bottomless.model.limits import TIMESTAMP_MIN
 from bottomless.model.names import StreamId
@@ -187,9 +188,8 @@ class _Recovery:
         _check(header.first_offset == first_offset, "a segment has another's name")
         synced = self._synced_position(first_offset) if last else size
         _check(synced <= size, "a segment is shorter than what was synced of it")
-        if last and self.cut_at is not None and first_offset >= self.cut_at[0]:
-            believed = self.cut_at[1] if first_offset == self.cut_at[0] else HEADER_SIZE
-            size = min(size, max(believed, HEADER_SIZE))
+        if last and self.cut_at is not None:
+            size = believed_size(size, first_offset, self.cut_at)
         segment = Segment(first_offset, first_offset, HEADER_SIZE, self._log_end(), self.elapsed)
         stored = self._read_index(header)
         for place in self._believed(stored, first_offset, synced):
@@ -197,7 +197,7 @@ class _Recovery:
         start = self.before._replace(position=segment.size, offset=self.next_offset)
 
         def indexed(at: Place) -> ChunkPlace | None:
-            return _indexed(stored, len(segment.index), at)
+            return indexed_at(stored, len(segment.index), at)
 
         for place in walk(self.files, fd, size, max(synced, HEADER_SIZE), start, indexed):
             self._add(segment, place)
@@ -206,7 +206,8 @@ class _Recovery:
         self.segments.append(segment)
         if last:
             self._cut(fd, segment)
-            self._write_again(fd, segment, max(synced, _proven(stored, segment.index)))
+            proven = max(synced, _proven(stored, segment.index))
+            write_again(self.files, fd, proven, segment.size)
             self.files.fdatasync(fd)
         # Only now: a record says that its chunk was synced.
         self._mend_index(header, segment.index, stored)
@@ -224,13 +225,6 @@ class _Recovery:
         if torn > 0:
             self.files.truncate(fd, segment.size)
             self.cut_size = torn
-
-    def _write_again(self, fd: int, segment: Segment, start: int) -> None:
-        """Make what stands from `start` on unwritten in the eyes of the system."""
-        for position in range(start, segment.size, _COPY_SIZE):
-            size = min(_COPY_SIZE, segment.size - position)
-            data = read_exactly(self.files, fd, size, position)
-            write_all(self.files, fd, [data], position)
 
     def finish(self, names: list[str]) -> None:
         """Remove what belongs to no segment, and make the directory durable."""
@@ -300,7 +294,8 @@ class _Recovery:
             self.files.close(fd)
 
 
-def _indexed(stored: bytes, number: int, at: Place) -> ChunkPlace | None:
+@guard("index records, written after the sync")
+def indexed_at(stored: bytes, number: int, at: Place) -> ChunkPlace | None:
     """What an index says, from its record `number` on, of the chunk that must start at a place."""
     view = memoryview(stored)
     for start in range(number * INDEX_RECORD_SIZE, len(stored), INDEX_RECORD_SIZE):
@@ -312,6 +307,23 @@ def _indexed(stored: bytes, number: int, at: Place) -> ChunkPlace | None:
             follows = (place.position, place.first_offset) == (at.position, at.offset)
             return place if follows and place.size > 0 else None
     return None
+
+
+@guard("the cut after a failed sync")
+def believed_size(size: int, first_offset: int, cut_at: tuple[int, int]) -> int:
+    """How much of a segment of `size` bytes may be believed, after a sync that failed at `cut_at`."""
+    if first_offset < cut_at[0]:
+        return size
+    believed = cut_at[1] if first_offset == cut_at[0] else HEADER_SIZE
+    return min(size, max(believed, HEADER_SIZE))
+
+
+@guard("the second write of what no index record proves")
+def write_again(files: FileCalls, fd: int, start: int, end: int) -> None:
+    """Make what stands between two positions unwritten in the eyes of the system."""
+    for position in range(start, end, _COPY_SIZE):
+        data = read_exactly(files, fd, min(_COPY_SIZE, end - position), position)
+        write_all(files, fd, [data], position)
 
 
 def _proven(stored: bytes, index: ChunkIndex) -> int:

@@ -15,6 +15,7 @@ import structlog
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import corrupt
 from bottomless.formats.chunk import HEADER_SIZE, MAGIC, decode_header, verify_body
+from bottomless.guards import guard
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkPlace
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 
@@ -62,7 +63,7 @@ def walk(
                 log.error("a synced chunk is damaged", offset=expected.offset, cause=str(error))  # noqa: TRY400
                 # Its round was synced, so all of a group is there.
                 place, more_follows = known, False
-            elif expected.position < synced or _later_round(files, fd, size, expected):
+            elif expected.position < synced or has_later_round(files, fd, size, expected):
                 raise corrupt("log", f"damage at offset {expected.offset}") from error
             else:
                 break
@@ -93,7 +94,13 @@ def _read_chunk(files: FileCalls, fd: int, size: int, expected: Place) -> tuple[
         header.total_size,
         header.record_count,
     )
-    return place, ChunkFlags.MORE_FOLLOWS in header.flags
+    return place, is_more_to_come(header)
+
+
+@guard("the flag that an append goes on")
+def is_more_to_come(header: ChunkHeader) -> bool:
+    """Whether the next chunk belongs to the same append, so that neither counts without the other."""
+    return ChunkFlags.MORE_FOLLOWS in header.flags
 
 
 def _whole_chunk(files: FileCalls, fd: int, size: int, position: int) -> ChunkHeader:
@@ -108,7 +115,8 @@ def _whole_chunk(files: FileCalls, fd: int, size: int, position: int) -> ChunkHe
     return header
 
 
-def _later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
+@guard("a later round after a bad chunk")
+def has_later_round(files: FileCalls, fd: int, size: int, bad: Place) -> bool:
     """Whether a whole chunk after the bad one was written after it was synced.
 
     Chunks of one group are written together, so a good chunk proves a later round only

@@ -11,6 +11,7 @@ Told by tracking.py of each change, in the order of the log.
 from collections.abc import Iterable
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless_server.ingest.records.conditions import hash_of
 
 _MARK: Final = "~"
@@ -53,6 +54,7 @@ class OpenCommits:
         """Parts are known no more."""
         self._numbers.pop(name, None)
 
+    @guard("the look at open commits")
     def needs(self, producer_id: str) -> bool:
         """Whether a name, of parts or not, is one of an open commit."""
         if not self._numbers:

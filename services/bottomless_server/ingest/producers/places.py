@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from bottomless.errors import Code, Overloaded
+from bottomless.guards import guard
 from bottomless_server.ingest.producers.known_producers import KEY_SIZE, KeyUse, Producer
 from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import FromProducer, WithKey
@@ -88,6 +89,7 @@ class Places:
         )
         self.keys: _Table[bytes, KeyUse] = _Table(tracking.keys, bounds.key_count_max, over_before)
 
+    @guard("the places that a round has given away")
     def take(self, identity: FromProducer | WithKey) -> None:
         if isinstance(identity, WithKey):
             self.keys.take(identity.key_hash)

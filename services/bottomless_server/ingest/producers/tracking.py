@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
+from bottomless.guards import guard
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
 from bottomless_server.ingest.producers.known_producers import (
     KEY_SIZE,
@@ -83,6 +84,7 @@ class Tracking:
         keys, producers = len(self.keys), len(self.producers)
         return keys * KEY_SIZE + producers * self.bounds.producer_size + self._kept_size
 
+    @guard("the mark of a round that is under way")
     def begin(self) -> None:
         """A round begins, and nothing is forgotten before its end; so what may be is forgotten
         now, where there is hardly any room left."""
@@ -90,6 +92,7 @@ class Tracking:
             self.room.fits(self.bounds.producer_size)
         self.busy = True
 
+    @guard("room for what a process remembers of producers")
     def keep_room(self, size: int) -> bool:
         """Keep room for what may become known, until the round ends; False if there is none."""
         if size and self.room is not None and not self.room.fits(size):

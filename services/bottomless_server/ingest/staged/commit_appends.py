@@ -10,6 +10,7 @@ from typing import Final
 from bottomless.errors import NotFound
 from bottomless.formats.checks import crc32c
 from bottomless.formats.rows import Frame
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.commit_parts import place_in, progress
@@ -40,6 +41,7 @@ class CommitAppends:
             frames = await self._batches.read(appender.stream_id, part)
             return await appender.append(_append_of(frames, conditions))
 
+    @guard("the comparison of a plan with what is stored")
     async def is_followed(self, appender: LocalAppender, plan: CommitPlan) -> bool:
         """Whether no part that is stored, as far as that is remembered, differs from what the plan
         has in its place.

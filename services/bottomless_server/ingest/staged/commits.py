@@ -42,6 +42,7 @@ from typing import Any, TypeVar
 import structlog
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable, WrongOffset
+from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.commit_parts import (
@@ -99,6 +100,7 @@ class StagedCommits:
             turn, lambda: self._decided(appender, asked, conditions, staged_ids)
         )
 
+    @guard("the end of what is begun before a fence is answered")
     async def settle(self, appender: LocalAppender, producer_id: str) -> None:
         """Return when no commit of a producer is open; called after its epoch was raised, since from
         then on none can be begun under an older one.

@@ -32,6 +32,7 @@ from bottomless.errors import Code, Corrupt, NotFound, StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot, encode_snapshot
 from bottomless.formats.keys import consumers_key, parse_consumers_key, stream_prefix
+from bottomless.guards import guard
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.stream import StreamRecord, StreamState
@@ -125,7 +126,7 @@ class ConsumerSnapshots:
                 # It was deleted since, or coordination lost: the next pass finds that out.
                 return
             found = await self._offsets.all_listed(stream_id)
-            await self._check_not_lost(generation)
+            await check_not_lost(context, generation)
             consumers = tuple(found.stored.values())
             kept = await self._kept(record, before, found.unreadable) if found.unreadable else ()
             after = SnapshotPointer(version, context.new_uid())
@@ -141,19 +142,6 @@ class ConsumerSnapshots:
                 return
             self._note(stream_id, consumers)
             await context.coordination.settle([due])
-
-    async def _check_not_lost(self, generation: int | None) -> None:
-        """Before a snapshot of what was read is put: a rebuild would believe that nothing was
-        stored, where it was read from a store that was emptied, or is not rebuilt yet.
-
-        Raises:
-            Unavailable: `coordination-regressed`.
-        """
-        await self._context.streams.check_generation()
-        if self._context.streams.generation != generation:
-            raise Unavailable(
-                "coordination was rebuilt meanwhile", code=Code.COORDINATION_REGRESSED
-            )
 
     async def _reserve(self, record: StreamRecord) -> Reserved:
         """A version above all that there may be, before the offsets are read."""
@@ -207,3 +195,16 @@ class ConsumerSnapshots:
 
     def _note(self, stream_id: StreamId, consumers: tuple[StoredOffset, ...]) -> None:
         self._known[stream_id] = {stored.consumer: stored.revision for stored in consumers}
+
+
+@guard("the look at the generation before a snapshot of consumers is put")
+async def check_not_lost(context: Context, generation: int | None) -> None:
+    """Before a snapshot of what was read is put: a rebuild would believe that nothing was
+    stored, where it was read from a store that was emptied, or is not rebuilt yet.
+
+    Raises:
+        Unavailable: `coordination-regressed`.
+    """
+    await context.streams.check_generation()
+    if context.streams.generation != generation:
+        raise Unavailable("coordination was rebuilt meanwhile", code=Code.COORDINATION_REGRESSED)

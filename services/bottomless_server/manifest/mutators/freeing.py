@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 
 from bottomless.errors import Unavailable
+from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord, gap_due
@@ -45,7 +46,7 @@ async def free(context: Context, committer: Committer) -> None:
     if gap_due(committer.record) is None:
         return
     await _publish_waiting(committer)
-    while gap_due(committer.record) is not None and (run := await _look(context, committer)):
+    while gap_due(committer.record) is not None and (run := await durable_run(context, committer)):
         refused = await committer.register(None, run)
         if refused:
             log.warning("fragments of a lost home cannot be adopted", count=len(refused))
@@ -67,7 +68,8 @@ async def _publish_waiting(committer: Committer) -> None:
         raise Unavailable("fragments of the lost home are not published yet")
 
 
-async def _look(context: Context, committer: Committer) -> list[FragmentInfo]:
+@guard("what a takeover adopts")
+async def durable_run(context: Context, committer: Committer) -> list[FragmentInfo]:
     """The run from the end of the manifest on that lies in the bucket under live intents."""
     record, end = committer.record, TreeEnd.of(committer.keeper.root)
     run: list[FragmentInfo] = []

@@ -46,6 +46,7 @@ import structlog
 
 from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
 from bottomless.formats.keys import stream_prefix
+from bottomless.guards import guard
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes, Due, Values
@@ -181,7 +182,7 @@ class Rebuild:
         stored = await stored_generation(context.drive)
         if stored is None:
             raise Unavailable("the bucket shows no generation")
-        if not _is_where_it_began(step, stored):
+        if not is_where_it_began(step, stored):
             return await self._ended(step, stored, progress)
         match progress["phase"]:
             case "discarding":
@@ -348,7 +349,8 @@ def _goes_on(operation: Operation, generation: int) -> bool:
     return mine and not operation.finished
 
 
-def _is_where_it_began(step: RebuildStep, stored: int) -> bool:
+@guard("the bucket's generation, at each step of a rebuild")
+def is_where_it_began(step: RebuildStep, stored: int) -> bool:
     """Whether the bucket has the generation that this rebuild began with."""
     return stored == step.generation - 1
 

@@ -19,6 +19,7 @@ from bottomless.formats.keys import (
     stream_prefix,
 )
 from bottomless.formats.manifest import decode_node
+from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import TIMESTAMP_MIN
 from bottomless.model.manifest import EntryKind, Node
@@ -71,7 +72,7 @@ async def find_root(
         found = [one for one in readable if one is not None]
         unread = unread or (best is None and len(found) < len(rank))
         for one in rebuild_decision.in_order(found, home_known=home_known):
-            if best is None or await _takes_its_place(context, registry, one, best):
+            if best is None or await takes_its_place(context, registry, one, best):
                 best = one
             if best is one and not one.missing:
                 return FoundRoot(one.found, await run_from(context, registry, one.found), unread)
@@ -85,7 +86,8 @@ async def find_root(
     return FoundRoot(best.found, await run_from(context, registry, best.found), True)
 
 
-async def _takes_its_place(
+@guard("what an older root would give up")
+async def takes_its_place(
     context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen
 ) -> bool:
     """Whether less is missing by an older root, and nothing is lost by it that is there."""

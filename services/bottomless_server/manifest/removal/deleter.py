@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from bottomless.errors import NotFound, StoreError
+from bottomless.guards import guard
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
@@ -196,7 +197,7 @@ class Deleter:
                 )
             decided = {*live, *unread}
             members = {due: target for due, target in members.items() if due not in decided}
-            members = await self._condemned(record, members, now)
+            members = await condemned(self._context, record, members, now)
             if record.state is StreamState.ACTIVE:
                 kept = await self._named_by_strays(record, members)
                 members = {due: target for due, target in members.items() if due not in kept}
@@ -226,6 +227,7 @@ class Deleter:
                 unread.append(due)
         return live, unread
 
+    @guard("reachability before a delete")
     async def reachable(self, record: StreamRecord, root: Node, target: DeleteTarget) -> bool:
         """Whether the record, its root, or the way from it leads to any of the target."""
         if target.registry_version is not None:
@@ -258,30 +260,6 @@ class Deleter:
             )
             return [*fragments]
         return []
-
-    async def _condemned(self, record: StreamRecord, members: _Members, now: int) -> _Members:
-        """Members that are condemned now, or need not be; the others are put off."""
-        ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
-        if not ends:
-            return members
-        if max(ends.values()) > record.condemned_next:
-            record = await condemn(
-                self._context.streams,
-                record.stream_id,
-                max(ends.values()),
-                now,
-                latest_end(self._context.settings, now),
-            )
-            await reach("manifest.deleter.after-condemn")
-        held = {due: end for due, end in ends.items() if end > record.condemned_next}
-        # A lease may be given back before it runs out, so it is looked at again earlier.
-        latest = now + _HELD_PASS_COUNT * self._context.settings.manifest_delete_interval_ms
-        later = [
-            due._replace(due_at=min(held_until(record, end, now), latest))
-            for due, end in held.items()
-        ]
-        await queue_later(self._context.coordination, later)
-        return {due: one for due, one in members.items() if due not in held}
 
     async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
         done: dict[Due, Expansion] = {}
@@ -333,3 +311,30 @@ class Deleter:
             return replace(record, quarantine=left)
 
         await self._context.streams.update(record.stream_id, release)
+
+
+@guard("condemning before a delete")
+async def condemned(
+    context: Context, record: StreamRecord, members: _Members, now: int
+) -> _Members:
+    """Members that are condemned now, or need not be; the others are put off."""
+    ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
+    if not ends:
+        return members
+    if max(ends.values()) > record.condemned_next:
+        record = await condemn(
+            context.streams,
+            record.stream_id,
+            max(ends.values()),
+            now,
+            latest_end(context.settings, now),
+        )
+        await reach("manifest.deleter.after-condemn")
+    held = {due: end for due, end in ends.items() if end > record.condemned_next}
+    # A lease may be given back before it runs out, so it is looked at again earlier.
+    latest = now + _HELD_PASS_COUNT * context.settings.manifest_delete_interval_ms
+    later = [
+        due._replace(due_at=min(held_until(record, end, now), latest)) for due, end in held.items()
+    ]
+    await queue_later(context.coordination, later)
+    return {due: one for due, one in members.items() if due not in held}

@@ -33,6 +33,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.formats.keys import parse_consumers_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamRecord, StreamState
@@ -204,7 +205,7 @@ class _CollectionStep:
             await self._overtake(record.stream_id, known)
         if found and not self._dry_run:
             first_count = len(found)
-            found = await self._still(record, found)
+            found = await still_orphans(self._context, record, found)
             self._tally.refused += first_count - len(found)
             await self._hand_over(record.stream_id, found)
         self._tally.add_orphans(found)
@@ -223,23 +224,6 @@ class _CollectionStep:
         if noted is not None and version > noted.version:
             with suppress(NotFound):
                 await offsets.overtake(stream_id, version, self._context.clock())
-
-    async def _still(
-        self, record: StreamRecord, found: Sequence[OrphanCandidate]
-    ) -> list[OrphanCandidate]:
-        """Candidates that are orphans even now that no older attempt to publish can succeed."""
-
-        def bump(record: StreamRecord) -> StreamRecord:
-            return replace(record, version=record.version + 1)
-
-        try:
-            bumped = await self._context.streams.update(record.stream_id, bump)
-        except NotFound:
-            return []
-        await reach("manifest.garbage.after-bump")
-        if bumped.state is not StreamState.ACTIVE:
-            return []
-        return await orphans_of(self._context, bumped, found)
 
     async def _hand_over(self, stream_id: StreamId, found: Sequence[OrphanCandidate]) -> None:
         now = self._context.clock()
@@ -281,3 +265,22 @@ class _CollectionStep:
         except (Corrupt, ObjectMissing):
             return False
         return record.state is StreamState.DELETING
+
+
+@guard("the second look of a collection")
+async def still_orphans(
+    context: Context, record: StreamRecord, found: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
+    """Candidates that are orphans even now that no older attempt to publish can succeed."""
+
+    def bump(record: StreamRecord) -> StreamRecord:
+        return replace(record, version=record.version + 1)
+
+    try:
+        bumped = await context.streams.update(record.stream_id, bump)
+    except NotFound:
+        return []
+    await reach("manifest.garbage.after-bump")
+    if bumped.state is not StreamState.ACTIVE:
+        return []
+    return await orphans_of(context, bumped, found)

@@ -21,6 +21,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.keys import parse_root_key, root_prefix
 from bottomless.formats.manifest import decode_node
+from bottomless.guards import guard
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.regressed import coordination_lost
@@ -32,6 +33,7 @@ from bottomless_server.stores.generation import held_generation
 log = structlog.get_logger(__name__)
 
 
+@guard("roots of lost attempts before what they name")
 async def remove_stray_roots(
     context: Context, record: StreamRecord, fragments: Collection[DeleteTarget]
 ) -> None:

@@ -15,6 +15,7 @@ here: `stores/streams.py` believes none.
 import structlog
 
 from bottomless.formats.keys import parse_root_key, root_prefix
+from bottomless.guards import guard
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
@@ -42,6 +43,7 @@ async def has_gone_back(context: Context, record: StreamRecord) -> bool:
     return newest > (await context.streams.load(record.stream_id)).version + 1
 
 
+@guard("the look at newer roots")
 async def require_not_gone_back(context: Context, record: StreamRecord) -> None:
     """Refuse to go on from a record that is older than the bucket.
 

@@ -67,7 +67,7 @@ class Publisher:
         """
         assert self.undecided is None, "one thing at a time"
         for put in puts:
-            await self._put_node(put, publish.base)
+            await self.put_node(put, publish.base)
             if isinstance(put, PutGroup):
                 await reach("manifest.publish.after-groups")
         await reach("manifest.publish.before-exec")
@@ -112,7 +112,8 @@ class Publisher:
             self._done()
         return record, applied
 
-    async def _put_node(self, put: PutGroup | PutRoot, record: StreamRecord) -> None:
+    async def put_node(self, put: PutGroup | PutRoot, record: StreamRecord) -> None:
+        """Put a group or a root of a stream, unless an attempt before has done it."""
         sealed = put.group if isinstance(put, PutGroup) else put.root
         object_key = _object_key(put, record)
         if object_key in self._put:

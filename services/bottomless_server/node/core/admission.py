@@ -21,6 +21,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 
 _KEPT_SHARE: Final = 16
@@ -111,7 +112,7 @@ class Admission:
 
     def take(self, stream_id: StreamId, size: int, own: int = 0) -> bool:
         """Take room for `size` bytes; False if there is none now, or others are before."""
-        if not own and not self._is_free(stream_id, size):
+        if not own and not self.is_free(stream_id, size):
             return False
         if not self._fits(stream_id, size, own):
             return False
@@ -152,18 +153,19 @@ class Admission:
         if oldest is None or self._fits_process(oldest.stream_id, oldest.size, oldest.own):
             return oldest
         passing = self._passing.oldest(self._if_passing)
-        if passing is None or not self._may_pass(passing.size):
+        if passing is None or not self.may_pass(passing.size):
             return None
         return passing
 
-    def _is_free(self, stream_id: StreamId, size: int) -> bool:
+    @guard("the order of those who wait for room")
+    def is_free(self, stream_id: StreamId, size: int) -> bool:
         """Whether no ticket comes before a request that comes now."""
         if stream_id in self._waiting:
             return False
         if self._fitting.oldest(self._if_fitting) is None:
             return True
         first = self._passing.oldest(self._if_passing) is None
-        return first and self._is_little(stream_id, size) and self._may_pass(size)
+        return first and self._is_little(stream_id, size) and self.may_pass(size)
 
     def _if_fitting(self, place: _Place, stream_id: StreamId) -> Ticket | None:
         first = self._first(stream_id)
@@ -202,7 +204,7 @@ class Admission:
 
     def _fits_process(self, stream_id: StreamId, size: int, own: int) -> bool:
         if self._is_little(stream_id, size):
-            return self._total + size <= self._total_size_max or self._may_pass(size)
+            return self._total + size <= self._total_size_max or self.may_pass(size)
         held = self._held.get(stream_id, 0)
         of_little = self._of_little - self._counted(held)
         of_others = self._total + size - of_little
@@ -213,7 +215,8 @@ class Admission:
         """Whether a stream holds little with so many bytes more."""
         return self._held.get(stream_id, 0) + size <= self._little_max
 
-    def _may_pass(self, size: int) -> bool:
+    @guard("the room for streams that hold little")
+    def may_pass(self, size: int) -> bool:
         """Whether what is kept for streams that hold little has room for so many bytes more of
         one of them."""
         return self._of_little + size <= self._kept_size

@@ -13,6 +13,8 @@ answer to the next renewal tells: the lease was not renewed but taken anew.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from bottomless.guards import guard
+
 SLEEP_SECONDS_MIN: Final = 0.1
 """A machine that is suspended sleeps for longer; the two clocks differ by less only in rounding."""
 
@@ -35,12 +37,14 @@ class Belief:
     def holds(self, now: Moment) -> bool:
         return now.monotonic < self.since.monotonic + self.seconds and not self.slept(now)
 
+    @guard("the boot clock beside the monotonic one")
     def slept(self, now: Moment) -> bool:
         """Whether this machine was suspended since."""
         apart = (now.boot - now.monotonic) - (self.since.boot - self.since.monotonic)
         return apart > SLEEP_SECONDS_MIN
 
 
+@guard("the time at which a renewal is answered")
 def is_lapse(before: Belief | None, answered: Moment, *, taken: bool, unheard: bool) -> bool:
     """Whether others may have held what this node claims, at any time up to this answer.
 

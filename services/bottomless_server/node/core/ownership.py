@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from bottomless.errors import Code, Fenced, Outcome, Unavailable
+from bottomless.guards import guard
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
 from bottomless_server.core.not_found import stream_not_found
@@ -72,6 +73,7 @@ def claim(
     )
 
 
+@guard("what the bucket knows of a home")
 def is_noted(claimed: StreamRecord, home_before: NodeId | None, local: LocalView) -> bool:
     """Whether the bucket says already that a stream is here which this node has just claimed.
 
@@ -128,7 +130,7 @@ def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
     Raises:
         Fenced: somebody claimed the stream since, or it is being deleted.
     """
-    _check_owner(record, epoch)
+    check_owner(record, epoch)
     reserved = record.reserved_next
     if next_offset + RESERVE_COUNT // 2 > reserved:
         reserved = max(reserved, next_offset + RESERVE_COUNT)
@@ -142,7 +144,7 @@ def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRec
         Fenced: somebody claimed the stream since.
         Unavailable: not everything is published, so the stream stays dirty.
     """
-    _check_owner(record, epoch)
+    check_owner(record, epoch)
     if record.published_next != next_offset:
         raise not_owner()
     return replace(record, dirty=False)
@@ -166,7 +168,19 @@ def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
     )
 
 
-def _check_owner(record: StreamRecord, epoch: int) -> None:
+@guard("the generation")
+def went_back(known: int | None, shown: int | None) -> bool:
+    """Whether coordination shows less of its generation than this node has seen: it was lost."""
+    return known is not None and (shown is None or shown < known)
+
+
+@guard("the epoch in the EXEC of an owner")
+def check_owner(record: StreamRecord, epoch: int) -> None:
+    """Refuse what an owner of the past asks for.
+
+    Raises:
+        Fenced: somebody claimed the stream since, or it is being deleted.
+    """
     if record.epoch != epoch or record.state is not StreamState.ACTIVE:
         raise Fenced(
             "the stream is owned by a newer epoch", facts={"mine": epoch, "newest": record.epoch}

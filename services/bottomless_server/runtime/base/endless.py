@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,7 @@ Step = Callable[[], Awaitable[float | None]]
 _failures: dict[str, int] = {}
 
 
+@guard("the last resort of lasting loops")
 async def endless(loop: str, step: Step, *, pause_seconds_max: float = PAUSE_SECONDS_MAX) -> None:
     """Do `step` again and again, until it says that it is done or this is cancelled.
 

@@ -19,6 +19,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError
+from bottomless.guards import guard
 from bottomless.model.limits import URL_SIZE_MAX
 from bottomless_server.protocol.parameters import Parser, boolean, choice, integer, text
 from bottomless_server.runtime.http.bodies import (
@@ -167,14 +168,15 @@ def _wrong_target(scope: Scope) -> InvalidRequest | None:
     """What is wrong with the URL whatever is served; judged before anybody looks for a route."""
     if len(scope["raw_path"]) + len(scope["query_string"]) >= URL_SIZE_MAX:
         return InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG)
-    if _holds_slash(scope):
+    if holds_slash(scope):
         return InvalidRequest(
             "a name or an id in a path may not hold a slash, and %2F is one", code=Code.BAD_NAME
         )
     return None
 
 
-def _holds_slash(scope: Scope) -> bool:
+@guard("the look at encoded slashes in a path")
+def holds_slash(scope: Scope) -> bool:
     """Whether some slash of the path is encoded, as of a name that has one.
 
     Routes are found by the decoded path, in which it looks like one between parts: what was

@@ -7,6 +7,8 @@ a fragment of it, but whoever waits for that uploads nothing meanwhile.
 
 from typing import Generic, TypeVar
 
+from bottomless.guards import guard
+
 T = TypeVar("T")
 
 
@@ -28,6 +30,7 @@ class OwnerSeen(Generic[T]):
         """The stream's record shows this epoch: whoever has an older one owns it no more."""
         self.epoch = max(self.epoch, epoch)
 
+    @guard("the epoch of the owner that the uploader follows")
     def takes(self, epoch: int) -> bool:
         """Whether an answer under this epoch is the newest owner's, as far as was seen."""
         return epoch >= self.epoch

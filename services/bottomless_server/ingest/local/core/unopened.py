@@ -10,6 +10,7 @@ local/streams.py asks and tells it. Times are in ms of a clock that never goes b
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless.model.names import StreamId
 
@@ -40,6 +41,7 @@ class Unopened:
         """Have a stream tried at once, unless it is known already: then it keeps its turn."""
         self._tries.setdefault(stream_id, _Try(now, 0))
 
+    @guard("another try to open what lies on the disk")
     def due(self, now: int) -> list[StreamId]:
         """The streams that are to be tried now."""
         return [stream_id for stream_id, next_try in self._tries.items() if next_try.due_at <= now]

@@ -10,6 +10,7 @@ Each condition guards against something that the others let pass:
 from dataclasses import replace
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.manifest.tree.core.events import Publish, TakeOver
@@ -20,14 +21,17 @@ PAST_ROOT_COUNT: Final = 8
 mutator; with several processes the record still shows at least this many."""
 
 
+@guard("the version in the EXEC of a publish")
 def version_holds(record: StreamRecord, publish: Publish) -> bool:
     return record.version == publish.base.version
 
 
+@guard("the epoch in the EXEC of a publish")
 def epoch_holds(record: StreamRecord, publish: Publish) -> bool:
     return record.epoch <= publish.base.epoch
 
 
+@guard("the intents in the EXEC of a publish")
 def intents_hold(record: StreamRecord, publish: Publish) -> bool:
     return publish.uids <= {intent.uid for intent in record.intents}
 

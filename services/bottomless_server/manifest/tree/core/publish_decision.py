@@ -13,9 +13,10 @@ On the record's path: after services/bottomless_server/uploader/uploader.py, bef
 services/bottomless_server/manifest/tree/committer.py.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
@@ -134,12 +135,7 @@ class Keeper:
         return Why.TAKEN if holder is not None and holder.uid != fragment.uid else None
 
     def _run(self) -> tuple[FragmentInfo, ...]:
-        run = []
-        following = self._held.get(self.root.next_offset)
-        while following is not None:
-            run.append(following)
-            following = self._held.get(following.next_offset)
-        return tuple(run)
+        return contiguous_run(self._held, self.root.next_offset)
 
     def _arm(self, now: int, delay_ms: int | None = None) -> list[Action]:
         run = self._run()
@@ -239,3 +235,14 @@ class Keeper:
         assert len(self._held) <= self._bounds.held_count_max
         assert self._in_flight or self.publish_at is not None or not self._run()
         check_run(root.entries)
+
+
+@guard("contiguity of runs")
+def contiguous_run(held: Mapping[int, FragmentInfo], offset: int) -> tuple[FragmentInfo, ...]:
+    """The fragments that go on from an offset without a hole, of those in `held` by their firsts."""
+    run = []
+    following = held.get(offset)
+    while following is not None:
+        run.append(following)
+        following = held.get(following.next_offset)
+    return tuple(run)

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bottomless.formats.keys import RootKey
+from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
@@ -64,6 +65,7 @@ def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
     return RootsFound(tuple(candidates), tuple(others))
 
 
+@guard("one version for all who restore a stream")
 def first_version(generation: int) -> int:
     """The version with which every stream begins in a generation that a rebuild goes to.
 

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from bottomless.errors import Code, Fenced
+from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import NodeId
 from bottomless.model.stream import (
@@ -31,6 +32,7 @@ def is_done(record: StreamRecord, home: NodeId, epoch: int) -> bool:
     return record.epoch > epoch or home == NOBODY
 
 
+@guard("the home's lease, at the fence of a takeover")
 def fence(record: StreamRecord, home: NodeId, epoch: int, *, home_held: bool) -> StreamRecord:
     """The record after its home has lost it; a gap is due then, unless all of it is published.
 

@@ -1,0 +1,223 @@
+"""Tests and measurements speak to public names of the product, and reach into private ones nowhere
+but where this file says so.
+
+A private name is one with an underscore in front. A line reaches into one if it asks another object
+than `self` for it, imports it, patches it by its name, or uses what a base class of the product has.
+What a test's own class keeps private counts too: whoever needs it from outside may have it public.
+"""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("tests", "bench", "docs/examples")
+PRODUCT: Final = ("bottomless", "bottomless_server", "pyspark_bottomless")
+PATCHING: Final = {"setattr", "getattr", "delattr", "hasattr"}
+
+PUBLIC: Final = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
+"""The standard library documents them: named tuples, `os` and `sys`."""
+
+LIBRARIES: Final = {
+    "bench/servers/valkey.py": "where the package of Valkey keeps its program",
+    "bench/spark_scan.py": "the Java virtual machine of Spark's gateway",
+    "tests/deploy/composition.py": "where the package of Valkey keeps its program",
+    "tests/simulation/clockwork.py": "the random numbers of the standard library, from a seed",
+    "tests/simulation/loop.py": "the event loop of the standard library, on a virtual clock",
+    "tests/spark/test_spark_s3.py": "what py4j has open",
+    "tests/support/command_line.py": "a class of typer, to be made faster",
+    "tests/support/iceberg.py": "the configuration of pyiceberg, which it reads once",
+}
+"""Files that reach into libraries, of which the product is no part, and into what."""
+
+LEFT: Final[dict[str, int]] = {
+    "tests/chaos/test_partition.py": 1,
+    "tests/contracts/test_redis_coordination.py": 1,
+    "tests/deploy/test_composition.py": 2,
+    "tests/fuzz/decoders.py": 1,
+    "tests/golden/regenerate.py": 1,
+    "tests/journeys/test_client_producer.py": 1,
+    "tests/simulation/guards.py": 3,
+    "tests/simulation/losses.py": 1,
+    "tests/simulation/network.py": 6,
+    "tests/simulation/run.py": 1,
+    "tests/spark/test_spark_job_kills.py": 2,
+    "tests/support/manifest.py": 1,
+    "tests/support/removed_guards.py": 2,
+    "tests/support/spark_driver.py": 1,
+    "tests/unit/client/test_client_consumer.py": 1,
+    "tests/unit/client/test_client_facade.py": 6,
+    "tests/unit/client/test_client_producer_ends.py": 3,
+    "tests/unit/formats/test_golden.py": 1,
+    "tests/unit/formats/test_spec.py": 2,
+    "tests/unit/ingest/test_append_order.py": 1,
+    "tests/unit/ingest/test_dues.py": 1,
+    "tests/unit/ingest/test_feed.py": 1,
+    "tests/unit/ingest/test_handover.py": 2,
+    "tests/unit/ingest/test_ingest_contract.py": 1,
+    "tests/unit/ingest/test_lapse.py": 2,
+    "tests/unit/ingest/test_names.py": 2,
+    "tests/unit/ingest/test_producer_appends.py": 3,
+    "tests/unit/ingest/test_producer_model.py": 2,
+    "tests/unit/ingest/test_staged.py": 8,
+    "tests/unit/ingest/test_staged_leftovers.py": 2,
+    "tests/unit/ingest/test_waiting.py": 1,
+    "tests/unit/manifest/test_clock_trust.py": 1,
+    "tests/unit/manifest/test_consumers.py": 3,
+    "tests/unit/manifest/test_garbage.py": 1,
+    "tests/unit/manifest/test_key_rebuild.py": 1,
+    "tests/unit/manifest/test_keys.py": 3,
+    "tests/unit/manifest/test_operations.py": 3,
+    "tests/unit/manifest/test_verify.py": 1,
+    "tests/unit/protocol/test_tail_messages.py": 1,
+    "tests/unit/reader/test_reader_follow.py": 1,
+    "tests/unit/reader/test_reader_forms.py": 1,
+    "tests/unit/reader/test_reader_page.py": 1,
+    "tests/unit/reader/test_reader_waits.py": 1,
+    "tests/unit/runtime/identity/test_identity_keys.py": 1,
+    "tests/unit/runtime/identity/test_identity_tokens.py": 2,
+    "tests/unit/runtime/test_runtime_get_in_place.py": 1,
+    "tests/unit/runtime/test_runtime_pipelining.py": 4,
+    "tests/unit/runtime/test_runtime_protocol.py": 1,
+    "tests/unit/runtime/test_runtime_settings.py": 4,
+    "tests/unit/spark/test_spark_iceberg_output.py": 4,
+    "tests/unit/spark/test_spark_import_rounds.py": 3,
+    "tests/unit/spark/test_spark_s3_objects.py": 6,
+    "tests/unit/spark/test_spark_sink_rows.py": 2,
+    "tests/unit/spark/test_spark_ways.py": 5,
+    "tests/unit/uploader/test_uploader_nodes.py": 1,
+}
+"""How many lines of a file still reach into private names of the product, or of other tests."""
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_" and name not in PUBLIC
+
+
+def reaching(text: str) -> set[int]:
+    """The lines that reach into what is private."""
+    tree = ast.parse(text)
+    return {
+        line for find in (_asked, _imported, _patched, _inherited, _told) for line in find(tree)
+    }
+
+
+def _asked(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and private(node.attr) and not _own(node.value):
+            yield node.lineno
+
+
+def _own(value: ast.expr) -> bool:
+    return isinstance(value, ast.Name) and value.id in {"self", "cls"}
+
+
+def _imported(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            if any(private(name) for name in names):
+                yield node.lineno
+
+
+def _patched(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in PATCHING:
+            named = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
+            if any(private(part) for name in named for part in str(name).split(".")):
+                yield node.lineno
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Replaced":
+            named = [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
+            if any(private(str(name)) for name in named):
+                yield node.lineno
+
+
+def _inherited(tree: ast.Module) -> Iterator[int]:
+    product = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PRODUCT
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {re.split(r"[.\[]", ast.unparse(base))[0] for base in node.bases}
+            if bases & product:
+                yield from _not_own(node)
+
+
+def _not_own(owner: ast.ClassDef) -> Iterator[int]:
+    """Lines of a class that use private names which it does not define."""
+    defined = {
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _own(node.value)
+    }
+    defined |= {
+        node.name for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    for node in ast.walk(owner):
+        if not isinstance(node, ast.Attribute) or not _own(node.value):
+            continue
+        if private(node.attr) and node.attr not in defined:
+            yield node.lineno
+
+
+def _told(tree: ast.Module) -> Iterator[int]:
+    """Texts that are programs of their own, as what runs without a guard is."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+            continue
+        if re.search(r"^(import|from) ", node.value, re.MULTILINE):
+            for number, line in enumerate(node.value.splitlines()):
+                asked = re.findall(r"(\w+)\.(_\w+)", line)
+                if any(private(name) and owner != "self" for owner, name in asked):
+                    yield node.lineno + number
+
+
+def found() -> Counter[str]:
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return Counter(
+        {
+            str(path.relative_to(ROOT)): len(lines)
+            for path in paths
+            if path != Path(__file__)
+            and "node_modules" not in path.parts
+            and (lines := reaching(path.read_text()))
+        }
+    )
+
+
+def test_tests_reach_into_private_names_no_more_than_is_listed() -> None:
+    """Where one is mended the number goes down; a new one needs a public seam, not an entry."""
+    assert {path: count for path, count in found().items() if path not in LIBRARIES} == LEFT
+
+
+def test_each_file_that_is_said_to_reach_into_a_library_does() -> None:
+    assert LIBRARIES.keys() <= found().keys()
+
+
+def test_each_way_to_reach_into_a_private_name_is_seen() -> None:
+    ways = {
+        "value = thing._hidden": {1},
+        "thing().other._hidden = 1": {1},
+        "from bottomless.client import _hidden": {1},
+        "from bottomless._hidden import thing": {1},
+        'patch.setattr(thing, "_hidden", 1)': {1},
+        'patch.setattr("a.b._hidden", 1)': {1},
+        'Replaced(thing, "_hidden", 1)': {1},
+        "from bottomless.client import A\nclass B(A):\n    def c(self): self._d()": {3},
+        "from bottomless.client import A\nclass B(A):\n    def _d(self): super()._d()": {3},
+        'TEXT = """\nimport a\na._hidden = 1\n"""': {3},
+    }
+    assert {text: reaching(text) for text in ways} == ways
+    seemly = [
+        "class A:\n    def b(self): self._c()",
+        "named._replace(a=1)",
+        "thing.__class__",
+        "for _ in range(3): pass",
+    ]
+    assert [reaching(text) for text in seemly] == [set()] * len(seemly)
