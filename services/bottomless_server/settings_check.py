@@ -49,7 +49,7 @@ class _Order(NamedTuple):
     below: bool = False
 
 
-_ORDERS: Final = (
+ORDERS: Final = (
     _Order(
         "ingest_lease_margin_ms",
         "ingest_lease_ms",
@@ -88,7 +88,7 @@ _ORDERS: Final = (
 )
 """Within one service, whose defaults keep to them."""
 
-_ORDERS_BETWEEN: Final = (
+ORDERS_BETWEEN: Final = (
     _Order(
         "uploader_upload_deadline_seconds",
         "manifest_upload_deadline_ms",
@@ -131,7 +131,7 @@ def check_settings(services: Sequence[str], environment: Mapping[str, str]) -> N
     _refuse_unknown(environment)
     for name in services:
         given = SETTINGS[name]()
-        _refuse_contradictions(given.model_dump())
+        refuse_contradictions(given.model_dump())
     _refuse_contradictions_between(environment)
 
 
@@ -167,8 +167,8 @@ def _is_of_kubernetes(rest: str, value: str) -> bool:
     return rest.endswith("_PORT") and _KUBERNETES_ADDRESS.fullmatch(value) is not None
 
 
-def _refuse_contradictions(values: Mapping[str, Any]) -> None:
-    for order in _ORDERS:
+def refuse_contradictions(values: Mapping[str, Any]) -> None:
+    for order in ORDERS:
         if order.lesser in values and order.greater in values:
             _hold(order, float(values[order.lesser]), float(values[order.greater]))
     if "ingest_renew_ms" in values:
@@ -183,7 +183,7 @@ def _refuse_contradictions(values: Mapping[str, Any]) -> None:
 
 def _refuse_contradictions_between(environment: Mapping[str, str]) -> None:
     said = {name.upper(): value for name, value in environment.items() if value}
-    for order in _ORDERS_BETWEEN:
+    for order in ORDERS_BETWEEN:
         texts = [said.get(PREFIX + name.upper()) for name in (order.lesser, order.greater)]
         if None in texts:
             continue

@@ -182,7 +182,7 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "manifest_root_empty": lambda: encode_node(an_empty_root()),
     "manifest_group_high": lambda: encode_node(a_high_group()),
     "stream_tombstone": lambda: encode_registry(replace(RECORD, state=StreamState.DELETING)),
-    "generation": lambda: generation._encode(2),
+    "generation": lambda: generation.encode_generation(2),
     "consumer_offset": lambda: encode_offset(CONSUMERS.consumers[1]),
     "operation": lambda: encode_operation(OPERATION),
     "staged_plan": lambda: encode_plan(PLAN),

@@ -46,7 +46,7 @@ class Reborn:
         working = [asyncio.create_task(self._write(number)) for number in range(4)]
         working.append(asyncio.create_task(self._keep_looking()))
         for task in working:
-            task.add_done_callback(self.simulation._note_end)
+            task.add_done_callback(self.simulation.note_end)
         await self._create()
         for _ in range(LIVES):
             await self._see_appended()
@@ -64,7 +64,7 @@ class Reborn:
         stream_id = self.lives[-1]
         # Its answer may wait for the owner, who hears nothing.
         asked = asyncio.create_task(self._ask("DELETE"))
-        await self.simulation._until(lambda: self._is_deleted(stream_id), "the tombstone")
+        await self.simulation.until(lambda: self._is_deleted(stream_id), "the tombstone")
         self.deleted_at[stream_id] = self.simulation.loop.now
         self.simulation.story.count("streams deleted")
         await self._create()
@@ -101,13 +101,13 @@ class Reborn:
             await asyncio.sleep(self.chance.uniform(0.05, 0.4))
 
     def _is_deleted(self, stream_id: StreamId) -> bool:
-        value = self.simulation.ground.coordination._value(stream_key(stream_id))
+        value = self.simulation.ground.coordination.peek(stream_key(stream_id))
         return value is None or decode_record(value).state is not StreamState.ACTIVE
 
     async def _see_appended(self) -> None:
         """The stream that has the name now takes what is appended under it."""
         stream_id = self.lives[-1]
-        await self.simulation._until(
+        await self.simulation.until(
             lambda: any(end > 0 for _, end in self._logs(stream_id)),
             "an append to the stream that has the name",
             WELL_SECONDS,
@@ -144,7 +144,7 @@ async def deleted_unheard(simulation: Simulation) -> None:
     """
     for program in simulation.programs:
         program.start()
-    await simulation._until(lambda: all(one.started for one in simulation.programs), "a start")
+    await simulation.until(lambda: all(one.started for one in simulation.programs), "a start")
     weather = simulation.ground.weather
     weather.loss, weather.slow = 0.01, 0.02
     await Reborn(simulation, simulation.chance("reborn")).run()

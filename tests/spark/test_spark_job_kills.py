@@ -263,8 +263,8 @@ def test_of_two_exports_at_once_one_adds_a_round(
     assert offsets_in(output, "delta") == list(range(COUNT))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeltaOutput, "_position", lambda *_: None)
-        patch.setattr(DeltaOutput, "_transactions", lambda *_: [])
+        patch.setattr(DeltaOutput, "position", lambda *_: None)
+        patch.setattr(DeltaOutput, "transactions", lambda *_: [])
         late(str(tmp_path / "unguarded"))
     assert len(offsets_in(str(tmp_path / "unguarded"), "delta")) == 2 * COUNT
 

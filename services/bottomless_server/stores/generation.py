@@ -59,7 +59,7 @@ async def check_generation(drive: Drive, coordination: Coordination) -> int:
         raise _regressed()
     if stored is None:
         stored = decode_generation(held or await _create(coordination))
-        data = _encode(stored)
+        data = encode_generation(stored)
         try:
             await put_object(
                 drive, keys.GENERATION_KEY, [data], crc32c(data), deadline_seconds=PUT_SECONDS
@@ -103,7 +103,7 @@ async def raise_generation(drive: Drive, coordination: Coordination, step: Rebui
     """
     generation = step.generation
     await step.check(coordination)
-    data = _encode(generation)
+    data = encode_generation(generation)
     await put_object(
         drive,
         keys.generation_key(generation),
@@ -145,7 +145,7 @@ async def _create(coordination: Coordination) -> bytes:
     def create(values: Values) -> tuple[Changes, bytes]:
         if found := values[GENERATION_KEY]:
             return Changes(), found
-        first = _encode(GENERATION_FIRST)
+        first = encode_generation(GENERATION_FIRST)
         return Changes({GENERATION_KEY: first}), first
 
     return await coordination.transact([GENERATION_KEY], create)
@@ -169,15 +169,16 @@ def _confirmed(held: bytes) -> bool:
     return orjson.loads(held).get("bucket") is True
 
 
-def _encode(generation: int) -> bytes:
+def encode_generation(generation: int) -> bytes:
+    """Encode a generation as bucket and coordination hold it."""
     return orjson.dumps({"generation": generation})
 
 
 def decode_generation(data: bytes) -> int:
-    """The number that stands in one of them.
+    """Read a generation.
 
     Raises:
-        Corrupt
+        Corrupt: nobody can have written these bytes.
     """
     try:
         generation = orjson.loads(data)["generation"]

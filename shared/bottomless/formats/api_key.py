@@ -38,7 +38,7 @@ _KEY_MEMBERS: Final = (
     "expires_at",
     "revoked_at",
 )
-_OBJECT_MEMBERS: Final = (*_KEY_MEMBERS, "generation", "version")
+OBJECT_MEMBERS: Final = (*_KEY_MEMBERS, "generation", "version")
 _RECORD_MEMBERS: Final = ("generation", "version", "reserved", "durable")
 _NUMBER_MAX: Final = 10**10 - 1
 """What fits into the key of an object."""
@@ -92,7 +92,7 @@ def decode_key_object(data: bytes) -> KeyObject:
     Raises:
         Corrupt: it is damaged, or not such an object.
     """
-    members = unseal(_OBJECT, data, _OBJECT_MEMBERS)
+    members = unseal(_OBJECT, data, OBJECT_MEMBERS)
     return KeyObject(
         generation=_number(_OBJECT, members["generation"]),
         version=_number(_OBJECT, members["version"]),

@@ -17,7 +17,7 @@ from bottomless.model.names import StreamId, parse_reference, parse_stream_id
 
 _VALUE: Final = "consumer offset"
 _SNAPSHOT: Final = "consumers snapshot"
-_MEMBERS: Final = ("stream_id", "tenant", "version", "consumers")
+MEMBERS: Final = ("stream_id", "tenant", "version", "consumers")
 _REVISION_MAX: Final = 2**63 - 1
 
 
@@ -66,7 +66,7 @@ def decode_snapshot(data: bytes) -> ConsumersSnapshot:
     Raises:
         Corrupt: it is damaged, or not such an object.
     """
-    members = unseal(_SNAPSHOT, data, _MEMBERS)
+    members = unseal(_SNAPSHOT, data, MEMBERS)
     rows, tenant = members["consumers"], members["tenant"]
     check(_SNAPSHOT, isinstance(rows, list), "its consumers are not a list")
     check(_SNAPSHOT, isinstance(tenant, str), "its tenant is not a text")

@@ -26,7 +26,7 @@ from bottomless.model.stream import (
     check_record,
 )
 
-_REGISTRY_MEMBERS: Final = (
+REGISTRY_MEMBERS: Final = (
     "stream_id",
     "name",
     "tenant",
@@ -54,7 +54,7 @@ def decode_record(data: bytes) -> StreamRecord:
     """
     what = "stream record"
     members = parse_object(what, data)
-    check(what, members.keys() == _READERS.keys(), "its members are not those of its version")
+    check(what, members.keys() == READERS.keys(), "its members are not those of its version")
     return _from_json(what, members)
 
 
@@ -62,7 +62,7 @@ def encode_registry(record: StreamRecord) -> bytes:
     """Encode what of a record must outlive coordination as a registry object: sealed JSON."""
     check_record(record)
     whole = _as_json(record)
-    return seal({name: whole[name] for name in _REGISTRY_MEMBERS})
+    return seal({name: whole[name] for name in REGISTRY_MEMBERS})
 
 
 def decode_registry(data: bytes) -> StreamRecord:
@@ -72,7 +72,7 @@ def decode_registry(data: bytes) -> StreamRecord:
         Corrupt: it is damaged, or not such an object.
     """
     what = "stream registry object"
-    return _from_json(what, unseal(what, data, _REGISTRY_MEMBERS))
+    return _from_json(what, unseal(what, data, REGISTRY_MEMBERS))
 
 
 def _as_json(record: StreamRecord) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def _lease_as_json(lease: Lease) -> list[Any]:
 
 def _from_json(what: str, members: Mapping[str, Any]) -> StreamRecord:
     try:
-        record = StreamRecord(**{name: _READERS[name](value) for name, value in members.items()})
+        record = StreamRecord(**{name: READERS[name](value) for name, value in members.items()})
         check_record(record)
     except (AssertionError, TypeError, ValueError, InvalidRequest) as error:
         raise corrupt(what, "its members do not fit its schema") from error
@@ -177,7 +177,7 @@ _timestamp = _number(TIMESTAMP_MIN, TIMESTAMP_MAX)
 _intent = _row(Intent, parse_uid, _offset, _text)
 _lease = _row(Lease, _text, _offset, _offset, _timestamp, _text)
 
-_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "stream_id": parse_stream_id,
     "name": parse_stream_name,
     "tenant": _text,

@@ -47,7 +47,7 @@ class S3Objects:
     """The objects of one S3 store."""
 
     def __init__(self, place: StorePlace, counts: Counts) -> None:
-        self._place = place
+        self.place = place
         self._counts = counts
         self._bucket, _, prefix = place.root.partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
@@ -72,7 +72,7 @@ class S3Objects:
         wanted = f"bytes={start}-{start + size - 1}"
         with _translated():
             try:
-                reply = _client(self._place).get_object(
+                reply = client_of(self.place).get_object(
                     Bucket=self._bucket, Key=object_key, Range=wanted
                 )
             except ClientError as error:
@@ -86,7 +86,8 @@ class S3Objects:
 
 
 @lru_cache(maxsize=4)
-def _client(place: StorePlace) -> Any:
+def client_of(place: StorePlace) -> Any:
+    """Make the client of a store; one is made in each worker, and is used again by later tasks."""
     check_ca(place.ca)
     session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
     if place.credentials is not None:
@@ -155,4 +156,4 @@ def _translated() -> Iterator[None]:
 
 def _forget_client() -> None:
     # A client keeps the credentials that it found when it was made, or that there were none.
-    _client.cache_clear()
+    client_of.cache_clear()

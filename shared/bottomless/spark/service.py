@@ -75,7 +75,7 @@ def _request(
     if content.get("json") is not None:
         named["Content-Type"] = JSON
     try:
-        answer = _pool().request(method, url, headers=named, **content)
+        answer = pool().request(method, url, headers=named, **content)
     except urllib3.exceptions.HTTPError as error:
         raise Unavailable("the service does not answer") from error
     if not 200 <= answer.status < 300:
@@ -84,7 +84,8 @@ def _request(
 
 
 @cache
-def _pool() -> urllib3.PoolManager:
+def pool() -> urllib3.PoolManager:
+    """Make the connections to the service; one pool for each worker."""
     # One a worker process: Spark uses workers again for later tasks.
     retries = urllib3.Retry(
         total=_REQUEST_COUNT_MAX - 1,

@@ -27,8 +27,8 @@ from bottomless.model.record import Columns, Content
 
 BODY_SIZE: Final = 8 * MIB
 """Bytes of a body when it is sent: half of what the server accepts."""
-_FRAME_SIZE_MAX: Final = 4 * MIB
-_RECORD_COUNT_MAX: Final = 500_000
+FRAME_SIZE_MAX: Final = 4 * MIB
+RECORD_COUNT_MAX: Final = 500_000
 """Records of one body; half of what the server takes. A body ends early before it has more."""
 
 _TEXT: Final = (StringType(), BinaryType())
@@ -85,10 +85,10 @@ def encode_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[Body]:
     parts: list[bytes | memoryview] = []
     size = count = 0
     for batch in batches:
-        for rows in slices_of(batch, record_count=_RECORD_COUNT_MAX // 4, size=_FRAME_SIZE_MAX):
-            for frame in encode_frames(as_records(rows), _FRAME_SIZE_MAX):
+        for rows in slices_of(batch, record_count=RECORD_COUNT_MAX // 4, size=FRAME_SIZE_MAX):
+            for frame in encode_frames(as_records(rows), FRAME_SIZE_MAX):
                 full = size + len(frame.data) > BODY_SIZE
-                if parts and (full or count + frame.record_count > _RECORD_COUNT_MAX):
+                if parts and (full or count + frame.record_count > RECORD_COUNT_MAX):
                     yield Body(b"".join(parts), count)
                     parts, size, count = [], 0, 0
                 parts.append(frame.data)

@@ -68,14 +68,21 @@ class UrlObjects:
     def _fresh_url(self, fragment: Stored, refused: str | None) -> str:
         with self._asking:
             other = self._urls.get(fragment.fragment_id)
-            return self._ask_url(fragment) if other in {None, refused} else str(other)
+            return self.ask_url(fragment) if other in {None, refused} else str(other)
 
     def _read(self, url: str, start: int, size: int) -> bytes:
         data = patiently(lambda: self._get(url, start, size))
         self._counts.add_object_read(len(data), presigned=True)
         return data
 
-    def _ask_url(self, fragment: Stored) -> str:
+    def ask_url(self, fragment: Stored) -> str:
+        """Ask the service for an address from which the fragment can be read.
+
+        Raises:
+            NotFound: `data-missing`, the manifest does not name this fragment any more.
+            WrongOffset: `stream-replaced`, another stream has taken the name.
+            StoreError: what else the service answers.
+        """
         query = {
             # By its last offset, so that a floor inside the fragment does not matter.
             "from_offset": str(fragment.next_offset - 1),
@@ -99,7 +106,7 @@ class UrlObjects:
     def _get(self, url: str, start: int, size: int) -> bytes:
         wanted = {"Range": f"bytes={start}-{start + size - 1}"}
         try:
-            answer = _pool(self._ca).request(
+            answer = pool_of(self._ca).request(
                 "GET", url, headers=wanted, preload_content=False, redirect=False, retries=False
             )
             try:
@@ -130,7 +137,8 @@ def _no_data(status: int, problem: bytes) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def _pool(ca: str | None) -> urllib3.PoolManager:
+def pool_of(ca: str | None) -> urllib3.PoolManager:
+    """Make the connections to stores whose certificates are of `ca`; one pool for each worker."""
     check_ca(ca)
     return urllib3.PoolManager(
         num_pools=4,

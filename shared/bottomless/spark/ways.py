@@ -26,7 +26,7 @@ LEFT_SECONDS: Final = 60
 _AUTO: Final = {"file": (Mode.DIRECT,), "s3": (Mode.DIRECT, Mode.PRESIGNED)}
 """By kind of store: what is tried before the reader."""
 
-_left: Final[dict[tuple[str, Mode, StorePlace | None], float]] = {}
+LEFT: Final[dict[tuple[str, Mode, StorePlace | None], float]] = {}
 """Until when this process leaves a way to a stream's store; bounded by the ways that jobs name."""
 
 
@@ -61,7 +61,7 @@ class Ways:
         """Give the ways that are worth trying now; none where only the reader remains."""
         for mode in self._modes():
             # A mode that is one way has nothing else to take: what auto left, it tries.
-            if self._mode is Mode.AUTO and _left.get(self._name(mode), 0) > time.monotonic():
+            if self._mode is Mode.AUTO and LEFT.get(self._name(mode), 0) > time.monotonic():
                 continue
             if mode not in self._opened:
                 self._opened[mode] = Way(mode, self._objects(mode))
@@ -69,7 +69,7 @@ class Ways:
 
     def leave(self, way: Way) -> None:
         """Take another way for a while, in all tasks of this process."""
-        _left[self._name(way.mode)] = time.monotonic() + LEFT_SECONDS
+        LEFT[self._name(way.mode)] = time.monotonic() + LEFT_SECONDS
 
     def _modes(self) -> tuple[Mode, ...]:
         if self._mode is Mode.AUTO:

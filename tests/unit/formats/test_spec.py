@@ -170,8 +170,8 @@ def test_keys_are_as_their_table_says() -> None:
 
 def test_members_of_the_record_are_as_their_table_says() -> None:
     said = [row["Member"] for row in table("Stream record")]
-    assert said == ["format", *stream_record._READERS]
-    for members in (stream_record._REGISTRY_MEMBERS, consumers._MEMBERS, api_key._OBJECT_MEMBERS):
+    assert said == ["format", *stream_record.READERS]
+    for members in (stream_record.REGISTRY_MEMBERS, consumers.MEMBERS, api_key.OBJECT_MEMBERS):
         assert "\n" + ", ".join(f"`{name}`" for name in members) + "\n" in SPEC
 
 

@@ -62,4 +62,4 @@ def test_the_members_of_a_record_are_those_that_are_read() -> None:
     from bottomless_server.ingest.records import json_records
 
     named = contract()["components"]["schemas"]["NewRecord"]["properties"]
-    assert named.keys() == json_records._MEMBERS | {json_records._ID}
+    assert named.keys() == json_records.MEMBERS | {json_records.ID}

@@ -157,7 +157,7 @@ async def test_a_table_that_is_full_forgets_one_name_for_each_that_comes(
     asking: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All were forgotten at once when it was full, and all were asked for again at once."""
-    monkeypatch.setattr(names, "_NAME_COUNT_MAX", 10)
+    monkeypatch.setattr(names, "NAME_COUNT_MAX", 10)
     few = StreamNames(asking.manifest, asking.streams, asking.time.clocks(), KEEP_MS)
     for name in NAMES[:10]:
         await few.find(name)

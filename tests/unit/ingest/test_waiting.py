@@ -131,7 +131,7 @@ async def test_a_round_does_not_look_through_a_line_without_end() -> None:
     standing.add(*(strict(number) for number in range(200)), an_append())
 
     assert len(standing.choose()) == 1, "the plain one at the end waits too"
-    assert len(standing.waiting._waiting) == 200
+    assert len(standing.waiting) == 200
 
 
 async def test_a_bug_leaves_everybody_in_line_to_be_refused() -> None:

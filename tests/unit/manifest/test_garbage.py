@@ -432,7 +432,7 @@ async def test_a_queue_too_long_to_look_at_keeps_what_is_below_the_floor(
     await sweep(harness)
     await put(harness, fragment_key(STREAM, 0, STRAY))
     harness.coordination.write(Changes(queued=[Due(DELETES_KEY, b"x", 10**12)]))
-    monkeypatch.setattr("bottomless_server.manifest.removal.orphans._QUEUE_COUNT_MAX", 1)
+    monkeypatch.setattr("bottomless_server.manifest.removal.orphans.QUEUE_COUNT_MAX", 1)
 
     assert (await collect(harness))["orphan_count"] == 0
 

@@ -182,7 +182,7 @@ async def test_what_is_trimmed_and_written_during_a_verification_is_no_fault(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness = ManifestHarness(manifest_fanout=50)
-    monkeypatch.setattr(verify, "_STEP_COUNT", 3)
+    monkeypatch.setattr(verify, "STEP_COUNT", 3)
     committer, fragments = await real(harness, 20)
     asked: list[str] = []
     head = harness.drive.head

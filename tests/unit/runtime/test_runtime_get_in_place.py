@@ -127,7 +127,7 @@ async def test_answers_of_all_forms_follow_each_other_on_one_connection(tmp_path
 async def test_a_body_that_does_not_say_its_size_has_a_bound_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(get_in_place, "_BODY_SIZE_MAX", 100_000)
+    monkeypatch.setattr(get_in_place, "BODY_SIZE_MAX", 100_000)
     part = b"186a0\r\n" + bytes(100_000) + b"\r\n"
     endless = OK + b"Transfer-Encoding: chunked\r\n\r\n" + part * 3
     async with asked(tmp_path, endless, sized(b"next")) as (serving, peer):

@@ -77,17 +77,17 @@ def order_id(order: Any) -> str:
     return f"{order.lesser}-{order.greater}"
 
 
-@pytest.mark.parametrize("order", settings_check._ORDERS, ids=order_id)
+@pytest.mark.parametrize("order", settings_check.ORDERS, ids=order_id)
 def test_settings_of_a_service_that_exclude_each_other_are_refused_by_name(order: Any) -> None:
-    settings_check._refuse_contradictions({order.lesser: 10, order.greater: 11})
+    settings_check.refuse_contradictions({order.lesser: 10, order.greater: 11})
     for lesser in (12, *((11,) if order.below else ())):
         with pytest.raises(CannotStart) as told:
-            settings_check._refuse_contradictions({order.lesser: lesser, order.greater: 11})
+            settings_check.refuse_contradictions({order.lesser: lesser, order.greater: 11})
         for name in (order.lesser, order.greater):
             assert f"BOTTOMLESS_{name.upper()}" in str(told.value)
 
 
-@pytest.mark.parametrize("order", settings_check._ORDERS_BETWEEN, ids=order_id)
+@pytest.mark.parametrize("order", settings_check.ORDERS_BETWEEN, ids=order_id)
 def test_settings_of_two_services_are_compared_where_both_are_said(order: Any) -> None:
     lesser, greater = (f"BOTTOMLESS_{name.upper()}" for name in (order.lesser, order.greater))
     check_settings([], {lesser: "2m", greater: "3m"})

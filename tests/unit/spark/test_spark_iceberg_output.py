@@ -93,9 +93,9 @@ def test_without_a_guard_both_add_it(
     catalog: Any, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if guard == "tries once":
-        monkeypatch.setattr(iceberg_output, "_try_once", lambda _: None)
+        monkeypatch.setattr(iceberg_output, "try_once", lambda _: None)
     else:
-        monkeypatch.setattr(IcebergOutput, "_position", lambda *_: None)
+        monkeypatch.setattr(IcebergOutput, "position", lambda *_: None)
     commit_beside_another()
     assert rows_in(catalog) == 20
 
@@ -120,7 +120,7 @@ def test_without_looking_for_it_the_table_is_broken(
 ) -> None:
     output = an_export()
     files = a_file(output)
-    monkeypatch.setattr(iceberg_output, "_Looking", lambda catalog: catalog)
+    monkeypatch.setattr(iceberg_output, "Looking", lambda catalog: catalog)
     on_commit(monkeypatch, refused_although_done)
     with pytest.raises(WrongOffset):
         output.commit(ROUND, files)
@@ -153,10 +153,10 @@ def test_with_the_position_in_a_commit_of_its_own_the_round_is_there_twice(
     catalog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def add_alone(self: IcebergOutput, table: Any, planned: Round, files: list[Written]) -> None:
-        table.add_files([self._uri(file) for file in files], check_duplicate_files=False)
+        table.add_files([self.uri(file) for file in files], check_duplicate_files=False)
 
     with monkeypatch.context() as patch:
-        patch.setattr(IcebergOutput, "_add", add_alone)
+        patch.setattr(IcebergOutput, "add", add_alone)
         export_and_die(dies_after)
     again = an_export()
     assert again.begun() is None

@@ -12,10 +12,10 @@ from bottomless.spark.jobs.places import Place
 
 def rounds_of(directory: Path, round_size: int) -> list[list[str]]:
     """Each round as the row groups that it has."""
-    files = load._files(Place.named(str(directory)))
+    files = load.files_of(Place.named(str(directory)))
     return [
         [f"{Path(piece.path).stem}/{n}" for piece in pieces for n in range(piece.first, piece.end)]
-        for pieces in load._rounds(files, round_size)
+        for pieces in load.rounds_of(files, round_size)
     ]
 
 
@@ -30,5 +30,5 @@ def test_rounds_are_the_same_whatever_a_task_takes_at_once(
     groups = [*((0, n) for n in range(2)), *((1, n) for n in range(4)), *((2, n) for n in range(6))]
     assert [one for each in wanted for one in each] == [f"{file}/{n}" for file, n in groups]
     for piece_size in (1, 700, 3_000):
-        monkeypatch.setattr(load, "_PIECE_SIZE", piece_size)
+        monkeypatch.setattr(load, "PIECE_SIZE", piece_size)
         assert rounds_of(tmp_path, round_size) == wanted

@@ -74,15 +74,15 @@ async def objects(
     if request.param == "direct":
         made = direct(server, counts)
         yield made
-        s3_objects._client(made._place).close()
-        s3_objects._client.cache_clear()
+        s3_objects.client_of(made.place).close()
+        s3_objects.client_of.cache_clear()
         return
     by_url = presigned(server, counts)
     server.replies.append(a_page(server))
-    await asyncio.to_thread(by_url._ask_url, FRAGMENT)
+    await asyncio.to_thread(by_url.ask_url, FRAGMENT)
     server.requests.clear()
     yield by_url
-    url_objects._pool(None).clear()
+    url_objects.pool_of(None).clear()
 
 
 async def read(objects: Objects, start: int = 100, size: int = 4) -> bytes:
@@ -177,8 +177,8 @@ async def test_a_refused_worker_hears_what_to_do_and_looks_for_credentials_again
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
     assert await read(objects) == b"abcd"
     assert "Credential=another/" in server.requests[1].headers["authorization"]
-    s3_objects._client(objects._place).close()
-    s3_objects._client.cache_clear()
+    s3_objects.client_of(objects.place).close()
+    s3_objects.client_of.cache_clear()
 
 
 async def test_a_worker_without_credentials_asks_nobody_and_says_so(

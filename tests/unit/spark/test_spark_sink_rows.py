@@ -48,8 +48,8 @@ def test_bodies_hold_every_row_once_and_in_order_and_stay_below_their_bounds(
     rows = [[b"%d" % number + b"x" * size for number, size in enumerate(one)] for one in sizes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sink_rows, "BODY_SIZE", 2000)
-        patch.setattr(sink_rows, "_FRAME_SIZE_MAX", 1000)
-        patch.setattr(sink_rows, "_RECORD_COUNT_MAX", 12)
+        patch.setattr(sink_rows, "FRAME_SIZE_MAX", 1000)
+        patch.setattr(sink_rows, "RECORD_COUNT_MAX", 12)
         bodies = list(encode_bodies(values(*one) for one in rows))
     assert decoded(bodies) == [row for one in rows for row in one]
     assert all(len(body.data) <= 2000 and body.record_count <= 12 for body in bodies)

@@ -29,7 +29,7 @@ FILE = StorePlace("file", "/nowhere")
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker process that has left no way yet, and may read."""
-    monkeypatch.setattr(ways, "_left", {})
+    monkeypatch.setattr(ways, "LEFT", {})
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
 
@@ -125,10 +125,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     async with scripted_s3() as server:
         made = Store(server, tmp_path)
         yield made
-        s3_objects._client(made.place).close()
-        s3_objects._client.cache_clear()
-        url_objects._pool(None).clear()
-        service._pool().clear()
+        s3_objects.client_of(made.place).close()
+        s3_objects.client_of.cache_clear()
+        url_objects.pool_of(None).clear()
+        service.pool().clear()
 
 
 async def test_where_the_store_refuses_everything_the_reader_brings_the_records(

@@ -47,7 +47,7 @@ from bottomless_server.stores.streams import Streams
 
 log = structlog.get_logger(__name__)
 
-_NAME_COUNT_MAX: Final = 100_000
+NAME_COUNT_MAX: Final = 100_000
 MANIFEST_SECONDS: Final = 2.0
 """How long manifest is waited for before the coordination store is asked for a known name."""
 STRANGER_SECONDS: Final = 6.0
@@ -73,7 +73,7 @@ class StreamNames:
         self._streams = streams
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: KnownNames[StreamId] = KnownNames(_NAME_COUNT_MAX, ERA_MS_MAX)
+        self._known: KnownNames[StreamId] = KnownNames(NAME_COUNT_MAX, ERA_MS_MAX)
         self._asking: SingleFlight[FullName, StreamId] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None

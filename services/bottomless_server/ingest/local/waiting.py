@@ -51,8 +51,8 @@ class WaitingAppends:
         self._waiting: deque[WaitingAppend] = deque()
         self._keys: set[bytes] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def __len__(self) -> int:
+        return len(self._waiting)
 
     def add(self, append: Append) -> asyncio.Future[Appended]:
         """Put an append at the end.

@@ -36,8 +36,8 @@ EncodeJson = Callable[[Any, str], bytes]
 
 _VALUES: Final = ("value", "json", "value_base64")
 _OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
-_MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
-_ID: Final = "publishing_id"
+MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
+ID: Final = "publishing_id"
 _AS_VALUE: Final = "with ?as=value the whole body is stored as one record"
 _OTHER_VALUES: Final = "must be a string; the member json takes any other JSON value"
 
@@ -102,7 +102,7 @@ class Columns:
         self.ids: list[int] = []
         self._root = root
         self._numbered = numbered
-        self._members = _MEMBERS | {_ID} if numbered else _MEMBERS
+        self._members = MEMBERS | {ID} if numbered else MEMBERS
         self._count = count
         self._encode_json = encode_json
         self._values: list[bytes] = []
@@ -116,9 +116,9 @@ class Columns:
         if not isinstance(record, dict):
             raise Wrong("", "a record must be an object")
         if record.keys() - self._members:
-            if _ID in record:
-                raise Wrong(f"/{_ID}", "goes with the header Producer-Id, without Producer-Seq")
-            known = (*_VALUES, *_OPTIONAL, *((_ID,) if self._numbered else ()))
+            if ID in record:
+                raise Wrong(f"/{ID}", "goes with the header Producer-Id, without Producer-Seq")
+            known = (*_VALUES, *_OPTIONAL, *((ID,) if self._numbered else ()))
             sentence = unknown_member(_unknown(record, self._members), known)
             raise Wrong("", sentence, "unknown-member")
         if self._numbered:
@@ -184,7 +184,7 @@ def _unknown(value: dict[str, Any], known: AbstractSet[str]) -> list[str]:
 
 
 def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
-    place, value = f"/{_ID}", record.get(_ID)
+    place, value = f"/{ID}", record.get(ID)
     if type(value) is not int or not 0 <= value <= SEQUENCE_MAX:
         raise Wrong(
             place,

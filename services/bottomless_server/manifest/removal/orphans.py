@@ -36,7 +36,7 @@ from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.streams import DELETES_KEY
 
-_QUEUE_COUNT_MAX: Final = 50_000
+QUEUE_COUNT_MAX: Final = 50_000
 """Members of the delete queue that are looked at; with more, what is below a floor is kept."""
 _FOREVER: Final = 2**52
 """Later than anything is queued for."""
@@ -154,8 +154,8 @@ async def _uncovered(
 
 async def _queued_ranges(context: Context, record: StreamRecord) -> list[OffsetRange] | None:
     """What retention removed of a stream and is not deleted yet; None if there is too much."""
-    dues = await context.coordination.due(DELETES_KEY, _FOREVER, _QUEUE_COUNT_MAX)
-    if len(dues) == _QUEUE_COUNT_MAX:
+    dues = await context.coordination.due(DELETES_KEY, _FOREVER, QUEUE_COUNT_MAX)
+    if len(dues) == QUEUE_COUNT_MAX:
         return None
     mine = f"/{record.stream_id}/".encode("ascii")
     members = [parse_delete_target(due.member) for due in dues if mine in due.member]

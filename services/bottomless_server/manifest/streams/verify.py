@@ -43,7 +43,7 @@ VERIFY: Final = "verify"
 
 FAULT_COUNT_MAX: Final = 100
 """Faults that a report names; more are counted only."""
-_STEP_COUNT: Final = 256
+STEP_COUNT: Final = 256
 _STEP_BYTES: Final = GIB
 """Fragments and, where they are read, bytes of one step."""
 _AT_ONCE: Final = 8
@@ -236,7 +236,7 @@ def _bounded(entries: Entries, reading: bool) -> Entries:
     """Take as many from the front as one step may check: up to a group, and at least one."""
     groups = entries["kind"] == EntryKind.GROUP
     end = int(np.argmax(groups)) if bool(np.any(groups)) else len(entries)
-    end = min(end, _STEP_COUNT)
+    end = min(end, STEP_COUNT)
     if reading:
         through = np.cumsum(entries["object_size"][:end])
         end = max(1, int(np.searchsorted(through, np.uint64(_STEP_BYTES), side="right")))

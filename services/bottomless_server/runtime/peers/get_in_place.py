@@ -22,7 +22,7 @@ from bottomless.model.limits import GIB, KIB
 _HEAD_BUFFER_SIZE: Final = 16 * KIB
 """Bytes for each connection, of which a thousand may wait."""
 _HEAD_SIZE_MAX: Final = 256 * KIB
-_BODY_SIZE_MAX: Final = GIB
+BODY_SIZE_MAX: Final = GIB
 """No answer of a service of ours is larger; what claims to be is none."""
 
 
@@ -234,7 +234,7 @@ class _Connection(asyncio.BufferedProtocol):
         chunked = any(name == b"transfer-encoding" for name, _ in self._headers)
         if len(sizes) == 1 and not chunked and self._parser.get_status_code() not in (204, 304):
             size = int(sizes.pop())
-            if size > _BODY_SIZE_MAX:
+            if size > BODY_SIZE_MAX:
                 raise BrokenOff
             # Not a bytearray, which would be filled with zeros first.
             self._body = np.empty(size, dtype=np.uint8).data
@@ -242,7 +242,7 @@ class _Connection(asyncio.BufferedProtocol):
     def on_body(self, data: bytes) -> None:
         if self._body is None:
             self._body_size += len(data)
-            if self._body_size > _BODY_SIZE_MAX:
+            if self._body_size > BODY_SIZE_MAX:
                 raise BrokenOff
             self._parts.append(data)
             return

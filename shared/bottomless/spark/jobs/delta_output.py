@@ -61,7 +61,7 @@ class DeltaOutput(TableOutput):
         if table is None:
             return None
         check_columns(_as_arrow(table.schema()), _as_arrow(self._schema()))
-        position = self._position(table)
+        position = self.position(table)
         return None if position is None else Round(position, position, ())
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
@@ -76,7 +76,7 @@ class DeltaOutput(TableOutput):
         adds = [_add(file) for file in files if file.rows]
         properties = self._delta.CommitProperties(
             custom_metadata={"bottomless": json.dumps(self._position_of(planned))},
-            app_transactions=self._transactions(planned),
+            app_transactions=self.transactions(planned),
         )
         table = self._table()
         try:
@@ -85,7 +85,7 @@ class DeltaOutput(TableOutput):
                     self._uri(), self._schema(), adds, commit_properties=properties
                 )
                 return
-            if self._position(table) not in {None, planned.first_offset}:
+            if self.position(table) not in {None, planned.first_offset}:
                 raise moved_on()
             # From here on it is Delta that sees another commit of this application.
             table.create_write_transaction(
@@ -102,7 +102,12 @@ class DeltaOutput(TableOutput):
         uri = self._uri()
         return self._delta.DeltaTable(uri) if self._delta.DeltaTable.is_deltatable(uri) else None
 
-    def _position(self, table: Any) -> int | None:
+    def position(self, table: Any) -> int | None:
+        """Read the offset up to which this table holds the stream; None if it has none yet.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the table is of another stream of this name.
+        """
         position: int | None = table.transaction_version(self._application)
         if position is not None and table.transaction_version(self._own) != position:
             raise WrongOffset(
@@ -111,7 +116,8 @@ class DeltaOutput(TableOutput):
             )
         return position
 
-    def _transactions(self, planned: Round) -> list[Any]:
+    def transactions(self, planned: Round) -> list[Any]:
+        """Make the transactions by which Delta sees another export's commit of the same round."""
         names = (self._application, self._own)
         return [self._delta.Transaction(name, planned.next_offset) for name in names]
 

@@ -73,7 +73,7 @@ class IcebergOutput(TableOutput):
         """
         table = self._catalog.load_table(self._name)
         check_columns(_plain(table.schema().as_arrow()), _plain(self.stored))
-        position = self._position(table)
+        position = self.position(table)
         return None if position is None else Round(position, position, ())
 
     def commit(self, planned: Round, files: Sequence[Written]) -> None:
@@ -86,32 +86,39 @@ class IcebergOutput(TableOutput):
 
         for _ in range(_ATTEMPT_COUNT_MAX):
             table = self._catalog.load_table(self._name)
-            if self._position(table) not in {None, planned.first_offset}:
+            if self.position(table) not in {None, planned.first_offset}:
                 raise moved_on()
             try:
-                self._add(table, planned, [file for file in files if file.rows])
+                self.add(table, planned, [file for file in files if file.rows])
             except CommitFailedException:
                 continue
             return
         raise moved_on()
 
-    def _add(self, table: Any, planned: Round, files: Sequence[Written]) -> None:
+    def add(self, table: Any, planned: Round, files: Sequence[Written]) -> None:
+        """Make one attempt to commit a round: its files, and its end as the position."""
         subject = self._subject
         position = json.dumps(position_of(planned.next_offset, subject.name, subject.stream_id))
-        _try_once(table)
-        table.catalog = _Looking(table.catalog)
+        try_once(table)
+        table.catalog = Looking(table.catalog)
         with table.transaction() as transaction:
             if files:
                 transaction.add_files(
-                    [self._uri(file) for file in files], check_duplicate_files=False
+                    [self.uri(file) for file in files], check_duplicate_files=False
                 )
             transaction.set_properties({self._property: position})
 
-    def _uri(self, file: Written) -> str:
+    def uri(self, file: Written) -> str:
+        """Make the address by which the table names a file."""
         text = (self.place / file.name).text
         return text if "://" in text else f"file://{text}"
 
-    def _position(self, table: Any) -> int | None:
+    def position(self, table: Any) -> int | None:
+        """Read the offset up to which this table holds the stream; None if it has none yet.
+
+        Raises:
+            WrongOffset: `stream-replaced`, the table is of another stream of this name.
+        """
         text = table.properties.get(self._property)
         if text is None:
             return None
@@ -120,7 +127,7 @@ class IcebergOutput(TableOutput):
         return pinned.offset
 
 
-class _Looking:
+class Looking:
     """A catalog that tells a commit which it has from one that it refuses."""
 
     def __init__(self, catalog: Any) -> None:
@@ -145,7 +152,8 @@ class _Looking:
             return CommitTableResponse(metadata=found.metadata, metadata_location=location)
 
 
-def _try_once(table: Any) -> None:
+def try_once(table: Any) -> None:
+    """Have a commit of this table tried once: the library would repeat it after another export's."""
     # Of this copy in memory only.
     table.metadata.properties["commit.retry.num-retries"] = "0"
 

@@ -42,7 +42,7 @@ from bottomless.spark.sink_options import TXN_SIZE_MAX
 from bottomless.spark.sink_rows import check_columns
 from bottomless.spark.staging import Target, producers
 
-_PIECE_SIZE: Final = 64 * 1024 * 1024
+PIECE_SIZE: Final = 64 * 1024 * 1024
 """Bytes of values, before compression, that one task stages."""
 _BATCH_ROW_COUNT: Final = 50_000
 RECORD_COLUMNS: Final = ("value", "key", "headers", "event_time", "filter_value")
@@ -117,14 +117,14 @@ def import_parquet(
         raise InvalidRequest(f"an import's name has at most {TXN_SIZE_MAX} characters, no '.'")
     target = Target(service_url("url", url), parse_stream_name(stream))
     place = Place.named(path)
-    files = _files(place)
+    files = files_of(place)
     mapped = _mapped(files[0], columns or {}, whole_rows=whole_rows)
     digest = _digest(files, mapped)
     round_size = _begun(target, name, digest) or round_size
     producer_id = parse_reference(f"{name}.import.{digest}.{round_size}")
     begun = max(0, rounds_done(target, producer_id) - 1)
     done = Imported(len(files))
-    for number, pieces in enumerate(_rounds(files, round_size)):
+    for number, pieces in enumerate(rounds_of(files, round_size)):
         if number < begun:
             continue
         work = partial(_stage, target, place, mapped)
@@ -159,7 +159,12 @@ class _File(NamedTuple):
     size: int
 
 
-def _files(place: Place) -> list[_File]:
+def files_of(place: Place) -> list[_File]:
+    """List the files to be loaded from a place, in the order in which they are taken.
+
+    Raises:
+        InvalidRequest: there is no file, or one is not Parquet.
+    """
     files, path = place.open()
     info = files.get_file_info(path)
     if info.type is arrow_fs.FileType.Directory:
@@ -222,7 +227,7 @@ def _digest(files: Sequence[_File], mapped: Mapped) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
 
 
-def _rounds(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]]:
+def rounds_of(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]]:
     """Cut files into rounds. The rounds depend on the files and the size alone: not on this machine,
     nor on the size of a piece by then."""
     pieces: list[RowGroups] = []
@@ -232,7 +237,7 @@ def _rounds(files: Sequence[_File], round_size: int) -> Iterator[list[RowGroups]
         for number in range(file.metadata.num_row_groups):
             piece_size += file.metadata.row_group(number).total_byte_size
             last = number + 1 == file.metadata.num_row_groups
-            if last or piece_size >= _PIECE_SIZE or held + piece_size >= round_size:
+            if last or piece_size >= PIECE_SIZE or held + piece_size >= round_size:
                 pieces.append(RowGroups(file.path, first, number + 1))
                 held += piece_size
                 first, piece_size = number + 1, 0
