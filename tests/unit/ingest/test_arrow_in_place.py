@@ -290,6 +290,23 @@ def test_headers_of_which_no_record_has_any_are_as_arrow_writes_them() -> None:
         assert is_taken_in_place(arrow(table.slice(start, 1))) is (start == 0)
 
 
+def test_shapes_that_nobody_sends_twice_keep_a_usual_one_from_no_place() -> None:
+    """The table of a schema's shapes has a bound, and what is newest goes in."""
+    body = arrow(ONE)
+    plan_of.cache_clear()
+    plan = plan_of(body[: _schema_size(body)], False)
+    assert plan is not None
+    start = _schema_size(body)
+    for junk in range(1, 40):
+        # The padding of the metadata's own tables may be anything.
+        made = bytearray(body)
+        made[start + 12 : start + 16] = struct.pack("<I", junk)
+        plan.read(memoryview(bytes(made)), start)
+    assert plan.read(memoryview(body), start) is not None
+    assert len(plan.shapes) == 16
+    assert plan.shapes[0].read(memoryview(body), start) is not None, "it is learned each time"
+
+
 def test_as_many_batches_as_are_kept_are_taken_in_place() -> None:
     assert is_taken_in_place(many_batches(BATCH_COUNT_KEPT))
 

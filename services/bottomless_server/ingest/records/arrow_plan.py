@@ -84,11 +84,11 @@ class Plan:
         names = {one.name: one for one in columns}
         self.adds_content: Final = "content" not in names and is_text(names["value"].form.kind)
         self.text_values: Final = is_text(names["value"].form.kind)
-        self._shapes: list[MessageShape] = []
+        self.shapes: tuple[MessageShape, ...] = ()
 
     def read(self, body: memoryview, position: int) -> tuple[MessageShape, Numbers] | None:
         """The message at `position`; None if it is no batch, or an unusual one."""
-        for shape in self._shapes:
+        for shape in self.shapes:
             numbers = shape.read(body, position)
             if numbers is not None:
                 return shape, numbers
@@ -96,8 +96,8 @@ class Plan:
         if learned is None:
             return None
         numbers = learned.read(body, position)
-        if len(self._shapes) < _SHAPE_COUNT_MAX:
-            self._shapes.append(learned)
+        # The newest first: whoever sends a new one each time keeps those of others from no place.
+        self.shapes = (learned, *self.shapes[: _SHAPE_COUNT_MAX - 1])
         return None if numbers is None else (learned, numbers)
 
 
