@@ -311,14 +311,20 @@ def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
     return Changes(values, (), members)
 
 
-def versions_of(stream_id: StreamId, generation: int) -> Changes:
-    """Make the change by which all snapshots of a generation are above those of the ones before.
+@guard("versions of consumers' snapshots, by generation")
+def first_version(generation: int) -> int:
+    """The version below which no snapshot of a generation is: a writer adds its clock.
 
-    Versions are milliseconds by the clocks of those who gave them out, so a process of an older
-    generation may hold one of any time, and put its snapshot after the rebuild.
+    So all snapshots of a generation are above those of the ones before, whatever clocks gave those
+    out, and whenever they are put; and of one generation what is later by the clock is above, also
+    where coordination came back from a backup.
     """
-    first = generation * _VERSIONS_EACH
-    return Changes({snapshot_version_key(stream_id): b"%d" % first})
+    return generation * _VERSIONS_EACH
+
+
+def versions_of(stream_id: StreamId, generation: int) -> Changes:
+    """Make the change by which the next snapshot is of a generation."""
+    return Changes({snapshot_version_key(stream_id): b"%d" % first_version(generation)})
 
 
 def _written(

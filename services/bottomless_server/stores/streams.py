@@ -27,8 +27,9 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from bottomless.errors import Corrupt, Exists, NotFound
+from bottomless.errors import Corrupt, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.guards import guard
 from bottomless.model.names import (
     FullName,
     NodeId,
@@ -158,9 +159,10 @@ class Streams:
         if value is None:
             await self.check_generation()
             raise stream_not_found()
-        return self._believed(decode_record(value))
+        return self.believed(decode_record(value))
 
-    def _believed(self, record: StreamRecord) -> StreamRecord:
+    @guard("the generation of each record")
+    def believed(self, record: StreamRecord) -> StreamRecord:
         """Refuse a record of before the last rebuild: the store went back, and was not noticed yet."""
         if self.generation is not None and record.generation < self.generation:
             raise coordination_lost()
@@ -178,9 +180,11 @@ class Streams:
             if value is None:
                 continue
             try:
-                loaded.records.append(self._believed(decode_record(value)))
+                loaded.records.append(self.believed(decode_record(value)))
             except Corrupt as error:
                 loaded.unreadable[stream_id] = error
+            except Unavailable:
+                loaded.unreadable[stream_id] = Corrupt("the record is from before a rebuild")
         return loaded
 
     async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
@@ -210,6 +214,8 @@ class Streams:
 
         def change(values: Values) -> tuple[Changes, None]:
             self.require_generation(values[GENERATION_KEY])
+            if self.generation is not None and record.generation != self.generation:
+                raise Unavailable("coordination was rebuilt while the stream was created")
             if any(values[key] is not None for key in keys):
                 raise Exists("a stream of this name exists")
             return entered, None
@@ -242,7 +248,7 @@ class Streams:
             value = values[key]
             if value is None:
                 raise stream_not_found()
-            record = decide(decode_record(value))
+            record = decide(self.believed(decode_record(value)))
             assert record.state is StreamState.DELETING
             assert record.tenant == name.tenant
             own_name = name_key(name)
@@ -343,7 +349,7 @@ class Streams:
             if value is None:
                 raise stream_not_found()
             held = holder is not None and values[node_key(holder)] is not None
-            record = decide(self._believed(decode_record(value)), held)
+            record = decide(self.believed(decode_record(value)), held)
             return Changes({**also, key: encode_record(record)}, queued), record
 
         try:

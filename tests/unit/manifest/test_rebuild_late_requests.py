@@ -8,27 +8,27 @@ and snapshots were always answered before anything was lost, or died with their 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from support.api_keys import HOUR_MS, is_good, nobody_checks
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness, a_record
 from support.rebuilders import RebuildHarness, carry_out, goes_on, paused
 from support.rebuilding import firsts
 from unit.manifest.test_rebuild_overlaps import collected
 
 from bottomless.errors import NotFound, Outcome, Unavailable
-from bottomless.formats.keys import stream_prefix
+from bottomless.formats.keys import GENERATION_PREFIX, stream_prefix
 from bottomless.model.config import RetentionConfig, StreamConfig
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName
+from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.keys.key_reconciling import reconcile_keys
 from bottomless_server.manifest.keys.keys import Issued, Keys
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.recovery import rebuild as rebuilds
 from bottomless_server.manifest.recovery.rebuilt_registry import FoundRegistry
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.deleter import Deleter
@@ -165,8 +165,7 @@ async def test_a_registry_object_of_before_a_rebuild_is_collected() -> None:
     await Deleter(manifest.context).make_pass()
 
     record = await manifest.record()
-    prefix = f"{stream_prefix(STREAM, TENANT_DEFAULT)}stream."
-    left = [one.object_key async for one in manifest.drive.list(prefix)]
+    left = await registry_objects(manifest)
     assert len(left) == 1
     assert f"{record.registry_version:010d}" in left[0]
     assert await firsts(manifest) == harness.published
@@ -268,36 +267,115 @@ async def test_a_creation_of_before_a_rebuild_takes_no_name_away(skew_ms: int) -
     assert (done.result["streams"], done.result["deleted_streams"]) == (2, 1)
 
 
-def _believing(patch: pytest.MonkeyPatch) -> None:
-    async def believe(_: Registry, generation: int) -> None:
-        del generation
-
-    patch.setattr(Registry, "_require_generation", believe)
-
-
-def _without_an_object_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    async def put_none(
-        _: object, record: StreamRecord, found: FoundRegistry, step: RebuildStep
-    ) -> StreamRecord:
-        del found, step
-        return record
-
-    patch.setattr(rebuilds, "put_registry", put_none)
+async def given_up(harness: RebuildHarness) -> None:
+    """A rebuild that has put all its objects, when Valkey's own data comes back."""
+    own = harness.manifest.coordination.copy()
+    harness.lose()
+    work = partial(carry_out, harness.manifest)
+    async with paused(harness.manifest, 0, work, f"put {GENERATION_PREFIX}") as process:
+        assert process is not None
+    harness.manifest.coordination.put_back(own)
+    assert await harness.has_generation()
 
 
-def _with_any_version_of_snapshots(patch: pytest.MonkeyPatch) -> None:
-    def none(stream_id: StreamId, generation: int) -> Changes:
-        del stream_id, generation
-        return Changes()
-
-    patch.setattr(rebuilds, "versions_of", none)
+async def registry_objects(manifest: ManifestHarness) -> list[str]:
+    prefix = f"{stream_prefix(STREAM, TENANT_DEFAULT)}stream."
+    return [one.object_key async for one in manifest.drive.list(prefix)]
 
 
-GUARDS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], Awaitable[None]]]] = {
-    "the generation, asked for after the object is there": (_believing, all_overtaken),
-    "an object of the rebuild's own generation": (_without_an_object_of_its_own, all_overtaken),
-    "versions of snapshots": (
-        _with_any_version_of_snapshots,
+async def test_a_stream_that_is_deleted_after_a_rebuild_was_given_up_stays_deleted() -> None:
+    """That attempt had said that it lives, in the generation that came then; only live streams got an
+    object of it, so the next rebuild but one brought the stream back."""
+    harness = await RebuildHarness.begin()
+    manifest = harness.manifest
+    await manifest.streams.update(STREAM, lambda record: replace(record, owner_url=None))
+    await given_up(harness)
+    await delete(manifest)
+
+    for _ in range(3):
+        harness.lose()
+        await harness.rebuild()
+        assert (await manifest.record()).state is StreamState.DELETING
+
+
+async def test_a_rebuild_takes_no_object_of_an_earlier_attempt_for_its_own() -> None:
+    """Its delete may be under way: it came after the rebuild, and nothing said any more what it was
+    that the stream's objects belong to."""
+    harness = await RebuildHarness.begin()
+    await given_up(harness)
+    left = await registry_objects(harness.manifest)
+
+    harness.lose()
+    await harness.rebuild()
+
+    version = (await harness.manifest.record()).registry_version
+    [mine] = set(await registry_objects(harness.manifest)) - set(left)
+    assert f"stream.{version:010d}." in mine
+    assert mine > max(left)
+
+
+async def test_a_record_that_was_made_before_a_rebuild_is_not_entered_after_it() -> None:
+    """It was believed by nobody and could not be deleted, and with it no list of streams was answered."""
+    harness = await RebuildHarness.begin()
+    manifest = harness.manifest
+    async with paused(manifest, 0, partial(create, manifest), "transact .*fresh") as late:
+        assert late is not None
+        harness.lose()
+        await harness.rebuild()
+        late[0].wake()
+        with pytest.raises(Unavailable) as told:
+            await late[1]
+
+    assert told.value.outcome is Outcome.NONE
+    with pytest.raises(NotFound):
+        await manifest.streams.find(FRESH)
+
+
+async def test_of_one_generation_the_snapshot_that_is_later_by_the_clock_is_above() -> None:
+    """Coordination comes back from a backup, and gives versions out that it had given out before."""
+    harness = await RebuildHarness.begin()
+    manifest, snapshots = harness.manifest, ConsumerSnapshots(harness.manifest.context)
+    harness.lose()
+    await harness.rebuild()
+    backup = manifest.coordination.copy()
+    for next_offset in (6, 7, 8):
+        manifest.clock.now += 10_000
+        await commit(manifest, next_offset)
+        await snapshots.make_pass()
+    manifest.coordination.put_back(backup)
+    manifest.clock.now += 10_000
+    await commit(manifest, 20)
+    await ConsumerSnapshots(manifest.context).make_pass()
+
+    harness.lose()
+    await harness.rebuild()
+
+    found = await ConsumerOffsets(manifest.coordination).find(STREAM, BILLING)
+    assert found is not None
+    assert found.next_offset == 20
+
+
+async def _believe(_: Registry, generation: int) -> None:
+    del generation
+
+
+async def _put_none(
+    _: object, record: StreamRecord, found: FoundRegistry, step: RebuildStep
+) -> StreamRecord:
+    del found, step
+    return record
+
+
+def _from_the_clock_alone(generation: int) -> int:
+    del generation
+    return 0
+
+
+GUARDS: dict[str, tuple[Callable[..., Any], Callable[[], Awaitable[None]]]] = {
+    "the generation, asked for after a registry object is there": (_believe, all_overtaken),
+    "a registry object of the rebuild's own generation": (_put_none, all_overtaken),
+    "versions of consumers' snapshots, by generation": (
+        _from_the_clock_alone,
         partial(test_a_snapshot_of_consumers_of_before_a_rebuild_counts_for_nothing, 10**10),
     ),
 }
@@ -307,8 +385,8 @@ GUARDS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], Await
 async def test_without_a_guard_what_is_late_counts(
     guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove, check = GUARDS[guard]
-    remove(monkeypatch)
+    variant, check = GUARDS[guard]
+    remove(monkeypatch, guard, variant)
 
     with pytest.raises(AssertionError):
         await check()

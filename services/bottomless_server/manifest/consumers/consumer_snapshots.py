@@ -45,6 +45,7 @@ from bottomless_server.stores.consumers import (
     ConsumerOffsets,
     Reserved,
     SnapshotPointer,
+    first_version,
 )
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import delete_later, stream_key
@@ -145,7 +146,8 @@ class ConsumerSnapshots:
 
     async def _reserve(self, record: StreamRecord) -> Reserved:
         """A version above all that there may be, before the offsets are read."""
-        floor = self._context.clock()
+        first = first_version(self._context.streams.generation or 0)
+        floor = first + self._context.clock()
         if await self._offsets.highest_version(record.stream_id) is None:
             prefix = f"{stream_prefix(record.stream_id, record.tenant)}metadata/consumers."
             async for facts in self._context.drive.list(prefix):

@@ -58,6 +58,7 @@ from bottomless_server.manifest.recovery.discarding import discard_some
 from bottomless_server.manifest.recovery.rebuild_stream import find_consumers, rebuild_stream
 from bottomless_server.manifest.recovery.rebuilt_registry import (
     find_registry,
+    put_object_of,
     put_registry,
     replaced_by,
 )
@@ -251,7 +252,9 @@ class Rebuild:
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
         registry = found_registry.record
         if registry.state is StreamState.DELETING:
-            await self._restore_tombstone(registry, step)
+            tombstone = record_before(registry, None, step.generation)
+            tombstone = await put_registry(self._context, tombstone, found_registry, step)
+            await self._restore_tombstone(tombstone, step)
             return {"deleted_streams": 1}
         rebuilt = await rebuild_stream(self._context, registry, step)
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
@@ -299,11 +302,16 @@ class Rebuild:
             self._context.drive, stream_prefix(other, record.tenant), step.generation
         )
         if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
-            await self._restore_tombstone(_buried(record), step)
+            tombstone = _buried(record)
+            await put_object_of(self._context, tombstone)
+            await self._restore_tombstone(tombstone, step)
             return record.stream_id
         older = await streams.load(other)
         if older.epoch != unknown_epoch(record.generation):
             raise Unavailable("the stream has an owner already")
+        # Before it is so in coordination: else the next rebuild would have to decide it once more,
+        # with less to go by.
+        await put_object_of(self._context, _buried(older))
         await self._bury(older, step)
         if await restore_stream(coordination, record, also, step) is not None:
             raise Unavailable("the name keeps changing")
@@ -320,11 +328,8 @@ class Rebuild:
             require=step.require,
         )
 
-    async def _restore_tombstone(self, registry: StreamRecord, step: RebuildStep) -> None:
+    async def _restore_tombstone(self, record: StreamRecord, step: RebuildStep) -> None:
         """A stream that was deleted stays so, and its sweep goes on."""
-        record, generation = registry, step.generation
-        if registry.generation != generation or registry.epoch != unknown_epoch(generation):
-            record = record_before(registry, None, generation)
         deletion = self._deletion(record)
         also = entered(deletion, deletion.created_at)
         await restore_stream(self._context.coordination, record, also, step)

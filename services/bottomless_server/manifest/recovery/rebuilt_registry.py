@@ -6,10 +6,13 @@ tell what came last. Each rebuild puts an object of its own generation for every
 restores, above all that it found; of several the highest generation counts, and then the highest
 version. What is put late is then of an older generation, and counts for nobody.
 
+That holds for tombstones too: an attempt that was given up may have left an object that says that
+the stream lives.
+
 After a crash that follows the put, and comes before the record is in coordination, the object is
-one of a generation that did not come: the next attempt finds it and takes it for its own if it
-says the same, and otherwise puts another one above it. Nothing is deleted here; the objects that
-the new one replaces are named, to be deleted when coordination says so.
+one of a generation that did not come. The next attempt puts another one above it, and never takes
+it for its own, even where it says the same: its delete may be under way. Nothing is deleted here;
+the objects that the new one replaces are named, to be deleted when coordination says so.
 """
 
 from dataclasses import dataclass, replace
@@ -22,6 +25,7 @@ from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import parse_registry_key, registry_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry, encode_registry
+from bottomless.guards import guard
 from bottomless.model.config import RetentionConfig
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
@@ -41,8 +45,6 @@ class FoundRegistry:
     """What counts: of the generations below the rebuild's the newest, and of that the last."""
     damaged: bool
     """Whether one that may be newer cannot be read."""
-    later: tuple[StreamRecord, ...]
-    """Objects of the rebuild's generation or a later one: attempts put them that have not ended."""
     object_keys: tuple[str, ...]
     """The keys of all objects, in the order of their versions."""
     version_max: int
@@ -81,7 +83,6 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
     return FoundRegistry(
         kept if unknown else best,
         unknown,
-        tuple(record for record in found if record.generation >= generation),
         tuple(versions[version] for version in sorted(versions)),
         max(versions),
     )
@@ -101,6 +102,7 @@ async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> Str
     return record
 
 
+@guard("a registry object of the rebuild's own generation")
 async def put_registry(
     context: Context, record: StreamRecord, found: FoundRegistry, step: RebuildStep
 ) -> StreamRecord:
@@ -111,25 +113,31 @@ async def put_registry(
         Unavailable: the step is not what goes on; or somebody puts objects of the stream at this
             moment, and the step is to be done again.
     """
-    for mine in found.later:
-        same = replace(record, registry_version=mine.registry_version)
-        if encode_registry(same) == encode_registry(mine):
-            return same
     # What was listed before this was there before the rebuild ended.
     await step.check(context.coordination)
     raised = replace(record, registry_version=found.version_max + 1)
-    data = encode_registry(raised)
+    await put_object_of(context, raised)
+    return raised
+
+
+async def put_object_of(context: Context, record: StreamRecord) -> None:
+    """Put the registry object that a record names.
+
+    Raises:
+        DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
+        Unavailable: another object has its key: somebody puts objects of the stream at this moment.
+    """
+    data = encode_registry(record)
     try:
         await put_object(
             context.drive,
-            registry_key(raised.stream_id, raised.registry_version, raised.tenant),
+            registry_key(record.stream_id, record.registry_version, record.tenant),
             [data],
             crc32c(data),
             deadline_seconds=context.settings.manifest_put_seconds,
         )
     except Corrupt as error:
         raise Unavailable("a registry object of the stream was put at this moment") from error
-    return raised
 
 
 def replaced_by(record: StreamRecord, found: FoundRegistry) -> tuple[str, ...]:

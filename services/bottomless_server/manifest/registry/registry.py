@@ -37,6 +37,7 @@ from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
 from bottomless.formats.stream_record import encode_registry
+from bottomless.guards import guard
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import StreamRecord, StreamState
@@ -83,7 +84,9 @@ class Registry:
         for _ in range(_ATTEMPT_COUNT):
             declared = await self._find(name, config) or await self._create(name, config)
             if declared is not None:
-                record = await self.ensure_object(declared.record, committed=declared.created)
+                record = await self._object_of(declared.record, committed=declared.created)
+                # Also of one that was there: what was found may be lost by now.
+                await self.require_generation(declared.record.generation)
                 return Declared(record, declared.created)
         raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
 
@@ -236,10 +239,11 @@ class Registry:
         """
         durable = await self._object_of(record, committed=committed)
         if committed:
-            await self._require_generation(record.generation)
+            await self.require_generation(record.generation)
         return durable
 
-    async def _require_generation(self, generation: int) -> None:
+    @guard("the generation, asked for after a registry object is there")
+    async def require_generation(self, generation: int) -> None:
         """Refuse to say of what was written in a generation that it is so, where that is over.
 
         What is asked for after the object is in the bucket is either the coordination that has
