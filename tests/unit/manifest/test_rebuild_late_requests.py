@@ -298,6 +298,20 @@ async def test_a_stream_that_is_deleted_after_a_rebuild_was_given_up_stays_delet
         assert (await manifest.record()).state is StreamState.DELETING
 
 
+async def test_of_several_attempts_the_root_of_the_last_one_counts() -> None:
+    """All attempts had one version. What was trimmed after a rebuild was given up came back by its
+    root, as the uids had it, if the stream published nothing before the next loss."""
+    for _ in range(4):
+        harness = await RebuildHarness.begin()
+        await given_up(harness)
+        await harness.trim()
+        for _ in range(2):
+            harness.lose()
+            await harness.rebuild()
+
+        assert await firsts(harness.manifest) == harness.published[1:]
+
+
 async def test_a_rebuild_takes_no_object_of_an_earlier_attempt_for_its_own() -> None:
     """Its delete may be under way: it came after the rebuild, and nothing said any more what it was
     that the stream's objects belong to."""

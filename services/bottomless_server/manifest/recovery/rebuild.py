@@ -63,7 +63,7 @@ from bottomless_server.manifest.recovery.rebuilt_registry import (
     replaced_by,
 )
 from bottomless_server.manifest.streams.deletion import KIND as DELETION
-from bottomless_server.manifest.tree.core.rebuild_decision import record_before
+from bottomless_server.manifest.tree.core.rebuild_decision import first_version, record_before
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import restored, versions_of
 from bottomless_server.stores.generation import (
@@ -251,14 +251,14 @@ class Rebuild:
             log.error("objects of no known stream", prefix=str(prefix))
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
         registry = found_registry.record
+        # Its number is the attempt's: nobody else has it, and later ones are above.
+        mine = await put_registry(self._context, registry, found_registry, step)
         if registry.state is StreamState.DELETING:
-            tombstone = record_before(registry, None, step.generation)
-            tombstone = await put_registry(self._context, tombstone, found_registry, step)
-            await self._restore_tombstone(tombstone, step)
+            await self._restore_tombstone(record_before(mine, None, step.generation), step)
             return {"deleted_streams": 1}
-        rebuilt = await rebuild_stream(self._context, registry, step)
+        rebuilt = await rebuild_stream(self._context, mine, step)
+        record = replace(rebuilt.record, version=first_version(step.generation))
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
-        record = await put_registry(self._context, rebuilt.record, found_registry, step)
         whole = rebuilt.readable and not rebuilt.damaged
         replaced = replaced_by(record, found_registry) if whole else ()
         queued = [

@@ -106,7 +106,8 @@ async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> Str
 async def put_registry(
     context: Context, record: StreamRecord, found: FoundRegistry, step: RebuildStep
 ) -> StreamRecord:
-    """Say in the bucket what the record says; returns it with the version under which it does.
+    """Say in the bucket once more what was found, in the rebuild's generation; returns that record,
+    with its generation and the version of the object.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
@@ -115,7 +116,8 @@ async def put_registry(
     """
     # What was listed before this was there before the rebuild ended.
     await step.check(context.coordination)
-    raised = replace(record, registry_version=found.version_max + 1)
+    version = found.version_max + 1
+    raised = replace(record, generation=step.generation, registry_version=version)
     await put_object_of(context, raised)
     return raised
 

@@ -36,7 +36,7 @@ from bottomless.drives.base import ObjectExists
 from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
-from bottomless.formats.stream_record import encode_registry
+from bottomless.formats.stream_record import decode_record, encode_registry
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
@@ -46,6 +46,7 @@ from bottomless_server.coordination.base import (
     CoordinationUnavailable,
     CoordinationUnknown,
     Room,
+    Values,
 )
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
@@ -325,6 +326,11 @@ class Registry:
         ]
         if older:
             key = stream_key(record.stream_id)
-            await self._context.coordination.transact(
-                [key], lambda _: (Changes(queued=older), None)
-            )
+
+            def unless_overtaken(values: Values) -> tuple[Changes, None]:
+                # The number of a process of before a rebuild is another record's by now.
+                value = values[key]
+                same = value is not None and decode_record(value).registry_version == newest
+                return Changes(queued=older if same else []), None
+
+            await self._context.coordination.transact([key], unless_overtaken)

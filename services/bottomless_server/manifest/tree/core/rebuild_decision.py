@@ -45,6 +45,8 @@ from bottomless_server.tree.append import append_entries
 
 _VERSIONS_EACH: Final = 2**40
 """More versions than any stream takes in one generation: a thousand a second for thirty years."""
+_ATTEMPTS_EACH: Final = 2**20
+"""More attempts than are made to rebuild one generation, or changes of a registry object."""
 RESERVED_COUNT: Final = 2**32
 """How many offsets after the end the home may have acknowledged; it never reserves nearly as many."""
 
@@ -67,13 +69,22 @@ def rank_roots(found: Iterable[RootKey], generation: int) -> RootsFound:
 
 @guard("one version for all who restore a stream")
 def first_version(generation: int) -> int:
-    """The version with which every stream begins in a generation that a rebuild goes to.
+    """The version with which every stream is served first in a generation that a rebuild goes to.
 
     It is above all versions of the generations before, and known without a look at the bucket. So
     whoever restores a stream, however often, and whatever a process of an older generation puts
     meanwhile, comes to the same version: a root that is put late is above no record that is served.
     """
-    return generation * _VERSIONS_EACH
+    return generation * _VERSIONS_EACH + _ATTEMPTS_EACH
+
+
+def attempt_version(generation: int, attempt: int) -> int:
+    """The version of the root that one attempt of a rebuild puts, below the first that is served.
+
+    Attempts have numbers that nobody else has, and that grow: an attempt that was given up is below
+    the one that ended, since what came between the two may be known to the later one alone.
+    """
+    return generation * _VERSIONS_EACH + min(attempt, _ATTEMPTS_EACH - 1)
 
 
 def equals(candidates: Sequence[RootKey]) -> list[list[RootKey]]:
@@ -237,7 +248,8 @@ class TreeEnd:
 def record_before(registry: StreamRecord, root: Node | None, generation: int) -> StreamRecord:
     """The record of a stream in its new generation, before a root of it is put.
 
-    `registry` is what its registry object says.
+    `registry` is what its registry object says, with the number of the object that this attempt has
+    put for it.
     The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
     takes it from the home begins after everything that the home can have acknowledged.
     """
@@ -247,7 +259,7 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
     return replace(
         registry,
         generation=generation,
-        version=first_version(generation),
+        version=attempt_version(generation, registry.registry_version - 1),
         epoch=epoch,
         dirty=registry.home is not None,
         reserved_next=reserved_from(next_offset),
