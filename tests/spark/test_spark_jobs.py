@@ -210,7 +210,10 @@ def test_a_verification_finds_what_is_damaged_and_nothing_else(
     assert (told["sound"], told["fault_count"]) == (False, found.fault_count)
     parts = pq.read_table(report / "fragments")
     verified: Any = parts["fragment_id"].to_pylist()
-    assert sorted(verified) == sorted(item["id"] for item in listed)
+    # The tail may become a fragment while Spark starts: it is verified too, and once.
+    now = {item["id"] for item in streams.client.list_fragments(name)}
+    assert {item["id"] for item in listed} <= set(verified) <= now
+    assert len(set(verified)) == len(verified)
     assert len(list((report / "fragments").iterdir())) > 1
     with pytest.raises(InvalidRequest, match="report is done"):
         verify(streams.spark, options(streams, name), str(report))

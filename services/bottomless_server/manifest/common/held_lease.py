@@ -7,6 +7,7 @@ is cancelled before anybody else can begin with it. After a crash the lease runs
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Final
 
 import structlog
 
@@ -14,6 +15,8 @@ from bottomless.errors import StoreError
 from bottomless_server.coordination.base import Coordination, Hold
 
 log = structlog.get_logger(__name__)
+
+_CANCEL_SECONDS: Final = 0.1
 
 
 @contextlib.asynccontextmanager
@@ -34,8 +37,11 @@ async def held_lease(
     try:
         yield True
     finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        while not renewing.done():
+            # More than once: a cancellation may be lost in a library that waits with a time limit of
+            # its own, and without an end of this the work would keep its place for ever.
+            renewing.cancel()
+            await asyncio.wait({renewing}, timeout=_CANCEL_SECONDS)
         with contextlib.suppress(StoreError):
             await coordination.release(redis_key, holder)
 
