@@ -49,8 +49,11 @@ T = TypeVar("T")
 
 _ROUND_COUNT_MAX = 4
 """Times that a page goes from tier to tier: once there and back, and again if the bounds moved."""
-_STALE = frozenset({Code.STREAM_NOT_FOUND, Code.NOT_OWNER, Code.PEER_UNAVAILABLE})
-"""What is asked again where the name's facts were remembered and not just read."""
+_STALE = frozenset(
+    {Code.STREAM_NOT_FOUND, Code.NOT_OWNER, Code.PEER_UNAVAILABLE, Code.DATA_MISSING}
+)
+"""What is asked again where the name's facts were remembered and not just read. Data is missing
+also of a stream that was deleted, and is swept, while its name is another stream's already."""
 
 
 @dataclass(slots=True)
