@@ -23,6 +23,8 @@ async def polled(harness: ReaderHarness, count: int, query: str) -> list[asyncio
     # Who has a place has not looked yet, and only who joined the question asks no other.
     await comes_true(lambda: harness.service.shared.joined_count == count)
     assert harness.service.shared.flight_count == 1
+    # The question that they joined is a task of its own: it has come to the owner, too.
+    await harness.waiting.wait()
     return polls
 
 
