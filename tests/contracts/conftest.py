@@ -31,6 +31,7 @@ DRIVES: dict[str, Callable[[pytest.FixtureRequest], Drive]] = {
     # Pages of two, so that every listing has several.
     "moto": lambda request: _s3_drive(request, "moto", listed_by_key=True, list_count=2),
     "seaweed": lambda request: _s3_drive(request, "seaweed", list_count=2),
+    "seaweed-by-the-library": lambda request: _s3_drive(request, "seaweed", gets_in_place=False),
     "seaweed-in-parts": lambda request: _s3_drive(
         request, "seaweed", multipart_bytes=5 * MIB, part_bytes=5 * MIB
     ),

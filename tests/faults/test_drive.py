@@ -58,7 +58,7 @@ async def drive(options: S3Options) -> AsyncIterator[S3Drive]:
 
 async def stored(drive: S3Drive, object_key: str) -> bytes | None:
     try:
-        return await drive.get(object_key)
+        return bytes(await drive.get(object_key))
     except ObjectMissing:
         return None
 

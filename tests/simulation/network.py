@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Message, Scope
 from support.wire import Mishap, Weather
 
 from bottomless.errors import Outcome
+from bottomless_server.fetch import get_in_place
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.forwarding import Forwarding
 from bottomless_server.runtime.http.app import ClientGone, wrap
-from bottomless_server.runtime.peers import get_in_place
 from bottomless_server.runtime.peers.peers import Peer
 from simulation.loop import Process
 

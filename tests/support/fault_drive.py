@@ -38,7 +38,9 @@ class FaultDrive:
                 raise DriveAmbiguous("the reply of the store was lost") from lost
             raise _away() from lost
 
-    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
         check_object_key(object_key)
         try:
             return await self._wire.carry(

@@ -32,10 +32,11 @@ from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.checked_parts import checked_parts
 from bottomless_server.drives.object_key import check_object_key
 from bottomless_server.drives.s3_errors import lost, translated
+from bottomless_server.drives.s3_in_place import GetsInPlace
 from bottomless_server.drives.s3_listing import list_by_directory, list_by_key
 from bottomless_server.drives.s3_multipart import put_in_parts, shown_crc
 from bottomless_server.drives.s3_options import MIB, S3Options
-from bottomless_server.drives.s3_requests import open_client
+from bottomless_server.drives.s3_requests import OpenClient, open_client
 
 DELETE_COUNT: Final = 1000
 """What S3 allows in one call."""
@@ -55,7 +56,8 @@ class S3Drive:
         self._prefix = f"{options.prefix}/" if options.prefix else ""
         self._opening = asyncio.Lock()
         self._held = AsyncExitStack()
-        self._client: Any = None
+        self._open: OpenClient | None = None
+        self._in_place = GetsInPlace(options)
         self._closed = False
 
     @property
@@ -79,20 +81,31 @@ class S3Drive:
         place = self._place(object_key)
         size = sum(view.nbytes for view in views)
         if size > self._options.multipart_bytes:
-            await put_in_parts(await self._opened(), place, views, crc, self._options)
+            await put_in_parts((await self._opened()).client, place, views, crc, self._options)
             return
         async with self._attempt(size, puts=True) as client:
             await client.put_object(
                 **place, Body=b"".join(views), IfNoneMatch="*", ChecksumCRC32C=shown_crc(crc)
             )
 
-    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
         check_object_key(object_key)
         assert start >= 0
         assert size is None or size >= 0
         if size == 0:
             await self.head(object_key)
             return b""
+        client, session = await self._opened()
+        with translated():
+            async with asyncio.timeout(self._options.seconds_for(size or 0)):
+                found = await self._in_place.get(
+                    session, client, self._prefix + object_key, start, size
+                )
+        return await self._get_by_library(object_key, start, size) if found is None else found
+
+    async def _get_by_library(self, object_key: str, start: int, size: int | None) -> bytes:
         ranged = start > 0 or size is not None
         last = "" if size is None else start + size - 1
         wanted = {"Range": f"bytes={start}-{last}"} if ranged else {}
@@ -189,22 +202,23 @@ class S3Drive:
         """Close all connections; calls that are under way fail."""
         async with self._opening:
             self._closed = True
-            self._client = None
+            self._open = None
+            self._in_place.close()
             await self._held.aclose()
 
-    async def _opened(self) -> Any:
+    async def _opened(self) -> OpenClient:
         # The lock: calls at the same time must not open two.
         async with self._opening:
             assert not self._closed, "the drive is closed"
-            if self._client is None:
+            if self._open is None:
                 with translated():
-                    self._client = await self._held.enter_async_context(open_client(self._options))
-            return self._client
+                    self._open = await self._held.enter_async_context(open_client(self._options))
+            return self._open
 
     @asynccontextmanager
     async def _attempt(self, size: int = 0, *, puts: bool = False) -> AsyncIterator[Any]:
         """The client for one call that moves `size` bytes, in time and with our errors."""
-        client = await self._opened()
+        client = (await self._opened()).client
         with translated(puts=puts):
             async with asyncio.timeout(self._options.seconds_for(size)):
                 yield client

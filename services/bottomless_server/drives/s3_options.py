@@ -36,6 +36,8 @@ class S3Options:
     """At least 5 MiB: what S3 allows."""
     part_count_max: int = 4
     """Parts of one object under way; each is memory."""
+    gets_in_place: bool = True
+    """Whether GETs are signed and received by ourselves where they can be; if not, by the library."""
 
     list_count: int = 1000
     """Keys in one page of a listing: what S3 allows."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 from aiobotocore.config import AioConfig
@@ -31,8 +31,15 @@ class OneAttemptSession(AIOHTTPSession):
         return session
 
 
+class OpenClient(NamedTuple):
+    """The library's client of one store, and the session that has its credentials."""
+
+    client: Any
+    session: Any
+
+
 @asynccontextmanager
-async def open_client(options: S3Options) -> AsyncIterator[Any]:
+async def open_client(options: S3Options) -> AsyncIterator[OpenClient]:
     """The client of one store, with a pool of connections of its own."""
     secure = options.endpoint is None or options.endpoint.startswith("https:")
     config = AioConfig(
@@ -64,4 +71,4 @@ async def open_client(options: S3Options) -> AsyncIterator[Any]:
         # `Expect: 100-continue` would cost a round trip for each put, and hang for as long as
         # the call may take where a proxy swallows it.
         client.meta.events.unregister("before-call.s3", add_expect_header)
-        yield client
+        yield OpenClient(client, session)

@@ -43,7 +43,7 @@ class Blocks:
         views[0] = views[0][begin:]
         return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
-    async def fetch(self, object_key: str, start: int, size: int) -> bytes:
+    async def fetch(self, object_key: str, start: int, size: int) -> bytes | memoryview:
         """Bytes of an object as the store sends them now, for a caller who verifies them elsewhere.
 
         Past the cache: nobody would drop what turned out to be bad there, so the same damage
@@ -62,8 +62,8 @@ class Blocks:
         assert size > 0
         return range(start // self._block_size, (start + size - 1) // self._block_size + 1)
 
-    async def _block(self, object_key: str, number: int) -> bytes:
-        async def fetch() -> bytes:
+    async def _block(self, object_key: str, number: int) -> bytes | memoryview:
+        async def fetch() -> bytes | memoryview:
             return await self.fetch(object_key, number * self._block_size, self._block_size)
 
         # Outside of the cache: who joined what another began tries again for as long as it may.

@@ -134,7 +134,7 @@ async def stored_generation(drive: Drive) -> int | None:
     if newest is not None:
         return newest
     try:
-        return decode_generation(await drive.get(keys.GENERATION_KEY))
+        return decode_generation(bytes(await drive.get(keys.GENERATION_KEY)))
     except ObjectMissing:
         return None
 

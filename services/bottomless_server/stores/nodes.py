@@ -24,7 +24,7 @@ async def load_node(drive: Drive, object_key: str, size: int, crc: int) -> Node:
     """
     for _ in range(2):
         # One byte more than it should have, so that a longer object shows.
-        data = await drive.get(object_key, 0, size + 1)
+        data = bytes(await drive.get(object_key, 0, size + 1))
         if is_what_was_stored(data, size, crc):
             return decode_node(data)
     raise Corrupt("a manifest node is not what was stored", facts={"size": size})

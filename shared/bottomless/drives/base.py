@@ -89,9 +89,11 @@ class Drive(Protocol):
         """
         ...
 
-    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
         """Read `size` bytes from byte `start`, or all from there; fewer where the object ends
-        before.
+        before. A view is of memory that holds nothing else, and nobody writes to it.
 
         Raises:
             ObjectMissing: no object has this key.

@@ -1,19 +1,14 @@
 """What a caller hears of an S3 store that fails, by a server that answers as it is told."""
 
 import asyncio
-import ipaddress
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from support.certificates import self_signed
 from support.s3 import CREDENTIALS
 from support.scripted_s3 import CLOSE, ScriptedS3, refusal, reply, scripted_s3
 
@@ -174,32 +169,10 @@ async def test_a_connection_that_breaks_while_bytes_are_sent_is_an_unknown_outco
     assert type(error) is DriveAmbiguous
 
 
-def _self_signed(directory: Path) -> Path:
-    """A certificate for 127.0.0.1 and its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "scripted")])
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    now = datetime.now(tz=UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = directory / "server.pem"
-    path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
-    return path
-
-
 async def test_only_a_certificate_that_is_trusted_is_talked_to(
     options: S3Options, tmp_path: Path
 ) -> None:
-    certificate = _self_signed(tmp_path)
+    certificate = self_signed(tmp_path)
     secure = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     secure.load_cert_chain(certificate)
     async with scripted_s3(secure) as server:
@@ -270,7 +243,7 @@ async def test_a_read_that_stalls_in_its_body_is_given_up(
 async def test_a_store_that_ignores_ranges_is_still_read_right(
     server: ScriptedS3, drive: S3Drive
 ) -> None:
-    server.replies = [reply(200, b"0123456789")]
+    server.replies = [reply(200, b"0123456789")] * 2
 
     assert await drive.get("a/b", 3, 4) == b"3456"
 
@@ -278,7 +251,7 @@ async def test_a_store_that_ignores_ranges_is_still_read_right(
 async def test_a_store_that_sends_another_range_is_refused(
     server: ScriptedS3, drive: S3Drive
 ) -> None:
-    server.replies = [reply(206, b"0123", content_range="bytes 0-3/10")]
+    server.replies = [reply(206, b"0123", content_range="bytes 0-3/10")] * 2
     with pytest.raises(DriveRefused):
         await drive.get("a/b", 3, 4)
 
@@ -286,7 +259,9 @@ async def test_a_store_that_sends_another_range_is_refused(
 async def test_an_absent_bucket_is_not_an_absent_object(server: ScriptedS3, drive: S3Drive) -> None:
     """A HEAD cannot tell; an empty answer for a bucket that is not there would look like loss."""
     nothing = reply(404)
-    server.replies = [nothing, refusal(404, "NoSuchBucket"), nothing, refusal(404, "NoSuchKey")]
+    # Of a refused GET the library is asked once more, for its words.
+    no_bucket, no_key = refusal(404, "NoSuchBucket"), refusal(404, "NoSuchKey")
+    server.replies = [nothing, no_bucket, no_bucket, nothing, no_key, no_key]
     with pytest.raises(DriveRefused):
         await drive.head("a/b")
     with pytest.raises(ObjectMissing):

@@ -13,7 +13,7 @@ import pytest
 
 from bottomless.errors import Unavailable
 from bottomless.model.limits import MIB
-from bottomless_server.runtime.peers import get_in_place
+from bottomless_server.fetch import get_in_place
 from bottomless_server.runtime.peers.peers import Peer
 
 BODY: Final = bytes(range(256)) * (4 * MIB // 256)

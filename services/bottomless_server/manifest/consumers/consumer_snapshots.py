@@ -174,7 +174,7 @@ class ConsumerSnapshots:
             return []
         key = consumers_key(record.stream_id, before.version, before.uid, record.tenant)
         try:
-            snapshot = decode_snapshot(await self._context.drive.get(key))
+            snapshot = decode_snapshot(bytes(await self._context.drive.get(key)))
         except (ObjectMissing, Corrupt):
             log.exception("a snapshot of consumers cannot be read", object_key=key)
             return []

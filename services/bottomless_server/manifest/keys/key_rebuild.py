@@ -136,7 +136,7 @@ async def _read(context: Context, place: ApiKeyKey) -> ApiKey | None:
     """Read an object of a key; None where it is damaged or not what its key says."""
     object_key = api_key_key(*place)
     try:
-        stored = decode_key_object(await context.drive.get(object_key))
+        stored = decode_key_object(bytes(await context.drive.get(object_key)))
     except (ObjectMissing, Corrupt):
         log.exception("an object of an API key cannot be read", object_key=object_key)
         return None

@@ -67,7 +67,7 @@ async def find_consumers(
         if parse_consumers_key(object_key) is None:
             continue
         try:
-            snapshot = decode_snapshot(await drive.get(object_key))
+            snapshot = decode_snapshot(bytes(await drive.get(object_key)))
         except (ObjectMissing, Corrupt):
             log.exception("a snapshot of consumers cannot be read", object_key=object_key)
             continue

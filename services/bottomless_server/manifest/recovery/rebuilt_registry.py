@@ -90,7 +90,7 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
 
 async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> StreamRecord | None:
     try:
-        record = decode_registry(await drive.get(object_key))
+        record = decode_registry(bytes(await drive.get(object_key)))
     except (ObjectMissing, Corrupt):
         log.exception("a registry object cannot be read", object_key=object_key)
         return None

@@ -261,7 +261,7 @@ class _CollectionStep:
 
     async def _is_tombstone(self, object_key: str) -> bool:
         try:
-            record = decode_registry(await self._context.drive.get(object_key))
+            record = decode_registry(bytes(await self._context.drive.get(object_key)))
         except (Corrupt, ObjectMissing):
             return False
         return record.state is StreamState.DELETING

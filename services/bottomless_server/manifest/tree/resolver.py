@@ -111,8 +111,8 @@ async def _read(
     drive = context.drive
     size = (await drive.head(object_key)).size
     place = footer_piece(size)
-    footer = await drive.get(object_key, place.start, place.size)
+    footer = bytes(await drive.get(object_key, place.start, place.size))
     check = AdoptionCheck(stream_id, intent, size, footer)
     for piece in check.pieces():
-        check.feed(piece, await drive.get(object_key, piece.start, piece.size))
+        check.feed(piece, bytes(await drive.get(object_key, piece.start, piece.size)))
     return check

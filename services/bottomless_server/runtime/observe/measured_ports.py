@@ -115,7 +115,9 @@ class _MeasuredDrive:
             await self._drive.put(object_key, parts, crc)
         self._written_size.inc(sum(map(len, parts)))
 
-    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
         with self._calls.one("get"):
             data = await self._drive.get(object_key, start, size)
         self._read_size.inc(len(data))

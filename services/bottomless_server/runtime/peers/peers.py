@@ -21,12 +21,12 @@ import structlog
 
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless_server.fetch.get_in_place import BrokenOff, InPlaceClient, NoConnection
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
 from bottomless_server.protocol.secret import headers_to
 from bottomless_server.runtime.http.bodies import JSON
 from bottomless_server.runtime.http.problems import STATUS
 from bottomless_server.runtime.http.tracing import passed_on
-from bottomless_server.runtime.peers.get_in_place import BrokenOff, InPlaceClient, NoConnection
 
 log = structlog.get_logger(__name__)
 

@@ -1,11 +1,11 @@
-"""Fetch bytes from a peer over HTTP/1.1, straight into the memory in which they stay.
+"""Fetch bytes over HTTP/1.1, straight into the memory in which they stay.
 
 The reader and the uploader move every stored byte through here, and a general client copies it
 three times on its way: out of the event loop, out of the parser, and together at the end. Here
 the head goes through a parser, and the body of a known size is received in its place.
 
-Only GET, only between our own services, and no redirects: the rest is peers.py's. Why it is our
-own, and what it saves: decision 28.
+Only GET, of our own services and of S3 stores, and no redirects: the rest is what peers.py and
+drives/s3.py do by other clients. Why it is our own, and what it saves: decisions 28 and 42.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _HEAD_BUFFER_SIZE: Final = 16 * KIB
 """Bytes for each connection, of which a thousand may wait."""
 _HEAD_SIZE_MAX: Final = 256 * KIB
 BODY_SIZE_MAX: Final = GIB
-"""No answer of a service of ours is larger; what claims to be is none."""
+"""No answer of a service of ours, and no object, is larger; what claims to be is none."""
 
 
 class InPlaceAnswer(NamedTuple):
@@ -67,10 +67,20 @@ class InPlaceClient:
         for connection in list(self._open):
             connection.abort()
 
-    async def get(self, target: str, headers: Mapping[str, str], seconds: float) -> InPlaceAnswer:
+    async def get(
+        self,
+        target: str,
+        headers: Mapping[str, str],
+        seconds: float,
+        *,
+        silence_seconds: float | None = None,
+        size_max: int | None = None,
+    ) -> InPlaceAnswer:
         """The answer to a GET, whole.
 
         A kept connection that turns out to be closed is no reason to fail: another is opened.
+        Nothing heard for `silence_seconds` is a TimeoutError too, and a body of more than
+        `size_max` bytes, by default BODY_SIZE_MAX, is no answer.
 
         Raises:
             NoConnection, BrokenOff, TimeoutError
@@ -78,7 +88,11 @@ class InPlaceClient:
         lines = {**self._own_headers, **headers}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         assert head.count("\n") == len(lines), "no header has a line end in it"
-        request = f"GET {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1")
+        request = _Request(
+            f"GET {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1"),
+            silence_seconds,
+            BODY_SIZE_MAX if size_max is None else size_max,
+        )
         async with asyncio.timeout(seconds):
             async with self._room:
                 connection = self._kept()
@@ -90,7 +104,7 @@ class InPlaceClient:
                             raise
                 return await self._ask(await self._opened(), request)
 
-    async def _ask(self, connection: "_Connection", request: bytes) -> InPlaceAnswer:
+    async def _ask(self, connection: "_Connection", request: "_Request") -> InPlaceAnswer:
         try:
             answer = await connection.ask(request)
         except BaseException:
@@ -123,6 +137,13 @@ class InPlaceClient:
         return cast("_Connection", connection)
 
 
+class _Request(NamedTuple):
+    head: bytes
+    silence_seconds: float | None
+    size_max: int
+    """Bytes of the body."""
+
+
 class _Connection(asyncio.BufferedProtocol):
     """One request at a time."""
 
@@ -135,6 +156,8 @@ class _Connection(asyncio.BufferedProtocol):
         self.heard = False
         """Whether anything came of the answer that is waited for."""
         self.idle_since = 0.0
+        self._size_max = BODY_SIZE_MAX
+        self._heard_at = 0.0
         self._begin()
 
     def _begin(self) -> None:
@@ -157,23 +180,40 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(self, request: bytes) -> InPlaceAnswer:
+    async def ask(self, request: _Request) -> InPlaceAnswer:
         """Send a request and wait for its answer.
 
         Raises:
-            BrokenOff
+            BrokenOff, TimeoutError
         """
         if self._transport is None or self._transport.is_closing():
             raise BrokenOff
         assert self._answer is None
         self._begin()
         self.heard = self._keep = False
-        self._answer = asyncio.get_running_loop().create_future()
+        self._size_max = request.size_max
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
         try:
-            self._transport.write(request)
-            return await self._answer
+            self._transport.write(request.head)
+            if request.silence_seconds is None:
+                return await self._answer
+            return await self._answer_in_time(self._answer, request.silence_seconds)
         finally:
             self._answer = None
+
+    async def _answer_in_time(
+        self, answer: "asyncio.Future[InPlaceAnswer]", seconds: float
+    ) -> InPlaceAnswer:
+        """The answer, unless nothing is heard for so long."""
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        while not answer.done():
+            left = self._heard_at + seconds - loop.time()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait({answer}, timeout=left)
+        return answer.result()
 
     # What the transport says
 
@@ -203,6 +243,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self.heard = True
+        self._heard_at = asyncio.get_running_loop().time()
         if self._body is not None:
             self._body_size += size
             self._finish_if_whole()
@@ -234,7 +275,7 @@ class _Connection(asyncio.BufferedProtocol):
         chunked = any(name == b"transfer-encoding" for name, _ in self._headers)
         if len(sizes) == 1 and not chunked and self._parser.get_status_code() not in (204, 304):
             size = int(sizes.pop())
-            if size > BODY_SIZE_MAX:
+            if size > self._size_max:
                 raise BrokenOff
             # Not a bytearray, which would be filled with zeros first.
             self._body = np.empty(size, dtype=np.uint8).data
@@ -242,7 +283,7 @@ class _Connection(asyncio.BufferedProtocol):
     def on_body(self, data: bytes) -> None:
         if self._body is None:
             self._body_size += len(data)
-            if self._body_size > BODY_SIZE_MAX:
+            if self._body_size > self._size_max:
                 raise BrokenOff
             self._parts.append(data)
             return

@@ -1,0 +1,1 @@
+"""Bytes over HTTP, received in the memory in which they stay: of peers, and of S3 stores."""
