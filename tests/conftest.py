@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -94,6 +95,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    # Else each client of S3 reads what the library knows of all services for itself.
+    if session := sys.modules.get("botocore.session"):
+        setattr(session, "create_loader", cache(session.create_loader))  # noqa: B010
     gc.freeze()
     gc.enable()
 
