@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
 from support.server import AllInOne
+from support.spark_queries import begun
 from support.spark_session import ALL_COLUMNS, Streams
 from support.waiting import until
 
@@ -73,7 +74,9 @@ class Query:
         )
         writer = frame.writeStream.foreachBatch(self._note)
         writer = writer.option("checkpointLocation", str(self.checkpoint))
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
+        begin = (writer.trigger(availableNow=True) if available_now else writer).start
+        query: StreamingQuery = begun(begin, BUSY_SECONDS)
+        return query
 
     def run(self, **options: str | int) -> list[Batch]:
         """Read what is there; the batches of this run."""

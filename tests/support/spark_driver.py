@@ -20,6 +20,8 @@ from typing import Any, Final, NamedTuple
 
 from pyarrow import feather
 
+from support.spark_queries import begun
+
 STOP_SECONDS: Final = 900
 """A test that does not answer any more has failed."""
 VALUES: Final = "value binary"
@@ -100,14 +102,14 @@ def steps_of(spark: Any, plan: Plan) -> dict[str, Callable[[], None]]:
             **source, startingOffsets=begin, maxOffsetsPerTrigger=count
         )
         values = frame.load().select("value")
-        return (
+        writer = (
             values.mapInArrow(stopping(plan.directory, "copy"), VALUES)
             .writeStream.format(sink)
             .options(url=plan.url, stream=stream, txnAppId="copy")
             .option("checkpointLocation", str(Path(plan.directory, f"checkpoint-{stream}")))
             .trigger(availableNow=True)
-            .start()
         )
+        return begun(writer.start, STOP_SECONDS)
 
     def copies() -> Iterator[Any]:
         """One with the sink as it is, and one without its number.
