@@ -8,11 +8,13 @@ through the API. The exit code proves that the process died where it should.
 
 import shutil
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from support.crash_deployment import TARGET, CrashDeployment, Driven, crash_deployment
 from support.s3 import S3Server
+from support.sharing import SharedUntilFailure, shared_until_failure
 from support.waiting import until
 
 from bottomless_server.runtime.base.fault_points import POINTS
@@ -20,19 +22,27 @@ from bottomless_server.runtime.base.fault_points import POINTS
 
 @pytest.fixture(scope="module")
 def standing(
-    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CrashDeployment]:
-    with crash_deployment(tmp_path_factory.mktemp("crashes"), seaweed) as running:
-        yield running
+    seaweed: S3Server, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[SharedUntilFailure[CrashDeployment]]:
+    """One deployment for all tests here, until one fails: the next begins with another."""
+
+    def begin() -> AbstractContextManager[CrashDeployment]:
+        return crash_deployment(tmp_path_factory.mktemp("crashes"), seaweed)
+
+    with shared_until_failure(begin, request.session.testsfailed) as shared:
+        yield shared
 
 
 @pytest.fixture
-def deployment(standing: CrashDeployment) -> CrashDeployment:
+def deployment(
+    standing: SharedUntilFailure[CrashDeployment], request: pytest.FixtureRequest
+) -> CrashDeployment:
     """Alive, also where the test before this one was not."""
-    if standing.server.is_dead:
-        standing.server.wait_dead()
-    standing.server.start()
-    return standing
+    shared = standing.get(request.session.testsfailed)
+    if shared.server.is_dead:
+        shared.server.wait_dead()
+    shared.server.start()
+    return shared
 
 
 PUBLISHING = (
