@@ -111,7 +111,7 @@ WORKERS_PER_CORE = 2
 WORKER_BYTES = 1 << 30
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """For `-n auto`: more than there are cores, since tests wait for processes, disks and deadlines
     as long as they compute; and no more than there is memory for, with the servers of each."""
@@ -141,6 +141,7 @@ class ByFile(LoadScopeScheduling):
         return "spark" if path.startswith(ONE_SESSION) else path
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """The one above, whatever `--dist` says: tests that are torn apart start servers twice."""
     return ByFile(config, log)

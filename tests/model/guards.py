@@ -154,7 +154,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "what a takeover adopts": Guard(_without_adoption, 0),
     "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
     "reachability before a delete": Guard(_without_reachability, 3),
-    "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 0),
+    "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 8),
     "what failed waits, and pages are fair": Guard(_without_putting_off, 3),
     "leases before condemning": Guard(_without_leases, 0),
     "condemning before a delete": Guard(_without_condemning, 0),

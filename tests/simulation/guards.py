@@ -176,11 +176,11 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "a sync of the data directory's name": Guard(
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [6, 14, 16, 17, 19, 20],
+        [4, 7, 8, 13, 16],
         "crashes",
     ),
     "a sync of the name of the directory of all that is staged": Guard(
-        [Replaced(staged_files, "make_dir_durable", _make_dir)], [61, 66]
+        [Replaced(staged_files, "make_dir_durable", _make_dir)], [4, 7, 8], "crashes"
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
@@ -220,7 +220,7 @@ GUARDS: Final[dict[str, Guard]] = {
             Replaced(Admission, "take", _take_what_fits),
             Replaced(Admission, "grant", _grant_what_fits),
         ],
-        [2, 1],
+        [1, 2],
         course=commits_beside_a_flood,
     ),
     "another try to open what lies there": Guard(

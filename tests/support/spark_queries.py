@@ -1,6 +1,7 @@
 """Streaming queries on a machine that has more to do than it can."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from support.waiting import until
@@ -21,7 +22,7 @@ def begun(begin: Callable[[], Any], seconds: float) -> Any:
     """
     for number in range(1, BEGINNINGS_MAX + 1):
         query = begin()
-        until(lambda query=query: _is_initialized(query), seconds, "a query that has begun")
+        until(partial(_is_initialized, query), seconds, "a query that has begun")
         if GAVE_UP not in str(query.exception() or ""):
             break
         print(f"beginning {number} of a query: {GAVE_UP}")
