@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from support.command_line import CommandLine
+from support.command_line import app as program
 from typer.testing import CliRunner
 
-from bottomless.cli import create_app
 from bottomless.cli.connection import URL_DEFAULT, Choice, Layer, choose, fault_of, place_of
 
 OPTIONS = Layer("options", url="http://options")
@@ -101,23 +101,23 @@ def test_options_of_the_program_are_taken_on_either_side_of_a_command(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     cli.ok("create", "either")
-    result = CliRunner().invoke(create_app(), [word.replace("URL", cli.url) for word in words])
+    result = CliRunner().invoke(program(), [word.replace("URL", cli.url) for word in words])
     assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_what_is_wrong_with_an_option_after_a_command_is_said_by_its_name() -> None:
-    result = CliRunner().invoke(create_app(), ["ls", "--url", "localhost:8080"])
+    result = CliRunner().invoke(program(), ["ls", "--url", "localhost:8080"])
     assert result.exit_code == 2
     assert "--url" in result.stderr
 
 
 def test_a_command_of_another_distribution_takes_its_own_options_only() -> None:
-    result = CliRunner().invoke(create_app(), ["serve", "--profile", "x"])
+    result = CliRunner().invoke(program(), ["serve", "--profile", "x"])
     assert result.exit_code == 2
     assert "No such option" in result.stderr
 
 
 def test_the_version_is_told_by_command_and_by_option() -> None:
-    told = [CliRunner().invoke(create_app(), [word]).stdout for word in ("version", "--version")]
+    told = [CliRunner().invoke(program(), [word]).stdout for word in ("version", "--version")]
     assert told[0] == told[1]
     assert told[0].startswith("bottomless ")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import typer
 from support.command_line import PROGRAM, CommandLine
+from support.command_line import app as program
 from support.server import AllInOne
 from support.waiting import until
 from typer.testing import CliRunner
 
-from bottomless.cli import create_app
 from bottomless.cli.failures import exit_code_of, failures_told, sentence_of
 from bottomless.client.problems import CLASSES
 from bottomless.errors import (
@@ -122,7 +122,7 @@ def test_a_server_that_is_another_is_told_from_ours(tmp_path: Path, words: tuple
     ],
 )
 def test_wrong_usage_is_told_without_words_of_a_library(words: tuple[str, ...], told: str) -> None:
-    result = CliRunner().invoke(create_app(), words)
+    result = CliRunner().invoke(program(), words)
     assert result.exit_code == 2
     assert told in result.stderr
     assert "Value error" not in result.stderr

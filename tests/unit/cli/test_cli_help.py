@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from support.command_line import app as program
 from typer.testing import CliRunner
 
 from bottomless.cli import app, create_app
@@ -83,7 +84,7 @@ def test_the_commands_are_these() -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_a_command_says_what_it_and_each_of_its_options_does(path: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(create_app(), [*path, "--help"])
+    result = CliRunner().invoke(program(), [*path, "--help"])
 
     assert (result.exit_code, result.stderr) == (0, "")
     usage, sentence = result.stdout.split("\n\n")[:2]
@@ -106,7 +107,7 @@ WIDTH = 80
     "path", [(), *COMMANDS, *sorted({path[:1] for path in COMMANDS})], ids=" ".join
 )
 def test_help_fits_into_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
-    shown = CliRunner().invoke(create_app(), [*path, "--help"], terminal_width=WIDTH).stdout
+    shown = CliRunner().invoke(program(), [*path, "--help"], terminal_width=WIDTH).stdout
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
@@ -116,7 +117,7 @@ FOREIGN = {("serve",), ("version",)}
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path not in FOREIGN], ids=" ".join)
 def test_help_ends_with_examples_whose_options_there_are(path: tuple[str, ...]) -> None:
-    shown = CliRunner().invoke(create_app(), [*path, "-h"]).stdout
+    shown = CliRunner().invoke(program(), [*path, "-h"]).stdout
     before, _, examples = shown.partition("Examples:")
     lines = examples.strip().splitlines()
     assert lines
@@ -126,14 +127,14 @@ def test_help_ends_with_examples_whose_options_there_are(path: tuple[str, ...]) 
         named = [word for word in words if not word.startswith("-")]
         assert named[0] == "bottomless"
         assert " ".join(path) in " ".join(words)
-        root = CliRunner().invoke(create_app(), ["--help"]).stdout
+        root = CliRunner().invoke(program(), ["--help"]).stdout
         for option in [word for word in words if word.startswith("-")]:
             assert re.search(rf"(?<![\w-]){option}\b", before + root), option
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path not in FOREIGN], ids=" ".join)
 def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[str, ...]) -> None:
-    shown = CliRunner().invoke(create_app(), [*path, "--help"]).stdout
+    shown = CliRunner().invoke(program(), [*path, "--help"]).stdout
     if " ".join(path) in OF_RECORDS:
         assert "table" not in shown
     else:
@@ -175,7 +176,7 @@ def test_the_guide_names_every_command(path: tuple[str, ...]) -> None:
 
 
 def test_help_names_the_exit_codes_that_the_guide_lists() -> None:
-    shown = CliRunner().invoke(create_app(), ["--help"]).stdout
+    shown = CliRunner().invoke(program(), ["--help"]).stdout
     named = re.search(r"Exit codes: (.*)", " ".join(shown.split()))
     assert named
     codes = re.findall(r"(?:^|; )(\d+) ", named[1])
@@ -214,7 +215,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(words: tuple[str, ...])
     # confirms, and is told so in its own test.
     if words == ("rm", "s"):
         words = ("rm",)
-    result = CliRunner().invoke(create_app(), list(words))
+    result = CliRunner().invoke(program(), list(words))
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr

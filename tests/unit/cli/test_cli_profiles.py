@@ -7,10 +7,9 @@ from pathlib import Path
 
 import orjson
 import pytest
+from support.command_line import app as program
 from support.stand_in import OURS, Answer, Asked, StandIn, standing_in
 from typer.testing import CliRunner, Result
-
-from bottomless.cli import create_app
 
 WHO = {"principal": "key:1", "authenticated": True, "tenant": "t", "scopes": [], "expires_at": None}
 SECRET = "sk_secret-of-somebody"
@@ -40,7 +39,7 @@ def write(file: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def run(*words: str) -> Result:
-    return CliRunner().invoke(create_app(), list(words))
+    return CliRunner().invoke(program(), list(words))
 
 
 def sent(server: StandIn, *words: str) -> str | None:

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.command_line import app as program
 from support.stand_in import OURS, Answer, Asked, standing_in
 from typer.testing import CliRunner, Result
-
-from bottomless.cli import create_app
 
 
 class Certificate(NamedTuple):
@@ -40,7 +39,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 def run(url: str, *words: str) -> Result:
-    return CliRunner().invoke(create_app(), ["--url", url, *words])
+    return CliRunner().invoke(program(), ["--url", url, *words])
 
 
 def said(url: str, *words: str, code: int = 5) -> str:
