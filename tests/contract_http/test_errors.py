@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from support.contract import Answer, problem_of
 from support.documents import Documented
 from support.server import AllInOne
@@ -19,12 +18,11 @@ from contract_http.provocations import CANARY, ELSEWHERE, NEVER, PROVOKED, Scene
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, sample
 from contract_http.seeded import Known
-from openapi.bundle import OPENAPI
+from openapi.bundle import OPENAPI, read
 
 ROOT: Final = Path(__file__).parents[2]
 REGISTRY: Final[dict[str, dict[str, Any]]] = {
-    entry["code"]: entry
-    for entry in yaml.safe_load((OPENAPI / "components/errors.yaml").read_text())["x-codes"]
+    entry["code"]: entry for entry in read(OPENAPI / "components/errors.yaml")["x-codes"]
 }
 INSIDE: Final = re.compile(
     r"Traceback|\.py\b|site-packages|bottomless_server|object at 0x|NoneType|<class|"

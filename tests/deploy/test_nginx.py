@@ -4,21 +4,19 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
 import httpx
 import pytest
-import yaml
 from support.nginx import UPSTREAMS, running_nginx
 
 from bottomless.errors import Code
 from bottomless.model.limits import KIB, URL_SIZE_MAX
 from bottomless_server.runtime.http.endpoints import TABLE
 from deploy.ends import METHODS, echoing, problem_of
+from openapi.bundle import OPENAPI, read
 
-OPENAPI: Final = Path(__file__).parents[2] / "openapi"
 HEALTH: Final = ("/livez", "/readyz")
 
 UNUSUAL: Final = [
@@ -68,7 +66,7 @@ def documented() -> list[tuple[str, str, str]]:
     return [
         (name, method.upper(), re.sub(r"{[^}]*}", "x", path))
         for name in UPSTREAMS
-        for path, item in yaml.safe_load((OPENAPI / f"{name}.yaml").read_text())["paths"].items()
+        for path, item in read(OPENAPI / f"{name}.yaml")["paths"].items()
         for method in item
         if path not in HEALTH and method.upper() in METHODS
     ]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from bottomless.client.problems import CLASSES
 from bottomless.errors import Code, Outcome
@@ -15,9 +14,10 @@ from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import STATUS, problem_response
 from bottomless_server.uploader.settings import UploaderSettings
+from openapi.bundle import OPENAPI, read
 
 ROOT = Path(__file__).parents[2]
-CONTRACT: Any = yaml.safe_load((ROOT / "openapi/components/errors.yaml").read_text())
+CONTRACT: Any = read(OPENAPI / "components/errors.yaml")
 REGISTRY: list[dict[str, Any]] = CONTRACT["x-codes"]
 
 

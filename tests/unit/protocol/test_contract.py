@@ -1,11 +1,9 @@
 """Every message is what openapi/internal.yaml says of it."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from openapi_schema_validator import OAS31Validator
 
 from bottomless.model.consumer import StoredOffset
@@ -44,13 +42,12 @@ from bottomless_server.protocol.uploads import (
     encode_uids,
 )
 from bottomless_server.protocol.uploads import encode_registered as encode_fragments_registered
+from openapi.bundle import OPENAPI, read
 from unit.protocol.test_manifest_messages import ACME, INFO, KEY, RECORD, STATE
 from unit.protocol.test_tail_messages import BOUNDS, COMMIT, NO_RECORDS
 from unit.protocol.wire import STREAM_ID, received, sent
 
-CONTRACT: dict[str, Any] = yaml.safe_load(
-    (Path(__file__).parents[3] / "openapi" / "internal.yaml").read_text("utf-8")
-)
+CONTRACT: dict[str, Any] = read(OPENAPI / "internal.yaml")
 
 
 def _operation(operation_id: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
+
+from openapi.bundle import OPENAPI, read
 
 ROOT: Final = Path(__file__).parents[3]
 SERVER: Final = ROOT / "services" / "bottomless_server"
@@ -39,8 +40,7 @@ FORWARDED: Final = frozenset({"bottomless-forwarded-tenant", "bottomless-forward
 
 
 def _contract() -> dict[str, Any]:
-    text = (ROOT / "openapi" / "internal.yaml").read_text("utf-8")
-    found: dict[str, Any] = yaml.safe_load(text)
+    found: dict[str, Any] = read(OPENAPI / "internal.yaml")
     return found
 
 
