@@ -42,8 +42,10 @@ class Services:
         query: str = "",
         body: Any = None,
         headers: Mapping[str, str] | None = None,
+        body_seconds: float = 0.0,
     ) -> tuple[int, Any] | None:
-        """Status and body of an answer; None where none came, and nobody knows why.
+        """Status and body of an answer; None where none came, and nobody knows why. The second half
+        of what is sent may arrive `body_seconds` later.
 
         Raises:
             Broken: the answer says that something is wrong with the program.
@@ -51,9 +53,10 @@ class Services:
         sent = {"content-type": "application/json", **(headers or {})}
         raw = [(name.lower().encode(), value.encode()) for name, value in sent.items()]
         data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
-        request = Request(method, path, query.encode(), raw, data)
+        request = Request(method, path, query.encode(), raw, data, body_seconds)
+        seconds = ANSWER_SECONDS + body_seconds
         try:
-            reply = await self.network.ask("client", program.public_url, request, ANSWER_SECONDS)
+            reply = await self.network.ask("client", program.public_url, request, seconds)
         except NoConnection:
             return 503, {"outcome": "none", "code": "no-connection"}
         except NoAnswer:

@@ -50,6 +50,8 @@ class Request(NamedTuple):
     query: bytes = b""
     headers: Headers = ()
     body: bytes = b""
+    body_seconds: float = 0.0
+    """How long after the first half of the body the rest arrives."""
 
 
 class Network:
@@ -133,7 +135,7 @@ class Exchange:
         self._request = request
         self._is_cut = is_cut
         self._left: asyncio.Future[None] = loop.create_future()
-        self._taken = False
+        self._taken_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
@@ -161,9 +163,15 @@ class Exchange:
         await self._app(scope_of(self._request), self._receive, self._send)
 
     async def _receive(self) -> Message:
-        if not self._taken:
-            self._taken = True
-            return {"type": "http.request", "body": self._request.body, "more_body": False}
+        body, self._taken_count = self._request.body, self._taken_count + 1
+        if self._request.body_seconds and self._taken_count <= 2:
+            half = len(body) // 2
+            if self._taken_count == 1:
+                return {"type": "http.request", "body": body[:half], "more_body": True}
+            await asyncio.sleep(self._request.body_seconds)
+            return {"type": "http.request", "body": body[half:], "more_body": False}
+        if self._taken_count == 1:
+            return {"type": "http.request", "body": body, "more_body": False}
         await asyncio.shield(self._left)
         return {"type": "http.disconnect"}
 

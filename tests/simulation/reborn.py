@@ -8,6 +8,7 @@ the deletion on, so that the names alone end the appends.
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ UNDER_WAY_SECONDS: Final = 2.5
 """An append that has found its stream in time may still be written: it may have to reserve offsets."""
 SILENT_SECONDS: Final = 12.0
 """How long nodes and manifest do not reach each other."""
+SLOW_SECONDS: Final = 15.0
+"""How long the body of an append may take."""
 WELL_SECONDS: Final = 60.0
 
 
@@ -41,6 +44,8 @@ class Reborn:
     deleted_at: dict[StreamId, float] = field(default_factory=dict)
     ends: dict[tuple[str, StreamId], int] = field(default_factory=dict)
     """Where a log ended when nothing may be appended to it any more."""
+    config_version: int = 0
+    """Of the stream that has the name."""
 
     async def run(self) -> None:
         working = [asyncio.create_task(self._write(number)) for number in range(4)]
@@ -63,7 +68,7 @@ class Reborn:
         apart |= pairs
         stream_id = self.lives[-1]
         # Its answer may wait for the owner, who hears nothing.
-        asked = asyncio.create_task(self._ask("DELETE"))
+        asked = asyncio.create_task(self._delete(stream_id))
         await self.simulation.until(lambda: self._is_deleted(stream_id), "the tombstone")
         self.deleted_at[stream_id] = self.simulation.loop.now
         self.simulation.story.count("streams deleted")
@@ -72,17 +77,26 @@ class Reborn:
         await asked
         apart -= pairs
 
+    async def _delete(self, stream_id: StreamId) -> None:
+        # A request that comes late must not delete the stream that has the name by then.
+        only_this = {"if-match": f'"{stream_id}.c{self.config_version}"'}
+        while not self._is_deleted(stream_id):
+            await self._ask("DELETE", headers=only_this)
+
     async def _create(self) -> None:
         while True:
             answer = await self._ask("PUT", {})
             if answer is not None and answer[0] in (200, 201):
+                self.config_version = int(answer[1]["config_version"])
                 self.lives.append(StreamId(answer[1]["stream_id"]))
                 return
             await asyncio.sleep(0.1)
 
-    async def _ask(self, method: str, body: Any = None) -> tuple[int, Any] | None:
-        services = self.simulation.services
-        return await services.ask(services.manifest, method, f"/v1/streams/{NAME}", body=body)
+    async def _ask(
+        self, method: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any] | None:
+        services, path = self.simulation.services, f"/v1/streams/{NAME}"
+        return await services.ask(services.manifest, method, path, body=body, headers=headers)
 
     async def _write(self, number: int) -> None:
         services, count = self.simulation.services, 0
@@ -90,7 +104,9 @@ class Reborn:
             node = self.chance.choice(services.nodes)
             body = {"records": [{"value": f"{number} {count}"}]}
             path = f"/v1/streams/{NAME}/records"
-            answer = await services.ask(node, "POST", path, body=body)
+            # Some clients are slow: their request began long before what it brings is there.
+            seconds = self.chance.uniform(0, SLOW_SECONDS) if self.chance.random() < 0.2 else 0.0
+            answer = await services.ask(node, "POST", path, body=body, body_seconds=seconds)
             if answer is not None:
                 status, told = answer
                 if status == 200:

@@ -25,7 +25,7 @@ from bottomless_server.protocol.registry import (
     decode_stream,
 )
 from bottomless_server.reader.manifest_calls import ManifestAway
-from bottomless_server.runtime.base.known_names import Known, KnownNames
+from bottomless_server.runtime.base.known_names import Known, KnownNames, Question
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _STREAM_COUNT_MAX = 10_000
@@ -52,6 +52,13 @@ class Found(NamedTuple):
     stream: StreamFacts
     remembered: bool
     """It may be out of date: an answer that does not fit it is a reason to ask again."""
+
+
+class _Answer(NamedTuple):
+    """What a name meant when it was asked for."""
+
+    stream: StreamFacts
+    question: Question
 
 
 class WaitedOn:
@@ -82,7 +89,7 @@ class Streams:
         self._keep_ms = keep_ms
         self._elapsed = elapsed
         self._known: KnownNames[StreamFacts] = KnownNames(_STREAM_COUNT_MAX, _ERA_MS_MAX)
-        self._asking: SingleFlight[FullName, StreamFacts] = SingleFlight(linger_seconds=0)
+        self._asking: SingleFlight[FullName, _Answer] = SingleFlight(linger_seconds=0)
         self._hearing: SingleFlight[None, None] = SingleFlight(linger_seconds=0)
 
     async def find(self, name: FullName) -> Found:
@@ -97,16 +104,7 @@ class Streams:
             known = self._known.get(name, self._elapsed())
         if known is not None and not self._is_old(known):
             return Found(known.meaning, remembered=True)
-        joined = name in self._asking
-        try:
-            stream = await self._asking.join(name, lambda: self._load(name))
-        except NotFound:
-            if not joined:
-                raise
-            # That question may be older than the stream, and this request is not.
-            stream = await self._asking.join(name, lambda: self._load(name))
-            joined = False
-        return Found(stream, remembered=joined)
+        return await self._ask(name)
 
     async def under(self, stream: StreamFacts, epoch: int) -> StreamFacts:
         """What is known of a stream whose epoch is at least this one: it may have another owner.
@@ -114,19 +112,41 @@ class Streams:
         Raises:
             NotFound: its name is another stream's by now, or no stream's.
         """
-        if stream.epoch >= epoch:
-            return stream
-        known = self._known.get(stream.name, self._elapsed())
-        if known is not None and known.meaning.epoch < epoch:
-            self.forget(stream.name)
-        found = (await self.find(stream.name)).stream
-        if found.stream_id != stream.stream_id:
-            raise stream_not_found()
+        found = stream
+        # The second time where the answer was one that others waited for already.
+        for _ in range(2):
+            if found.epoch >= epoch:
+                break
+            known = self._known.get(stream.name, self._elapsed())
+            if known is not None and known.meaning.epoch < epoch:
+                self.forget(stream.name)
+            found = (await self.find(stream.name)).stream
+            if found.stream_id != stream.stream_id:
+                raise stream_not_found()
         return found
 
     def forget(self, name: FullName) -> None:
         """Have the next caller ask again what a name means."""
         self._known.forget(name)
+
+    async def _ask(self, name: FullName) -> Found:
+        """Ask what a name means. Where others wait for that already their answer will do, unless
+        it is too old for a request that begins now.
+
+        Raises:
+            NotFound
+        """
+        begun, joined = self._elapsed(), name in self._asking
+        try:
+            answer = await self._asking.join(name, lambda: self._load(name))
+            if not joined or begun - answer.question.true_at < self._keep_ms:
+                return Found(answer.stream, remembered=joined)
+        except NotFound:
+            if not joined:
+                raise
+        # That question may be older than the stream, and this request is not.
+        answer = await self._asking.join(name, lambda: self._load(name))
+        return Found(answer.stream, remembered=False)
 
     def _is_old(self, known: Known[StreamFacts]) -> bool:
         return self._elapsed() - known.true_at >= self._keep_ms
@@ -148,7 +168,7 @@ class Streams:
             mark = None
         self._known.hear(mark, asked_at)
 
-    async def _load(self, name: FullName) -> StreamFacts:
+    async def _load(self, name: FullName) -> _Answer:
         question = self._known.ask(self._elapsed())
         params = ByNameAsked(name.tenant).params()
         said = decode_stream((await self._manifest.call("GET", by_name(name), params=params)).body)
@@ -156,4 +176,4 @@ class Streams:
             raise stream_not_found()
         stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url)
         self._known.keep(name, stream, question)
-        return stream
+        return _Answer(stream, question)

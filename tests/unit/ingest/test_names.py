@@ -9,13 +9,13 @@ import pytest
 from support.waiting import eventually
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.names import FullName, StreamName
+from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import name_key
-from unit.ingest.asking import KEEP_MS, NAMES, Asking
+from unit.ingest.asking import COUNT, KEEP_MS, NAMES, Asking
 
 
 @pytest.fixture
@@ -151,6 +151,97 @@ async def test_a_store_that_went_back_confirms_nothing(
     with pytest.raises(Unavailable) as caught:
         await asking.names.find(NAMES[0])
     assert caught.value.code is Code.COORDINATION_REGRESSED
+
+
+class Held:
+    """Holds back the next answer of manifest, which was given before it was let go."""
+
+    def __init__(self, asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given, self._go = asyncio.Event(), asyncio.Event()
+        answer = asking.manifest.call
+
+        async def call(method: str, path: str, **rest: Any) -> PeerAnswer:
+            monkeypatch.setattr(asking.manifest, "call", answer)
+            try:
+                return await answer(method, path, **rest)
+            finally:
+                self.given.set()
+                await self._go.wait()
+
+        monkeypatch.setattr(asking.manifest, "call", call)
+
+    async def found(self, *finding: "asyncio.Task[StreamId]") -> list[StreamId | BaseException]:
+        """What they find when the answer is let go."""
+        await asyncio.sleep(0)
+        self._go.set()
+        return await asyncio.gather(*finding, return_exceptions=True)
+
+
+async def test_whoever_asks_after_a_creation_is_not_told_what_was_so_before(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question of another was joined that was older than the stream, so that an append which was
+    sent after the creation was answered got 404. Each test asked alone."""
+    name, held = FullName("default", StreamName("born")), Held(asking, monkeypatch)
+    before = asyncio.create_task(asking.names.find(name))
+    await held.given.wait()
+    created = await asking.create(name, COUNT)
+    after = asyncio.create_task(asking.names.find(name))
+
+    assert isinstance((await held.found(before))[0], NotFound)
+    assert await after == created
+
+
+async def test_whoever_found_a_stream_gone_is_not_told_of_it_by_an_older_question(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = NAMES[0]
+    gone = await asking.names.find(name)
+    asking.time.advance(KEEP_MS)
+    held = Held(asking, monkeypatch)
+    before = asyncio.create_task(asking.names.find(name))
+    await held.given.wait()
+    await asking.delete(name)
+    other = await asking.create(name, COUNT)
+    after = asyncio.create_task(asking.names.find_other(name, gone))
+
+    assert await held.found(before) == [gone], "as old as what is remembered may be"
+    assert await after == other
+
+
+async def test_an_answer_that_is_too_old_when_it_comes_is_not_gone_by(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases may be shorter than manifest is waited for. No test let time pass while it answered."""
+    name = NAMES[0]
+    gone = await asking.names.find(name)
+    asking.time.advance(KEEP_MS)
+    held = Held(asking, monkeypatch)
+    asked = asyncio.create_task(asking.names.find(name))
+    await held.given.wait()
+    await asking.delete(name)
+    other = await asking.create(name, COUNT)
+    asking.time.advance(KEEP_MS)
+
+    assert other != gone
+    assert await held.found(asked) == [other]
+
+
+async def test_where_every_answer_comes_too_late_that_is_said(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = asking.manifest.call
+
+    async def answer_late(method: str, path: str, **rest: Any) -> PeerAnswer:
+        said = await answer(method, path, **rest)
+        asking.time.advance(KEEP_MS)
+        return said
+
+    monkeypatch.setattr(asking.manifest, "call", answer_late)
+    asking.time.advance(KEEP_MS)
+    with pytest.raises(Unavailable) as caught:
+        await asking.names.find(NAMES[0])
+    assert (caught.value.code, asking.manifest.questions) == (Code.PEER_UNAVAILABLE, 3)
 
 
 async def test_a_table_that_is_full_forgets_one_name_for_each_that_comes(

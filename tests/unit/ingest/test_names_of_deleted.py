@@ -5,18 +5,22 @@ arrive, the name ends them: the tests of names looked at names alone, so that no
 an append does with them.
 """
 
-from dataclasses import replace
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
 
 import pytest
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.ingest.front.forms import STAGED
 from bottomless_server.stores import streams
 from bottomless_server.stores.streams import name_key
-from unit.ingest.harness import FULL_NAME, NAME, STREAM, IngestHarness, problem
+from unit.ingest.harness import FULL_NAME, NAME, ROUTE, STREAM, IngestHarness, problem
 
 OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 BELIEF_MS = 8_000
@@ -87,6 +91,67 @@ async def test_where_no_renewal_succeeds_it_takes_nothing_after_the_lease(
     await advance(harness, BELIEF_MS)
     assert problem(await harness.append("too late"))[0] == 503
     assert harness.appender.log.next_offset == 1
+
+
+@dataclass
+class Slow:
+    """A request whose body is there only in part."""
+
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def body(self, whole: bytes) -> AsyncIterator[bytes]:
+        yield whole[:10]
+        self.begun.set()
+        await self.go.wait()
+        yield whole[10:]
+
+
+_APPEND = b'{"records":[{"value":"late"}]}', {"content-type": "application/json"}
+_COMMIT = (
+    b'{"staged":["st_00000000000000000000000000000000"]}',
+    {"content-type": STAGED, "producer-id": "job", "txn-number": "1"},
+)
+
+
+async def check_slow(
+    harness: IngestHarness, request: tuple[bytes, dict[str, str]] = _APPEND
+) -> None:
+    """What began before the deletion is not stored after the bound either."""
+    await harness.append("before")
+    await advance(harness, 3_000)
+    slow, (body, headers) = Slow(), request
+    asked = asyncio.create_task(
+        harness.client.post(ROUTE, content=slow.body(body), headers=headers)
+    )
+    await slow.begun.wait()
+    await delete(harness)
+    await create_again(harness)
+    await advance(harness, 45_000)
+    slow.go.set()
+
+    assert problem(await asked) == (404, "stream-not-found")
+    assert harness.appender.log.next_offset == 1
+
+
+@pytest.mark.parametrize("request_", [_APPEND, _COMMIT], ids=["append", "commit"])
+async def test_a_body_that_comes_slowly_over_a_deletion_is_not_stored(
+    harness: IngestHarness, request_: tuple[bytes, dict[str, str]]
+) -> None:
+    """The name was looked at before the body came, and a minute may lie between. All bodies of the
+    tests and of the simulation were there at once."""
+    await check_slow(harness, request_)
+
+
+async def test_without_the_second_look_at_the_name_a_slow_body_is_stored(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def look_at_nothing(*_: object) -> None:
+        pass
+
+    remove(monkeypatch, "the name, looked at again when the body is there", look_at_nothing)
+    with pytest.raises(AssertionError):
+        await check_slow(harness)
 
 
 async def check_ended(harness: IngestHarness) -> None:

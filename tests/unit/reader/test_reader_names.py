@@ -1,5 +1,6 @@
 """Names that the reader remembers: one question tells of all of them whether any was freed."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -174,6 +175,57 @@ async def test_an_answer_that_is_under_way_over_a_deletion_is_not_believed_for_l
     assert await reading.find(name)
     with pytest.raises(NotFound):
         await reading.find(name)
+
+
+class Held:
+    """Holds back the next answer of manifest, which was given before it was let go."""
+
+    def __init__(self, reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given, self.go = asyncio.Event(), asyncio.Event()
+        answer = reading.manifest.call
+
+        async def call(method: str, path: str, /, **rest: Any) -> PeerAnswer:
+            monkeypatch.setattr(reading.manifest, "call", answer)
+            said = await answer(method, path, **rest)
+            self.given.set()
+            await self.go.wait()
+            return said
+
+        monkeypatch.setattr(reading.manifest, "call", call)
+
+
+async def test_an_answer_that_others_wait_for_is_not_gone_by_where_it_is_too_old(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifest is waited for longer than a name is good for. Each test asked alone."""
+    name = ALL[3]
+    reading.streams.forget(name)
+    held = Held(reading, monkeypatch)
+    before = asyncio.create_task(reading.find(name))
+    await held.given.wait()
+    reading.manifest.free(name, COUNT)
+    reading.now += KEEP_MS
+    after = asyncio.create_task(reading.find(name))
+    await asyncio.sleep(0)
+    held.go.set()
+
+    assert (await before).stream_id != (await after).stream_id == reading.manifest.ids[name]
+
+
+async def test_an_owner_is_not_told_by_a_question_of_before_the_claim(
+    reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await reading.find(ALL[0])
+    reading.streams.forget(ALL[0])
+    held = Held(reading, monkeypatch)
+    before = asyncio.create_task(reading.find(ALL[0]))
+    await held.given.wait()
+    reading.manifest.epoch = 2
+    later = asyncio.create_task(reading.streams.under(stream, 2))
+    await asyncio.sleep(0)
+    held.go.set()
+
+    assert ((await before).epoch, (await later).epoch) == (1, 2)
 
 
 async def test_a_later_epoch_is_a_reason_to_ask_who_the_owner_is(reading: Reading) -> None:

@@ -161,18 +161,29 @@ def _history(seed: int, kind: type[KnownNames[str]]) -> None:
     """
     chance, names = Random(seed), kind(2, ERA_MS)
     true: dict[FullName, list[tuple[int, str]]] = {A: [(0, "a 0")], B: [(0, "b 0")]}
+    newest = {A: 0, B: 0}
     mark, freed = 0, {A: 0, B: 0}
     answers: list[tuple[int, FullName, str, Question]] = []
     marks: list[tuple[int, int, int]] = []
 
     def meant(name: FullName, meaning: str, moment: int) -> bool:
-        return [told for since, told in true[name] if since <= moment][-1] == meaning
+        before = [told for since, told in true[name] if since < moment][-1:]
+        return meaning in [*before, *(told for since, told in true[name] if since == moment)]
 
-    for now in range(1, 300):
+    now = 0
+    for _ in range(300):
+        # Many things happen within one ms.
+        now += chance.choice((0, 1, 2))
         name = chance.choice((A, B))
-        for one in [one for one in answers if one[0] <= now]:
-            answers.remove(one)
-            names.keep(*one[1:])
+        for one in chance.sample(answers, len(answers)):
+            if one[0] <= now:
+                answers.remove(one)
+                names.keep(*one[1:])
+                known = names.get(one[1], now)
+                assert known is not None
+                life = int(known.meaning.split()[1])
+                assert life >= newest[one[1]], "an answer took the place of a newer one"
+                newest[one[1]] = life
         for heard in [heard for heard in marks if heard[0] <= now]:
             marks.remove(heard)
             names.hear(*heard[1:])
@@ -183,9 +194,11 @@ def _history(seed: int, kind: type[KnownNames[str]]) -> None:
         elif event < 0.4:
             # Read at once, and answered late.
             question = names.ask(now)
-            answers.append((now + chance.randrange(1, 40), name, true[name][-1][1], question))
+            answers.append(
+                (now + chance.choice((0, 1, 2, 9, 39)), name, true[name][-1][1], question)
+            )
         elif event < 0.7 and not marks:
-            marks.append((now + chance.randrange(1, 40), mark, now))
+            marks.append((now + chance.choice((0, 1, 2, 9, 39)), mark, now))
         known = names.get(name, now)
         assert known is None or meant(name, known.meaning, known.true_at)
         assert known is None or known.true_at <= now

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from starlette.types import Receive, Scope
 
-from bottomless.model.names import StreamId
+from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.front.forms import STAGED, Form, read_append, read_form
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.metrics import AppendCounts
@@ -69,33 +69,34 @@ class AppendRequests:
         with self._under_way.counted():
             appender = await self._lookup.find(name)
             appender.require_space()
-            if form.media_type == STAGED:
-                appended = await self._commit(appender, form, scope, receive)
-            else:
-                appended = await self._append(appender, form, scope, receive)
+            take = self._commit if form.media_type == STAGED else self._append
+            appended = await take(name, appender, form, scope, receive)
             return AppendedTo(
                 appender.stream_id, appender.next_offset, appender.durability, appended
             )
 
     async def _commit(
-        self, appender: Appender, form: Form, scope: Scope, receive: Receive
+        self, name: FullName, appender: Appender, form: Form, scope: Scope, receive: Receive
     ) -> Appended:
         """Commit staged batches; the room of the body goes back before that of the batches is
         taken."""
         async with self._room.body(appender.stream_id, form.size_to_hold) as room:
             body = await self._body(form, scope, receive, room)
-        appended = await appender.commit(form.conditions, read_staged_ids(parse_json(body)))
+        staged_ids = read_staged_ids(parse_json(body))
+        await self._lookup.require_same(name, appender)
+        appended = await appender.commit(form.conditions, staged_ids)
         self._counts.note(appended, 0)
         return appended
 
     async def _append(
-        self, appender: Appender, form: Form, scope: Scope, receive: Receive
+        self, name: FullName, appender: Appender, form: Form, scope: Scope, receive: Receive
     ) -> Appended:
         """Append records; room is held for the body from its first byte until they are stored."""
         async with self._room.body(appender.stream_id, form.size_to_hold) as room:
             with enough_memory():
                 body = await self._body(form, scope, receive, room)
                 append = await read_append(scope, form, body, self._frame_size_max)
+            await self._lookup.require_same(name, appender)
             appended = await appender.append(append)
             self._counts.note(appended, len(body))
             return appended

@@ -1,7 +1,9 @@
 """From the name of a stream to what appends to it."""
 
 from bottomless.errors import NotFound
+from bottomless.guards import guard
 from bottomless.model.names import FullName
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders
@@ -36,3 +38,17 @@ class AppenderLookup:
         except NotFound:
             # Deleted; the name may be another stream's by now.
             return await self._appenders.get(await self._names.find_other(name, stream_id))
+
+    @guard("the name, looked at again when the body is there")
+    async def require_same(self, name: FullName, appender: Appender) -> None:
+        """Refuse what has come for a stream that lost its name since it was found.
+
+        The body of a request may take a minute, and nobody may have told this node of the deletion.
+
+        Raises:
+            NotFound: the stream was deleted; nothing is stored, and who asks again finds the one
+                that has its name now.
+            Unavailable: manifest does not answer; outcome none.
+        """
+        if await self._names.find(name) != appender.stream_id:
+            raise stream_not_found()

@@ -18,7 +18,7 @@ by now, waits for manifest.
 import asyncio
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -60,6 +60,16 @@ _USED_MS: Final = 180_000
 asked for alone when they are used again."""
 _GATHER_SECONDS: Final = 0.1
 """How long a name waits for others that are due; what is known of it is good for much longer."""
+_ASK_COUNT: Final = 3
+"""How often one request asks for a name: the first answer may be of before the request, and the
+second too old when it comes."""
+
+
+class _Answer(NamedTuple):
+    """The stream that a name meant when it was asked for."""
+
+    stream_id: StreamId
+    question: Question
 
 
 class StreamNames:
@@ -74,7 +84,7 @@ class StreamNames:
         self._clocks = clocks
         self._keep_ms = keep_ms
         self._known: KnownNames[StreamId] = KnownNames(NAME_COUNT_MAX, ERA_MS_MAX)
-        self._asking: SingleFlight[FullName, StreamId] = SingleFlight()
+        self._asking: SingleFlight[FullName, _Answer] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -108,6 +118,9 @@ class StreamNames:
         if self._known.means(name, stale):
             self._known.forget(name)
         found = await self.find(name)
+        if found == stale:
+            # Perhaps by a question that was sent before this one; a new one says how it is now.
+            found = await self._ask(name)
         if found == stale:
             raise stream_not_found()
         return found
@@ -221,7 +234,28 @@ class StreamNames:
         return self._known.ask(self._clocks.since_boot())
 
     async def _ask(self, name: FullName) -> StreamId:
-        return await self._asking.join(name, lambda: self._load(name))
+        """Ask until there is an answer to go by.
+
+        Raises:
+            NotFound, Unavailable
+        """
+        for attempt in range(_ASK_COUNT):
+            # Then the question may be older than this request, and so than a stream that the
+            # request is about. One that is joined later is not.
+            joined = attempt == 0 and name in self._asking
+            try:
+                answer = await self._asking.join(name, lambda: self._load(name))
+            except NotFound:
+                if not joined:
+                    raise
+                continue
+            if self._clocks.since_boot() - answer.question.true_at < self._keep_ms:
+                return answer.stream_id
+        raise Unavailable(
+            "the manifest service answers too late",
+            code=Code.PEER_UNAVAILABLE,
+            retry_after_seconds=1,
+        )
 
     async def _confirm(self, names: Sequence[FullName], question: Question) -> None:
         """Keep those names that mean the same streams as before, by the coordination store."""
@@ -238,7 +272,7 @@ class StreamNames:
             if meaning is not None and meaning in active and self._known.means(name, meaning):
                 self._known.keep(name, meaning, question)
 
-    async def _confirmed(self, name: FullName, question: Question) -> StreamId:
+    async def _confirmed(self, name: FullName, question: Question) -> _Answer:
         """The stream that has a known name, without asking manifest.
 
         Raises:
@@ -252,9 +286,9 @@ class StreamNames:
                 code=Code.PEER_UNAVAILABLE,
                 retry_after_seconds=1,
             )
-        return known.meaning
+        return _Answer(known.meaning, known.question)
 
-    async def _load(self, name: FullName) -> StreamId:
+    async def _load(self, name: FullName) -> _Answer:
         question = self._question()
         seconds = MANIFEST_SECONDS if name in self._known else STRANGER_SECONDS
         try:
@@ -275,7 +309,7 @@ class StreamNames:
             self._known.forget(name)
             raise stream_not_found()
         self._known.keep(name, said.stream_id, question)
-        return said.stream_id
+        return _Answer(said.stream_id, question)
 
     async def aclose(self) -> None:
         for task in (self._refreshing, self._looking):

@@ -46,6 +46,13 @@ class Question(NamedTuple):
 
     sent_at: int
     era: _Era
+    number: int
+    """Greater than that of each question before it: several are sent in one ms."""
+
+    @property
+    def true_at(self) -> int:
+        """The last moment of which it is known that what is answered was so."""
+        return max(self.sent_at, self.era.lasted_until)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +66,7 @@ class Known(Generic[T]):
     @property
     def true_at(self) -> int:
         """The last moment of which it is known that the name meant this."""
-        return max(self.question.sent_at, self.question.era.lasted_until)
+        return self.question.true_at
 
 
 class KnownNames(Generic[T]):
@@ -70,6 +77,7 @@ class KnownNames(Generic[T]):
         self._known: LRUCache[FullName, Known[T]] = LRUCache(count_max)
         self._era_ms_max = era_ms_max
         self._era = _Era(None, 0, 0)
+        self._asked_count = 0
 
     def __len__(self) -> int:
         return len(self._known)
@@ -86,14 +94,15 @@ class KnownNames(Generic[T]):
 
     def ask(self, now: int) -> Question:
         """A question that is sent right after this, and not before."""
-        return Question(now, self._era)
+        self._asked_count += 1
+        return Question(now, self._era, self._asked_count)
 
     def keep(self, name: FullName, meaning: T, question: Question) -> None:
         """Remember an answer, unless that of a later question is known."""
         before = self._peek(name)
         if before is None:
             self._known[name] = Known(meaning, question, question.sent_at)
-        elif before.question.sent_at <= question.sent_at:
+        elif before.question.number <= question.number:
             before.meaning, before.question = meaning, question
 
     def forget(self, name: FullName, question: Question | None = None) -> None:
@@ -101,7 +110,7 @@ class KnownNames(Generic[T]):
         known = self._peek(name)
         if known is None:
             return
-        if question is None or known.question.sent_at <= question.sent_at:
+        if question is None or known.question.number <= question.number:
             del self._known[name]
 
     def means(self, name: FullName, meaning: T | None) -> bool:
