@@ -356,7 +356,7 @@ def test_one_small_record_becomes_a_fragment_when_it_is_old_enough(fresh: Stream
     """M2."""
     fresh.append("alone")
     assert [record["value"] for record in fresh.page()["records"]] == ["alone"]
-    until(fresh.uploaded, seconds=10, what="the time cut")
+    until(fresh.uploaded, what="the time cut")
     only = listing(fresh)["fragments"]
     assert [(item["first_offset"], item["record_count"]) for item in only] == [(0, 1)]
     assert [record["value"] for record in fresh.page()["records"]] == ["alone"]

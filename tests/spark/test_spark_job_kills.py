@@ -46,7 +46,7 @@ ROUNDS_MAX: Final = 3
 """The last round of a run, from 1 on, that it may stop in."""
 FRAGMENTS: Final = (ROUNDS_MAX + 1) * KILLS + 1
 """Of the stream that is verified, one a round."""
-START_SECONDS: Final = 240
+START_SECONDS: Final = 900
 
 __all__ = ["spark"]
 
@@ -78,7 +78,7 @@ def name(streams: Streams) -> str:
     streams.client.create_stream(made, {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}})
     for start in range(0, COUNT, 1_000):
         streams.client.append_arrow(made, wide(start, 1_000))
-    streams.client.wait_until_stored(made, timeout_seconds=30)
+    streams.client.wait_until_stored(made, timeout_seconds=240)
     return made
 
 
@@ -89,7 +89,7 @@ def damaged(streams: Streams) -> str:
     streams.client.create_stream(made, {"fragment": {"max_age_ms": 100}})
     for number in range(FRAGMENTS):
         streams.client.append_arrow(made, wide(number, 10))
-        streams.client.wait_until_stored(made, timeout_seconds=30)
+        streams.client.wait_until_stored(made, timeout_seconds=240)
     listed = list(streams.client.list_fragments(made, {"locations": "true"}))
     assert len(listed) == FRAGMENTS
     file = streams.server.objects / listed[0]["object_key"]

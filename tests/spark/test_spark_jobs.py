@@ -76,7 +76,7 @@ def fill(streams: Streams, name: str) -> None:
     """Several fragments, and a tail."""
     for number in range(4):
         streams.client.append_arrow(name, rows(600 * number, 600))
-    streams.client.wait_until_stored(name, timeout_seconds=30)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
     streams.client.update_stream(name, {"fragment": {"max_age_ms": 3_600_000}})
     streams.client.append_arrow(name, rows(2400, 100))
 
@@ -174,7 +174,7 @@ def test_an_export_says_that_what_comes_next_was_trimmed(
     for number in range(3):
         streams.client.append_arrow(name, rows(600 * number, 600))
         # A fragment each: a trim goes by whole ones.
-        streams.client.wait_until_stored(name, timeout_seconds=30)
+        streams.client.wait_until_stored(name, timeout_seconds=240)
         if not number:
             export(streams.spark, options(streams, name), str(tmp_path / "out"))
     streams.client.trim(name, 1200)

@@ -57,7 +57,7 @@ def stored(running: AllInOne) -> str:
     with Client(running.url) as client:
         client.create_stream("orders", {"fragment": {"max_age_ms": 200}})
         client.append("orders", [{"value": f'{{"n":{n}}}', "key": f"k{n % 7}"} for n in range(500)])
-        client.wait_until_stored("orders", timeout_seconds=30)
+        client.wait_until_stored("orders", timeout_seconds=240)
         client.update_stream("orders", {"fragment": {"max_age_ms": 3_600_000}})
         client.append("orders", [{"value": f'{{"n":{n}}}'} for n in range(500, 520)])
         client.create_stream("copied")

@@ -46,7 +46,7 @@ class Aging:
             for name in self.names:
                 streams.produce(name, COUNT)
             for name in self.names:
-                streams.client.wait_until_stored(name, timeout_seconds=30)
+                streams.client.wait_until_stored(name, timeout_seconds=240)
 
     def pass_time(self, name: str, *, held: bool) -> None:
         """Returns when retention has taken all but the last fragment, and, unless somebody holds

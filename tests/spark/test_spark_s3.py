@@ -183,7 +183,7 @@ def test_a_url_that_ran_out_in_the_middle_is_renewed(
     ):
         made = client.create_stream("orders", SMALL)
         client.append("orders", [{"value": "a"}])
-        client.wait_until_stored("orders", timeout_seconds=30)
+        client.wait_until_stored("orders", timeout_seconds=240)
         (listed,) = client.fragments("orders", first_offset=0, next_offset=1)
         counts = Counts()
         source = Source(server.url, StreamName("orders"), StreamId(made["stream_id"]))

@@ -63,7 +63,7 @@ def stored(streams: Streams, _names: dict[str, str]) -> str:
         name = a_name()
         streams.client.create_stream(name, SMALL)
         streams.produce(name, count=700, requests=8)
-        streams.client.wait_until_stored(name, timeout_seconds=30)
+        streams.client.wait_until_stored(name, timeout_seconds=240)
         _names["stored"] = name
     return _names["stored"]
 
@@ -164,7 +164,7 @@ def test_a_frame_is_a_snapshot(streams: Streams) -> None:
     assert frame.count() == 10
     streams.produce(name, count=10)
     assert frame.count() == 10
-    streams.client.wait_until_stored(name, timeout_seconds=30)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
     assert [row.offset for row in frame.orderBy("offset").collect()] == list(range(10))
     assert streams.load(name).count() == 20
 
@@ -193,7 +193,7 @@ def test_every_column_comes_on_request(streams: Streams) -> None:
         assert milliseconds(second.event_time) == 1787390399120
         assert (bytes(third.value), third.content) == (b"\x00\x01\x02\xff", 0)
         assert (third.key, third.headers, third.event_time, third.filter_value) == (None,) * 4
-        streams.client.wait_until_stored(name, timeout_seconds=30)
+        streams.client.wait_until_stored(name, timeout_seconds=240)
 
 
 def test_random_records_come_through_spark_as_plain_reads_show_them(streams: Streams) -> None:
@@ -205,7 +205,7 @@ def test_random_records_come_through_spark_as_plain_reads_show_them(streams: Str
     for number in range(12):
         streams.client.append(name, [a_random_record(choice) for _ in range(choice.randint(1, 40))])
         if number == 5:
-            streams.client.wait_until_stored(name, timeout_seconds=30)
+            streams.client.wait_until_stored(name, timeout_seconds=240)
     wanted = streams.plain_rows(name)
     first = choice.randrange(len(wanted) // 4)
     end = choice.randint(len(wanted) * 3 // 4, len(wanted))
@@ -277,7 +277,7 @@ def test_a_lost_object_fails_direct_and_comes_from_the_reader_in_auto(streams: S
     name = a_name()
     made = streams.client.create_stream(name, SMALL)
     streams.produce(name, count=20)
-    streams.client.wait_until_stored(name, timeout_seconds=30)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
     frames = {mode: streams.load(name, mode=mode) for mode in ("direct", "auto")}
     wanted = streams.rows_over_http(name)
     for path in streams.server.objects.rglob(f"{made['stream_id']}/data/*.fragment"):

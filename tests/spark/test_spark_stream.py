@@ -114,7 +114,7 @@ def test_a_growing_stream_is_read_trigger_by_trigger_within_the_limits(
     streams: Streams, a_query: Callable[..., Query]
 ) -> None:
     query = a_query(SMALL, 100)
-    streams.client.wait_until_stored(query.name, timeout_seconds=30)
+    streams.client.wait_until_stored(query.name, timeout_seconds=240)
 
     first = query.run(maxOffsetsPerTrigger=40)
     assert [batch.offsets for batch in first] == [
@@ -124,7 +124,7 @@ def test_a_growing_stream_is_read_trigger_by_trigger_within_the_limits(
     ]
 
     streams.produce(query.name, 50)
-    streams.client.wait_until_stored(query.name, timeout_seconds=30)
+    streams.client.wait_until_stored(query.name, timeout_seconds=240)
     streams.produce(query.name, 50)
     second = query.run(maxBytesPerTrigger=3_000)
     assert len(second) > 1
@@ -177,7 +177,7 @@ def test_a_query_that_was_stopped_goes_on_where_it_was(
 
 def trim_all(streams: Streams, name: str) -> None:
     """Remove all that a stream holds, also from the clients' sight."""
-    streams.client.wait_until_stored(name, timeout_seconds=30)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
     end = streams.client.offsets(name).next_offset
     streams.client.trim(name, end, allow_empty=True)
     until(lambda: streams.client.offsets(name).first_offset == end, what="the trim")
@@ -235,7 +235,7 @@ def test_a_trim_during_a_job_takes_nothing_that_the_job_has_planned(
     """A job is planned, its stream is trimmed, and then its tasks start."""
     held, bare, patient = (a_query(SMALL, 100).name for _ in range(3))
     for name in (held, bare, patient):
-        streams.client.wait_until_stored(name, timeout_seconds=30)
+        streams.client.wait_until_stored(name, timeout_seconds=240)
     frames = {
         held: streams.load(held, mode="direct"),
         bare: streams.load(bare, leaseSeconds=0),
@@ -312,7 +312,7 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
     streams.client.create_stream(name, SMALL)
     for number, batch in enumerate(appended):
         if number == stored_count:
-            streams.client.wait_until_stored(name, timeout_seconds=30)
+            streams.client.wait_until_stored(name, timeout_seconds=240)
         streams.client.append(name, batch)
     end = sum(map(len, appended))
     rows = streams.plain_rows(name)
@@ -341,7 +341,7 @@ def test_a_new_query_begins_at_the_end_as_it_was_when_it_first_asked(streams: St
     # Spark asks again until a first batch is done.
     assert reader.initialOffset() == start
     end = until(lambda: news(reader, start), what="the new records")
-    streams.client.wait_until_stored(name, timeout_seconds=30)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
     (share,) = reader.partitions(start, end)
     assert [row["offset"] for row in rows_in(reader.read(share))] == list(range(10, 15))
     assert isinstance(share, SharePartition)

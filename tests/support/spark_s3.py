@@ -37,7 +37,7 @@ class S3Streams(NamedTuple):
         name = f"stream-{next(_numbers)}"
         self.streams.client.create_stream(name, SMALL)
         values = self.streams.produce(name, count, requests)
-        self.streams.client.wait_until_stored(name, timeout_seconds=30)
+        self.streams.client.wait_until_stored(name, timeout_seconds=240)
         return Stored(name, values)
 
     def store_fragments(self, counts: list[int]) -> Stored:
@@ -47,7 +47,7 @@ class S3Streams(NamedTuple):
         values: list[bytes] = []
         for count in counts:
             values += self.streams.produce(name, count)
-            self.streams.client.wait_until_stored(name, timeout_seconds=30)
+            self.streams.client.wait_until_stored(name, timeout_seconds=240)
         return Stored(name, values)
 
     def lose_objects(self, name: str) -> None:
