@@ -15,7 +15,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from bottomless_server.node.file_calls import RealFileCalls, make_dir_durable
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.holders import lock_holder
 from bottomless_server.runtime.base.settings import CommonSettings
@@ -132,9 +133,7 @@ async def _watched(valkey: EmbeddedValkey) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        await end_tasks(watching)
 
 
 async def _keep_running(valkey: EmbeddedValkey) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +261,30 @@ async def test_a_transaction_that_is_cancelled_leaves_no_reply_to_the_next(
     assert await direct.get("a") in (b"1", b"2")
     await set_value(direct, b"3")
     assert await direct.get("a") == b"3"
+
+
+async def test_a_cancelled_call_ends_at_whatever_step_it_is(direct: RedisCoordination) -> None:
+    """An operation stuck for ever: `asyncio.wait_for`, under which redis-py writes, gave its result
+    and dropped the cancellation that came in between. Calls had been cancelled only while they waited
+    for a reply, and there none is lost."""
+
+    def change(values: Values) -> tuple[Changes, None]:
+        return Changes({"a": b"1"}), None
+
+    calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+        lambda: direct.get("a"),
+        lambda: direct.transact(["a"], change),
+        lambda: direct.hold("lease", b"me", 60_000),
+    ]
+    for call in calls:
+        for steps in range(30):
+            task = asyncio.create_task(call())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+                assert task.cancelled(), steps
 
 
 async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:

@@ -66,8 +66,11 @@ _WANTED: Final = {
 class RedisCoordination:
     """Made by `connect`. Calls may run at the same time."""
 
-    def __init__(self, pool: BlockingConnectionPool, *, accept_unsafe: bool = False) -> None:
+    def __init__(
+        self, pool: BlockingConnectionPool, answer_seconds: float, *, accept_unsafe: bool = False
+    ) -> None:
         self._pool = pool
+        self._answer_seconds = answer_seconds
         self._accept_unsafe = accept_unsafe
         self._deadline: float | None = None
         self._waits: set[asyncio.Timeout] = set()
@@ -82,14 +85,17 @@ class RedisCoordination:
             url,
             max_connections=CONNECTION_COUNT_MAX,
             timeout=CONNECT_SECONDS,
-            socket_timeout=answer_seconds,
+            # Given one, redis-py writes under `asyncio.wait_for`, which of Python 3.11 loses a
+            # cancellation that comes when the write is done: a task that was to end goes on.
+            # The limit is `_in_time` instead.
+            socket_timeout=None,
             socket_connect_timeout=CONNECT_SECONDS,
             retry=Retry(NoBackoff(), 0),
             # RESP2: no pushed messages between replies, no move to another address.
             protocol=2,
             health_check_interval=0,
         )
-        return cls(pool, accept_unsafe=accept_unsafe)
+        return cls(pool, answer_seconds, accept_unsafe=accept_unsafe)
 
     async def get(self, redis_key: str) -> bytes | None:
         (value,) = await self._ask(("GET", redis_key))
@@ -212,7 +218,11 @@ class RedisCoordination:
             return
         self._deadline = asyncio.get_running_loop().time() + seconds
         for wait in self._waits:
-            wait.reschedule(self._deadline)
+            ends = wait.when()
+            assert ends is not None
+            # Not earlier than it would be anyhow: one that is over already cannot be set any more.
+            if self._deadline < ends:
+                wait.reschedule(self._deadline)
 
     async def aclose(self) -> None:
         await self._pool.aclose()
@@ -283,7 +293,8 @@ class RedisCoordination:
     async def _connection(self) -> AsyncIterator[AbstractConnection]:
         """One connection; closed, not reused, unless the block ends without an exception."""
         try:
-            async with self._in_time():
+            # A place in the pool, the connection, and what redis-py says and asks first.
+            async with self._in_time(2 * CONNECT_SECONDS + self._answer_seconds):
                 connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
@@ -299,7 +310,7 @@ class RedisCoordination:
         self, connection: AbstractConnection, commands: Sequence[Command]
     ) -> list[Any]:
         """Send commands at once and read all their replies; a refusal is a reply like others."""
-        async with self._in_time():
+        async with self._in_time(self._answer_seconds):
             try:
                 await connection.send_packed_command(connection.pack_commands(commands))
             except RuntimeError as error:
@@ -314,9 +325,13 @@ class RedisCoordination:
             return replies
 
     @asynccontextmanager
-    async def _in_time(self) -> AsyncIterator[None]:
-        """Wait for the server no longer than `hurry` allows; the TimeoutError is an OSError."""
-        async with asyncio.timeout_at(self._deadline) as wait:
+    async def _in_time(self, seconds: float) -> AsyncIterator[None]:
+        """Wait for the server no longer than so, and than `hurry` allows; the TimeoutError is an
+        OSError."""
+        ends = asyncio.get_running_loop().time() + seconds
+        if self._deadline is not None:
+            ends = min(ends, self._deadline)
+        async with asyncio.timeout_at(ends) as wait:
             self._waits.add(wait)
             try:
                 yield

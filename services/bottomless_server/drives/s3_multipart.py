@@ -69,29 +69,39 @@ async def put_in_parts(
 async def _send_parts(
     client: Any, target: Mapping[str, str], views: Sequence[memoryview], options: S3Options
 ) -> list[dict[str, object]]:
-    room = asyncio.Semaphore(options.part_count_max)
-
     async def send(number: int, piece: bytes) -> dict[str, object]:
-        try:
-            shown = shown_crc(crc32c(piece))
-            with translated():
-                async with asyncio.timeout(options.seconds_for(len(piece))):
-                    sent = await client.upload_part(
-                        **target, PartNumber=number, Body=piece, ChecksumCRC32C=shown
-                    )
-            return {"PartNumber": number, "ETag": sent["ETag"], "ChecksumCRC32C": shown}
-        finally:
-            room.release()
+        shown = shown_crc(crc32c(piece))
+        with translated():
+            async with asyncio.timeout(options.seconds_for(len(piece))):
+                sent = await client.upload_part(
+                    **target, PartNumber=number, Body=piece, ChecksumCRC32C=shown
+                )
+        return {"PartNumber": number, "ETag": sent["ETag"], "ChecksumCRC32C": shown}
 
-    tasks = []
+    # Not a TaskGroup: that of Python 3.11 leaves the mark of a cancellation on its own task when
+    # a part fails, and tells of the part when it is cancelled at that moment. Either way the
+    # deadline of whoever puts again would not be one any more.
+    tasks: list[asyncio.Task[dict[str, object]]] = []
+    running: set[asyncio.Task[dict[str, object]]] = set()
     try:
-        async with asyncio.TaskGroup() as group:
-            for number, piece in enumerate(_pieces(views, options.part_bytes), 1):
-                await room.acquire()
-                tasks.append(group.create_task(send(number, piece)))
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
+        for number, piece in enumerate(_pieces(views, options.part_bytes), 1):
+            tasks.append(asyncio.create_task(send(number, piece)))
+            running = await _left(running | {tasks[-1]}, options.part_count_max - 1)
+        await _left(running, 0)
+        return [task.result() for task in tasks]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _left(tasks: "set[asyncio.Task[Any]]", count: int) -> "set[asyncio.Task[Any]]":
+    """Wait until at most so many go on; raises what one of the others has raised."""
+    while len(tasks) > count:
+        ended, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    return tasks
 
 
 def _pieces(views: Sequence[memoryview], size: int) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 
 
@@ -106,9 +107,7 @@ class IngestService:
 
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
-        for task in self.sweeping:
-            task.cancel()
-        await asyncio.gather(*self.sweeping, return_exceptions=True)
+        await end_tasks(*self.sweeping)
         if self.started:
             self.feed.end()
             await self.streams.stop()

@@ -38,6 +38,7 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.verify import register_verify
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peers
 from bottomless_server.stores.streams import Streams
@@ -116,12 +117,11 @@ class ManifestService:
         self._registry.generation = self._regression.generation
         # Before anything waits: what an older coordination wants done is not begun any more.
         self._operations.only = REBUILD if self._regression.regressed else None
-        for task in self._tasks:
-            task.cancel()
         # What was known is of another generation, or will be.
         forgetting = asyncio.create_task(self._mutators.forget(), name="manifest forgets")
-        _, stuck = await asyncio.wait({*self._tasks, forgetting}, timeout=_FORGET_SECONDS)
-        if stuck:
+        self._ending = asyncio.create_task(end_tasks(*self._tasks), name="manifest ends tasks")
+        await asyncio.wait({self._ending, forgetting}, timeout=_FORGET_SECONDS)
+        if stuck := [task for task in (*self._tasks, forgetting) if not task.done()]:
             # What they still write is refused: versions and generations are others by now.
             log.critical("work does not end", tasks=sorted(task.get_name() for task in stuck))
         self._tasks = []
@@ -144,9 +144,7 @@ class ManifestService:
     async def stop(self) -> None:
         """End all tasks. Drive and coordination belong to whoever opened them."""
         tasks = [*self._lasting, *self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         await self._mutators.aclose()
         await self._context.owners.aclose()
 

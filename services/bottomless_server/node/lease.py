@@ -26,6 +26,7 @@ from bottomless_server.node.core import ownership
 from bottomless_server.node.core.belief import Belief, Moment, is_lapse
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.pulse import wait_for
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.freed_names import NamesShown, shown_names
 from bottomless_server.stores.ingest_nodes import IngestNode, announce, withdraw
@@ -161,9 +162,7 @@ class NodeLease:
     async def stop(self) -> None:
         """Give the lease up: nothing may be served any more."""
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
         self._belief = None
         with suppress(StoreError):
             await withdraw(self._coordination, self.node.node_id)

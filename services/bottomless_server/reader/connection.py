@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from bottomless.errors import Overloaded
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import ClientGone
 
 T = TypeVar("T")
@@ -62,6 +63,4 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             raise ClientGone
         return working.result()
     finally:
-        working.cancel()
-        leaving.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await end_tasks(working, leaving)

@@ -26,6 +26,7 @@ from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
 from bottomless_server.reader.pages import Page
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
 
@@ -116,9 +117,7 @@ class FollowResponse(Response):
             elif working.done():
                 working.result()
         finally:
-            working.cancel()
-            leaving.cancel()
-            await asyncio.gather(working, leaving, return_exceptions=True)
+            await end_tasks(working, leaving)
 
 
 @dataclass(eq=False)
@@ -172,9 +171,7 @@ class Following:
         except _BlockedError:
             self.blocked = True
         finally:
-            draining.cancel()
-            if watch is not None:
-                watch.cancel()
+            await end_tasks(*(task for task in (draining, watch) if task is not None))
 
     def end(self, end: End) -> bytes:
         return self._framing.end(end.reason, {"next_offset": self.next_offset, **end.members})

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from bottomless_server.reader.core.window import Sized, Window
+from bottomless_server.runtime.base.end import end_tasks
 
 W = TypeVar("W", bound=Sized)
 R = TypeVar("R")
@@ -43,6 +44,4 @@ async def read_ahead(
     finally:
         # Not a TaskGroup: it would cancel the consumer at the first failure, before the
         # consumer has read the good results in front of it.
-        for task in in_flight:
-            task.cancel()
-        await asyncio.gather(*in_flight, return_exceptions=True)
+        await end_tasks(*in_flight)

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from bottomless.drives.base import Drive
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer, Peers
@@ -67,8 +68,7 @@ class UploaderService:
 
     async def stop(self) -> None:
         if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait({self._following})
+            await end_tasks(self._following)
         await self.streams.stop()
         await self._parts.ingest.aclose()
         await self._parts.manifest.aclose()

@@ -13,6 +13,7 @@ import structlog
 from bottomless.errors import StoreError
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import Commit
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import IngestCalls, ManifestCalls
 from bottomless_server.uploader.failures import Failures, Retries
@@ -48,11 +49,7 @@ class NodeFeeds:
         try:
             await endless("uploader-nodes", self._refresh_once)
         finally:
-            for _, task in self._feeds.values():
-                task.cancel()
-            await asyncio.gather(
-                *(task for _, task in self._feeds.values()), return_exceptions=True
-            )
+            await end_tasks(*(task for _, task in self._feeds.values()))
 
     async def _refresh_once(self) -> float:
         await self._retries.forever(self._failures, "nodes", self._refresh)
@@ -83,8 +80,9 @@ class NodeFeeds:
 
     async def _refresh(self) -> None:
         urls = set(await self._manifest.node_urls())
+        gone = []
         for url in self._feeds.keys() - urls:
-            self._feeds.pop(url)[1].cancel()
+            gone.append(self._feeds.pop(url)[1])
             log.info("an ingest node is gone", url=url)
         for url in urls - self._feeds.keys():
             feed = CommitFeed(
@@ -94,6 +92,7 @@ class NodeFeeds:
             task.add_done_callback(_log_end)
             self._feeds[url] = feed, task
             log.info("an ingest node is followed", url=url)
+        await end_tasks(*gone)
 
 
 def _log_end(following: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.tail import Commit
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
@@ -159,9 +160,7 @@ class Streams:
         tasks = list(self._tasks.values())
         for stream in self._streams.values():
             stream.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
     def report(self) -> Mapping[str, Any]:
         failing = {

@@ -1,6 +1,7 @@
 """What a caller hears of an S3 store that fails, by a server that answers as it is told."""
 
 import asyncio
+import contextlib
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from bottomless.drives.base import (
 from bottomless.errors import Corrupt, Outcome, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.s3 import S3Drive
+from bottomless_server.drives.s3_multipart import put_in_parts
 from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.stores.put_retries import put_object
 
@@ -402,3 +404,60 @@ async def test_the_client_is_opened_once_also_by_calls_at_the_same_time(
     await asyncio.gather(drive.start(), *(put(drive) for _ in range(8)))
 
     assert len(server.requests) == 8
+
+
+class LosesParts:
+    """A client whose parts fail: at once, or at the very moment at which they are cancelled."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        self.at_once = at_once
+        self.sending = asyncio.Event()
+        self.aborted = 0
+
+    async def create_multipart_upload(self, **_: object) -> dict[str, str]:
+        return {"UploadId": "1"}
+
+    async def upload_part(self, **_: object) -> None:
+        self.sending.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0 if self.at_once else 3_600)
+        raise ConnectionResetError
+
+    async def abort_multipart_upload(self, **_: object) -> None:
+        self.aborted += 1
+
+
+async def test_a_put_in_parts_that_is_cancelled_ends_though_a_part_fails_at_that_moment(
+    options: S3Options,
+) -> None:
+    """A TaskGroup tells of what failed in it and not of its own cancellation: a put whose deadline
+    was over was tried again, and that deadline never came a second time."""
+    client = LosesParts(at_once=False)
+    large = memoryview(bytes(2 * MIB))
+    options = replace(options, part_bytes=MIB)
+    putting = asyncio.create_task(put_in_parts(client, {}, [large], 0, options))
+    await client.sending.wait()
+    putting.cancel()
+    await asyncio.wait({putting})
+
+    assert putting.cancelled()
+    assert client.aborted == 1
+
+
+async def test_a_put_in_parts_that_fails_leaves_no_mark_of_a_cancellation(
+    options: S3Options,
+) -> None:
+    """A TaskGroup of Python 3.11 left one. The next deadline, of `put_object` around it, was then no
+    TimeoutError but a cancellation: the upload of a fragment ended without a word, and its stream
+    waited for it until a restart. Each put had been tried once here, without a deadline around it."""
+    client = LosesParts(at_once=True)
+    large = memoryview(bytes(2 * MIB))
+    options = replace(options, part_bytes=MIB)
+    task = asyncio.current_task()
+    assert task is not None
+    for _ in range(3):
+        with pytest.raises(DriveUnavailable):
+            await put_in_parts(client, {}, [large], 0, options)
+
+    assert task.cancelling() == 0
+    assert client.aborted == 3

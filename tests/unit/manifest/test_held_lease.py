@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from bottomless_server.coordination.base import Hold
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.manifest.common.held_lease import held_lease
@@ -40,3 +42,32 @@ async def test_work_ends_though_the_renewal_of_its_lease_loses_a_cancellation() 
             await coordination.renewing.wait()
 
     assert await coordination.get("lease") is None
+
+
+async def test_work_whose_lease_is_lost_ends_though_it_loses_a_cancellation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would go on beside whoever holds the lease next."""
+    monkeypatch.setattr("bottomless_server.manifest.common.held_lease.AGAIN_SECONDS", 0.01)
+    coordination = MemoryCoordination(lambda: 0)
+    lost = 0
+
+    async def work() -> None:
+        nonlocal lost
+        async with held_lease(coordination, "lease", b"me", TTL_MS):
+            await coordination.release("lease", b"me")
+            await coordination.hold("lease", b"another", 3_600_000)
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    if lost == 1:
+                        raise
+                    lost += 1
+
+    working = asyncio.create_task(work())
+    ended, _ = await asyncio.wait({working}, timeout=60)
+
+    assert ended
+    assert working.cancelled()
+    assert await coordination.get("lease") == b"another"

@@ -40,6 +40,7 @@ from bottomless_server.protocol.registry import (
     decode_streams,
     encode_names_asked,
 )
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.known_names import KnownNames, Question
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.freed_names import NamesShown
@@ -312,8 +313,6 @@ class StreamNames:
         return _Answer(said.stream_id, question)
 
     async def aclose(self) -> None:
-        for task in (self._refreshing, self._looking):
-            if task is not None:
-                task.cancel()
+        await end_tasks(*(task for task in (self._refreshing, self._looking) if task is not None))
         await self._asking.aclose()
         await self._manifest.aclose()

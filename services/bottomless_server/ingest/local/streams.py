@@ -23,6 +23,7 @@ from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.owner import Owner
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
@@ -90,9 +91,7 @@ class OwnedStreams:
     async def stop(self) -> None:
         """Close every stream; those that object storage holds whole are left clean."""
         self._stopping = True
-        for ticking in self._ticking:
-            ticking.cancel()
-        await asyncio.gather(*self._ticking, return_exceptions=True)
+        await end_tasks(*self._ticking)
         await self._opening.ended(*self._opening.names())
         draining = Unavailable(
             "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1

@@ -13,10 +13,12 @@ import structlog
 
 from bottomless.errors import StoreError
 from bottomless_server.coordination.base import Coordination, Hold
+from bottomless_server.runtime.base.end import AGAIN_SECONDS, end_tasks
 
 log = structlog.get_logger(__name__)
 
-_CANCEL_SECONDS: Final = 0.1
+_AGAIN_SECONDS: Final = 0.1
+"""A renewal has nothing to clean up."""
 
 
 @contextlib.asynccontextmanager
@@ -37,11 +39,7 @@ async def held_lease(
     try:
         yield True
     finally:
-        while not renewing.done():
-            # More than once: a cancellation may be lost in a library that waits with a time limit of
-            # its own, and without an end of this the work would keep its place for ever.
-            renewing.cancel()
-            await asyncio.wait({renewing}, timeout=_CANCEL_SECONDS)
+        await end_tasks(renewing, again_seconds=_AGAIN_SECONDS)
         with contextlib.suppress(StoreError):
             await coordination.release(redis_key, holder)
 
@@ -62,4 +60,7 @@ async def _renew(
                     break
     except (StoreError, TimeoutError) as error:
         log.warning("a lease was not renewed", error=str(error))
-    working.cancel()
+    while True:
+        # Until it has ended, and ends this: it may lose a cancellation.
+        working.cancel()
+        await asyncio.sleep(AGAIN_SECONDS)

@@ -30,6 +30,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
@@ -112,9 +113,7 @@ class StreamTask:
 
     async def aclose(self) -> None:
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         while not self._mailbox.empty():
             _, answer = self._mailbox.get_nowait()
             if not answer.done():

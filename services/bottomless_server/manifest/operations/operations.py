@@ -22,6 +22,7 @@ from bottomless_server.manifest.operations.core.turns import Turns
 from bottomless_server.manifest.operations.far_operations import FarOperations
 from bottomless_server.manifest.operations.operation_room import OperationRoom
 from bottomless_server.manifest.operations.steps import RegisteredKind, Runner, Steps
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
@@ -157,9 +158,7 @@ class Operations:
         try:
             await endless("manifest-operations", self._pass_once)
         finally:
-            for task in self._working.values():
-                task.cancel()
-            await asyncio.gather(*self._working.values(), return_exceptions=True)
+            await end_tasks(*self._working.values())
 
     async def _pass_once(self) -> float:
         self._news.clear()

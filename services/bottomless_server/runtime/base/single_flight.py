@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from bottomless.errors import StoreError
+from bottomless_server.runtime.base.end import end_tasks
 
 log = structlog.get_logger(__name__)
 
@@ -88,10 +89,7 @@ class SingleFlight(Generic[N, T]):
 
     async def aclose(self) -> None:
         """Give up all flights, also those that were parted; returns when they have ended."""
-        tasks = list(self._running)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*self._running)
 
     @property
     def joined_count(self) -> int:

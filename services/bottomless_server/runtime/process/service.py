@@ -22,7 +22,6 @@ import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -33,6 +32,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.runtime.http.health import Health
@@ -267,9 +267,9 @@ async def _unless(stopping: asyncio.Event, starting: Coroutine[Any, Any, None]) 
     if start.done():
         start.result()
         return True
-    start.cancel()
-    with suppress(asyncio.CancelledError):
-        await start
+    await end_tasks(start)
+    if not start.cancelled():
+        start.result()
     return False
 
 
