@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from bottomless.formats.laid_frame import Piece
 from bottomless.formats.message_shape import Numbers
-from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, HEADER_COUNT_MAX
+from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, DECOMPRESSED_SIZE_MAX, HEADER_COUNT_MAX
 from bottomless_server.ingest.records.arrow_plan import Form, PlannedColumn
+from bottomless_server.ingest.records.arrow_types import dictionary_size, viewed_size
 
 _ENTRY_COUNT_MAX: Final = ARROW_RECORD_COUNT_MAX * HEADER_COUNT_MAX
 
@@ -27,6 +28,13 @@ class Source:
     def __init__(self, body: bytes) -> None:
         self.view = memoryview(body)
         self._buffer = pa.py_buffer(body)
+        self._looked_at = 0
+
+    def count(self, size: int) -> None:
+        """Before so many bytes are looked at that stand in the body once and are named often."""
+        self._looked_at += size
+        if self._looked_at > DECOMPRESSED_SIZE_MAX:
+            raise UnusualError
 
     def part(self, piece: Piece) -> pa.Buffer:
         return self._buffer.slice(piece.start, piece.size)
@@ -95,6 +103,9 @@ class MessageBuffers:
         null_count = self._row_node()
         pieces = self._pieces(form)
         array = self._array(form, self.row_count, null_count, pieces)
+        if form.is_view:
+            array.validate()
+            self._source.count(viewed_size(array))
         array.validate(full=True)
         return null_count, pieces, array
 
@@ -109,6 +120,7 @@ class MessageBuffers:
             assert column.dictionary_id is not None
             values = dictionaries[column.dictionary_id]
             array = pa.DictionaryArray.from_arrays(indices, values, safe=False)
+            self._source.count(dictionary_size(array) + viewed_size(values))
         array.validate(full=True)
         return array
 

@@ -39,13 +39,18 @@ from bottomless_server.ingest.records.arrow_columns import (
 )
 from bottomless_server.ingest.records.arrow_stream import check_stream
 from bottomless_server.ingest.records.arrow_types import (
+    dictionary_size,
     is_text,
     sizes_of,
     stored_form,
+    viewed_size,
     without_hidden_views,
 )
 from bottomless_server.ingest.records.faults import batch_too_large, column_fault, record_too_large
 
+DICTIONARIES_SIZE_MAX: Final = 16 * DECOMPRESSED_SIZE_MAX
+"""Bytes of the dictionaries of all batches, each counted with every batch: it is looked at and
+converted with each of them."""
 BATCH_COUNT_KEPT: Final = 64
 """More batches than this are put together: each frame costs some 200 bytes for ever."""
 
@@ -72,22 +77,21 @@ def read_arrow(
 
 
 def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
-    batches, count, size = [], 0, 0
+    batches, count, work = [], 0, _Work()
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             check_schema(reader.schema, numbered=numbered)
             for batch in reader:
+                work.begin(batch)
                 if batch.num_rows == 0:
                     continue
                 count += batch.num_rows
                 if count > ARROW_RECORD_COUNT_MAX:
                     raise batch_too_large(ARROW_RECORD_COUNT_MAX)
+                batch.validate()
+                work.count_views(batch)
                 batch.validate(full=True)
-                size += sum(decoded_size(column) for column in batch.columns)
-                if size > DECOMPRESSED_SIZE_MAX:
-                    raise column_fault(
-                        "", f"the records decode to more than {DECOMPRESSED_SIZE_MAX} bytes"
-                    )
+                work.count_decoded(batch)
                 batches.append(batch)
     except MemoryError:
         raise
@@ -96,6 +100,49 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
     if not batches:
         raise column_fault("", "the Arrow stream holds no record")
     return batches
+
+
+class _Work:
+    """What one body makes us look at and decode, which may be far more than its own bytes.
+
+    All methods raise InvalidRequest (`validation-failed`) for too much.
+    """
+
+    def __init__(self) -> None:
+        self._decoded_size = self._dictionaries_size = 0
+
+    def begin(self, batch: pa.RecordBatch) -> None:
+        """Before anything of a batch is looked at, also of one without rows."""
+        self._count_dictionaries(sum(dictionary_size(column) for column in batch.columns))
+
+    def count_views(self, batch: pa.RecordBatch) -> None:
+        """Before a batch is validated in full, which follows each view."""
+        named_size = self._decoded_size
+        for column in batch.columns:
+            size = viewed_size(column)
+            if pa.types.is_dictionary(column.type):
+                self._count_dictionaries(size)
+                _check_decoded(size)
+            else:
+                named_size += size
+        _check_decoded(named_size)
+
+    def count_decoded(self, batch: pa.RecordBatch) -> None:
+        """Before dictionaries and views are decoded."""
+        self._decoded_size += sum(decoded_size(column) for column in batch.columns)
+        _check_decoded(self._decoded_size)
+
+    def _count_dictionaries(self, size: int) -> None:
+        self._dictionaries_size += size
+        if self._dictionaries_size > DICTIONARIES_SIZE_MAX:
+            raise column_fault(
+                "", "too many batches go with large dictionaries: send fewer and larger batches"
+            )
+
+
+def _check_decoded(size: int) -> None:
+    if size > DECOMPRESSED_SIZE_MAX:
+        raise column_fault("", f"the records decode to more than {DECOMPRESSED_SIZE_MAX} bytes")
 
 
 def check_schema(schema: pa.Schema, *, numbered: bool) -> None:

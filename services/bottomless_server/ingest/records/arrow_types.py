@@ -87,6 +87,35 @@ def sizes_of(array: Any) -> NDArray[np.signedinteger] | None:
     return sizes
 
 
+def viewed_size(array: Any) -> int:
+    """Bytes that the views of a column name together, each as often as it is named.
+
+    For a column that is not yet validated in full: that looks at all of them.
+    """
+    kind = array.type
+    if pa.types.is_map(kind):
+        return viewed_size(array.keys) + viewed_size(array.items)
+    if pa.types.is_dictionary(kind):
+        return viewed_size(array.dictionary)
+    if not is_view(kind) or not len(array):
+        return 0
+    sizes = sizes_of(array)
+    assert sizes is not None
+    # What is negative makes nothing else smaller.
+    return int(np.maximum(sizes, 0).sum(dtype=np.int64))
+
+
+def dictionary_size(array: Any) -> int:
+    """Bytes of the dictionary of a column, and some for each of its values; 0 where it has none.
+
+    All of it is looked at for each batch that it goes with.
+    """
+    if not pa.types.is_dictionary(array.type):
+        return 0
+    values = array.dictionary
+    return int(values.get_total_buffer_size()) + 8 * len(values)
+
+
 def without_hidden_views(array: Any) -> Any:
     """A copy of a column, with nothing left where views stand under a null.
 
