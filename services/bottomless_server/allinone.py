@@ -134,6 +134,8 @@ async def _watched(valkey: EmbeddedValkey) -> AsyncIterator[None]:
         yield
     finally:
         await end_tasks(watching)
+        if not watching.cancelled():
+            watching.result()
 
 
 async def _keep_running(valkey: EmbeddedValkey) -> None:

@@ -163,6 +163,9 @@ class NodeLease:
         """Give the lease up: nothing may be served any more."""
         if self._task is not None:
             await end_tasks(self._task)
+            if not self._task.cancelled():
+                # A bug that ended it is told.
+                self._task.result()
         self._belief = None
         with suppress(StoreError):
             await withdraw(self._coordination, self.node.node_id)

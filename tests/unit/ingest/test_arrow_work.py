@@ -4,6 +4,7 @@ The time of a body was measured for bodies that programs write, and fuzzing make
 were blind to a few MiB that keep a server busy for an hour.
 """
 
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from support.arrow_ways import is_taken_in_place
 
 from bottomless.errors import InvalidRequest
+from bottomless.formats.message_shape import shape_of
 from bottomless.model.limits import DECOMPRESSED_SIZE_MAX, MIB
 from bottomless_server.ingest.records import arrow_records
 from bottomless_server.ingest.records.arrow_in_place import read_in_place
@@ -113,3 +115,16 @@ def test_in_place_dictionaries_are_counted_with_each_batch_too() -> None:
     for values in (pa.array(["a" * MIB] * 24), views(b"a" * MIB, 18)):
         assert is_taken_in_place(with_a_dictionary(values, 1, 1))
         assert not is_taken_in_place(with_a_dictionary(values, 1, 1, 1))
+
+
+def test_a_dictionary_of_fewer_values_than_none_is_refused() -> None:
+    """To ask for its length was an error of Python's own, which is nobody's answer."""
+    body = with_a_dictionary(pa.array([b"a"]), 1)
+    start = 8 + int(struct.unpack_from("<i", body, 4)[0])
+    size = 8 + int(struct.unpack_from("<i", body, start + 4)[0])
+    shape = shape_of(memoryview(body)[start : start + size])
+    assert shape is not None
+    numbers = shape.read(memoryview(body), start)
+    assert numbers is not None
+    below = shape.fill(numbers._replace(row_count=(-1,), nodes=(-1, 0)))
+    assert "not valid" in verdict(body[:start] + below + body[start + size :])

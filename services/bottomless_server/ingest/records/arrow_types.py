@@ -113,6 +113,8 @@ def dictionary_size(array: Any) -> int:
     if not pa.types.is_dictionary(array.type):
         return 0
     values = array.dictionary
+    # Of a length below nothing Arrow tells none.
+    values.validate()
     return int(values.get_total_buffer_size()) + 8 * len(values)
 
 
