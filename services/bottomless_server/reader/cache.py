@@ -34,6 +34,14 @@ class SharedCache:
     def size(self) -> int:
         return int(self._kept.currsize)
 
+    @property
+    def budget(self) -> int:
+        return int(self._kept.maxsize)
+
+    def knows(self, name: Hashable) -> bool:
+        """Whether something is kept under a name, or is being made. Not a use of it."""
+        return name in self._kept or name in self._being_made
+
     async def get(
         self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
     ) -> T:

@@ -7,7 +7,7 @@ On the record's path: after blocks.py brought the bytes, before core/page.py cut
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -41,6 +41,8 @@ class FragmentPart(NamedTuple):
     offset: int
     end: int
     size: int
+    follows: bool = False
+    """The page goes on with it from another fragment, so whoever reads will read on."""
 
 
 class Part(NamedTuple):
@@ -56,8 +58,10 @@ class Fragments:
         self._blocks = blocks
         self._cache = cache
 
-    async def index(self, stream: StreamFacts, info: FragmentInfo) -> FragmentIndex:
-        """The verified index of a fragment.
+    async def index(
+        self, stream: StreamFacts, info: FragmentInfo, *, reads_on: bool = False
+    ) -> FragmentIndex:
+        """The verified index of a fragment; `reads_on` where most of the fragment is wanted next.
 
         Raises:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
@@ -72,7 +76,13 @@ class Fragments:
             return index
 
         async def make() -> FragmentIndex:
-            return await self._verified(stream, info, info.index_position, info.index_size, decode)
+            def read(key: str) -> Awaitable[memoryview]:
+                return self._blocks.read_once(
+                    key, info.index_position, info.index_size, info.size, reads_on=reads_on
+                )
+
+            span = (info.index_position, info.index_size)
+            return await self._verified(stream, info, span, read, decode)
 
         # Outside of the cache as well: who joined what a follower began has more patience than it.
         # Both end at the same moment, that of the request.
@@ -87,7 +97,8 @@ class Fragments:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
         """
         info = wanted.info
-        index = await self.index(stream, info)
+        reads_on = wanted.follows or 2 * wanted.size >= info.size
+        index = await self.index(stream, info, reads_on=reads_on)
         numbers = chunks_wanted(index, wanted.offset, wanted.size, wanted.end)
         first, last = index.place(numbers[0]), index.place(numbers[-1])
 
@@ -100,29 +111,35 @@ class Fragments:
             return chunks
 
         size = last.position + last.size - first.position
-        chunks = await self._verified(stream, info, first.position, size, decode)
+
+        def read(key: str) -> Awaitable[memoryview]:
+            return self._blocks.read(key, first.position, size, info.size, follows=wanted.follows)
+
+        chunks = await self._verified(stream, info, (first.position, size), read, decode)
         return Part(info, chunks, size)
 
     async def _verified(
         self,
         stream: StreamFacts,
         info: FragmentInfo,
-        start: int,
-        size: int,
+        span: tuple[int, int],
+        read: Callable[[str], Awaitable[memoryview]],
         decode: Callable[[memoryview], T],
     ) -> T:
+        """What `decode` makes of what `read` gets of a span: its start and size."""
+        start, size = span
         stream_id = stream.stream_id
         key = fragment_key(stream_id, info.first_offset, info.uid, stream.tenant)
         try:
-            return await off_loop(size, decode, await self._blocks.read(key, start, size))
+            return await off_loop(size, decode, await read(key))
         except Corrupt:
             log.warning("fragment_reread", stream_id=stream_id, fragment_id=info.fragment_id)
-            self._blocks.drop(key, start, size)
+            self._blocks.drop(key, start, size, info.size)
         try:
-            return await off_loop(size, decode, await self._blocks.read(key, start, size))
+            return await off_loop(size, decode, await read(key))
         except Corrupt as error:
             # Not kept: the next reader looks again, after somebody mended the object.
-            self._blocks.drop(key, start, size)
+            self._blocks.drop(key, start, size, info.size)
             log.error(  # noqa: TRY400
                 "fragment_corrupt",
                 stream_id=stream_id,

@@ -14,10 +14,11 @@ class ReaderSettings(CommonSettings):
     reader_cache_bytes: Annotated[int, Field(ge=0)] = 256 * MIB
     """One budget for all that the process keeps of objects: blocks, indexes and manifest nodes."""
     reader_block_bytes: Annotated[int, Field(ge=4 * KIB, le=64 * MIB, multiple_of=8)] = 4 * MIB
-    """Size of a ranged GET. One connection to S3 gives some 40 MB/s whatever the range, so more
-    of them in flight help and larger ones do not."""
+    """Size of a ranged GET for who reads a little. Who reads on and on is served with GETs of four
+    to six blocks, unless the cache is too small for them."""
     reader_fetch_count_max: Annotated[int, Field(ge=1)] = 16
-    """GETs in flight in the whole process; their blocks are memory beyond the cache."""
+    """Blocks that GETs in flight may bring in the whole process; a GET of four blocks counts as
+    four. They are memory beyond the cache."""
     reader_read_ahead_bytes: Annotated[int, Field(ge=0)] = 16 * MIB
     """What one page or one download may have fetched and not yet used."""
     reader_store_retry_seconds: Annotated[float, Field(ge=0, le=60)] = 5.0

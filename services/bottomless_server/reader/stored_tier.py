@@ -50,7 +50,8 @@ class StoredTier:
                 break
             info = fragment_info(leaf)
             rest = info.size * (info.next_offset - offset) // info.record_count
-            wanted.append(FragmentPart(info, offset, end, min(rest, size) or 1))
+            follows = bool(wanted)
+            wanted.append(FragmentPart(info, offset, end, min(rest, size) or 1, follows))
             size -= rest
             offset = info.next_offset
         return wanted

@@ -15,8 +15,9 @@ from support.asgi import scope_of
 from support.counting import counted_calls
 from unit.reader.harness import ARROW, ReaderHarness, Sent, a_batch
 
-from bottomless.model.limits import KIB, MIB
+from bottomless.model.limits import GIB, KIB, MIB
 from bottomless.model.record import Columns
+from bottomless_server.reader.blocks import RUN_BLOCK_COUNT
 from bottomless_server.reader.core.arrow_schema import Rows, as_table
 from bottomless_server.reader.core.rendering import as_arrow_stream
 from bottomless_server.reader.page_query import CHUNKS
@@ -74,17 +75,64 @@ async def gets(harness: ReaderHarness, readers: int) -> int:
     return len(harness.drive.reads) - before
 
 
-async def test_a_cold_page_gets_each_block_once_and_a_warm_one_nothing() -> None:
+async def test_a_cold_page_gets_each_run_once_and_a_warm_one_nothing() -> None:
     async with a_stream(8, 2_000, stored=True) as harness:
         (info,) = harness.fragments
-        blocks = -(-info.size // BLOCK)
+        blocks, runs = -(-info.size // BLOCK), round(info.size / (RUN_BLOCK_COUNT * BLOCK))
         assert blocks > 20
         cold = await gets(harness, 1)
-        assert blocks <= cold <= blocks + 1, "the root is the one thing beside them"
+        assert cold == runs + 2, "the root and the index are all that is beside them"
         assert await gets(harness, 1) == 0
     async with a_stream(8, 2_000, stored=True, reader_cache_bytes=0) as harness:
         await gets(harness, 1)
         assert await gets(harness, 1) >= blocks, "without a cache it is seen"
+
+
+PART: Final = 64
+"""So many times smaller is everything here than as it is set by default: fragments, blocks, pages."""
+
+
+async def gets_of_a_replay(sizes: list[int], page_size: int, **settings: Any) -> tuple[int, int]:
+    """GETs of a reader that goes from page to page over fragments of so many bytes, nothing of
+    which is in the cache at first, and the bytes of these fragments."""
+    async with a_stream(0, 0, stored=False, **settings) as harness:
+        for size in sizes:
+            chunks = max(size // (16 * KIB), 1)
+            for _ in range(chunks):
+                harness.append(Sent(bytes(size // chunks - 300)))
+            await harness.upload(chunks, free=True)
+        harness.drive.reads.clear()
+        headers, offset = {"accept": CHUNKS}, 0
+        while offset < harness.committed_next:
+            query = f"/records?offset={offset}&max_bytes={page_size}&limit=1000000"
+            answer = await harness.client.get(f"/v1/streams/orders{query}", headers=headers)
+            assert answer.status_code == 200
+            offset = int(answer.headers["page-next-offset"])
+        return len(harness.drive.reads), sum(info.size for info in harness.fragments)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "page_size"),
+    [([64] * 3, 8), ([25] * 5, 8), ([61, 12, 64, 30, 17, 9], 8), ([50] * 3, 16), ([64] * 3, 1)],
+    ids=str,
+)
+async def test_a_cold_replay_asks_for_at_most_140_gets_a_gib(
+    sizes: list[int], page_size: int
+) -> None:
+    """S3 is paid by the request. Without runs it is some 300: a GET for each block of 4 MiB, and the
+    rests at the ends of fragments."""
+    scaled = [size * MIB // PART for size in sizes]
+    count, size = await gets_of_a_replay(scaled, page_size * MIB // PART)
+    # The root is there once, whatever is read; and who begins with small pages reads the first
+    # run by its blocks, since nobody knows then how far that goes.
+    begins = 1 + (RUN_BLOCK_COUNT - 1) * (page_size < 8)
+    assert (count - begins) * GIB / (size * PART) <= 140
+
+
+async def test_without_runs_a_cold_replay_asks_for_far_more_gets() -> None:
+    scaled = [64 * MIB // PART] * 3
+    count, size = await gets_of_a_replay(scaled, 8 * MIB // PART, reader_cache_bytes=2 * MIB)
+    assert count * GIB / (size * PART) > 250
 
 
 async def test_fifty_readers_of_a_cold_stream_get_what_one_gets() -> None:

@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from unit.reader.harness import WatchedDrive
 
 from bottomless.errors import Corrupt, NotFound, StoreError, Unavailable
@@ -67,6 +69,96 @@ async def test_the_cache_stays_under_its_budget_whatever_is_read() -> None:
     for start in range(0, 10_000, 700):
         await blocks.read("a/object", start, 900)
         assert cache.size <= 5_000
+
+
+async def a_large_drive() -> tuple[WatchedDrive, bytes]:
+    drive, data = WatchedDrive(), DATA * 10
+    await drive.put("a/object", [data], crc32c(data))
+    return drive, data
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranges=st.lists(
+        st.tuples(st.integers(0, 102_399), st.integers(1, 40_000), st.booleans()), max_size=12
+    ),
+    budget=st.sampled_from([0, 20_000, 33_000, 1_000_000]),
+)
+async def test_runs_and_blocks_together_give_the_bytes_of_any_range(
+    ranges: list[tuple[int, int, bool]], budget: int
+) -> None:
+    drive, data = await a_large_drive()
+    cache = SharedCache(budget)
+    blocks = Blocks(drive, cache, 1000, 4)
+    for start, most, flag in ranges:
+        size = min(most, len(data) - start)
+        found = await blocks.read("a/object", start, size, len(data), follows=flag)
+        assert found == data[start : start + size]
+        once = await blocks.read_once("a/object", start, size, len(data), reads_on=flag)
+        assert once == data[start : start + size]
+        assert cache.size <= budget
+
+
+async def test_who_looks_up_a_record_fetches_a_block_and_who_reads_on_fetches_runs() -> None:
+    drive, data = await a_large_drive()
+    size = len(data)
+    alone = Blocks(drive, SharedCache(1_000_000), 1000, 4)
+    await alone.read("a/object", 9_100, 300, size)
+    await alone.read_once("a/object", size - 70, 70, size, reads_on=False)
+    assert alone.fetched_size == 1_000 + 70
+
+    on = Blocks(drive, SharedCache(1_000_000), 1000, 4)
+    for start in range(0, size, 2_000):
+        await on.read("a/object", start, min(2_300, size - start), size)
+    assert on.fetched_size == size, "each byte once"
+    # The last one has 2,400 bytes, which is more than half a run.
+    assert on.fetch_count == size // 4_000 + 1
+
+
+async def test_what_is_there_already_is_not_fetched_again_with_a_run() -> None:
+    drive, data = await a_large_drive()
+    blocks = Blocks(drive, SharedCache(1_000_000), 1000, 4)
+    await blocks.read("a/object", 6_100, 300, len(data))
+    await blocks.read("a/object", 4_000, 4_000, len(data))
+    assert (blocks.fetch_count, blocks.fetched_size) == (4, 4_000)
+
+
+async def test_a_dropped_run_is_fetched_again() -> None:
+    drive, data = await a_large_drive()
+    blocks = Blocks(drive, SharedCache(1_000_000), 1000, 4)
+    await blocks.read("a/object", 4_000, 4_000, len(data))
+    blocks.drop("a/object", 5_500, 10, len(data))
+    await blocks.read("a/object", 4_000, 4_000, len(data))
+    assert blocks.fetch_count == 2
+
+
+async def test_runs_in_flight_take_the_memory_of_as_many_blocks() -> None:
+    in_flight, most = 0, 0
+
+    class Slow(WatchedDrive):
+        async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+            nonlocal in_flight, most
+            in_flight += size or 0
+            most = max(most, in_flight)
+            data = await super().get(object_key, start, size)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            in_flight -= size or 0
+            return data
+
+    drive, data = Slow(), DATA * 10
+    await drive.put("a/object", [data], crc32c(data))
+    blocks = Blocks(drive, SharedCache(1_000_000), 1000, 9)
+    reading = [
+        blocks.read("a/object", start, 4_000, len(data)) for start in range(0, 96_000, 4_000)
+    ]
+    gone = asyncio.create_task(blocks.read("a/object", 96_000, 6_000, len(data)))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.gather(*reading)
+    assert 8_000 <= most <= 9_000
+    await blocks.read("a/object", 96_000, 6_000, len(data))
+    assert in_flight == 0, "who is gone holds nothing"
 
 
 async def test_what_is_larger_than_the_budget_is_given_and_not_kept() -> None:
