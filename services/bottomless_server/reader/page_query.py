@@ -19,6 +19,7 @@ from bottomless.model.limits import (
 )
 from bottomless.model.names import parse_reference, parse_stream_id
 from bottomless.model.offset_spec import OffsetSpec, Stored, parse_offset_spec
+from bottomless_server.reader.core.arrow_schema import COLUMNS
 from bottomless_server.reader.core.framing import NDJSON, SSE
 from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.pages import PageQuery
@@ -34,6 +35,15 @@ _BINARY: Final = (ARROW, CHUNKS)
 
 def _with_text(value: str) -> tuple[str, OffsetSpec]:
     return value, parse_offset_spec(value)
+
+
+def _columns(value: str) -> tuple[str, ...]:
+    names = value.split(",")
+    if not set(names) <= set(COLUMNS):
+        raise InvalidRequest(f"must be names of columns with commas: {', '.join(COLUMNS)}")
+    if len(set(names)) != len(names):
+        raise InvalidRequest("must name each column once")
+    return tuple(name for name in COLUMNS if name in names)
 
 
 _START: Final[Mapping[str, Parser]] = {
@@ -58,6 +68,7 @@ PAGE_PARAMETERS: Final[Mapping[str, Parser]] = {
     "min_bytes": integer(1, PAGE_SIZE_MAX),
     "follow": boolean,
     "value_encoding": choice(*ValueEncoding),
+    "columns": _columns,
 }
 
 
@@ -72,6 +83,8 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
     Raises:
         InvalidRequest: parameters do not go together, or one that is needed is missing.
     """
+    if media_type != ARROW:
+        refuse(values, ("columns",), f"goes with the media type {ARROW}")
     stays = media_type == SSE or values.get("follow", False)
     if stays:
         refuse(
@@ -91,6 +104,7 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
         wait_ms=values.get("max_wait_ms", 0),
         count_min=values.get("min_records", 1),
         size_min=values.get("min_bytes", 0),
+        columns=values.get("columns", COLUMNS),
         whole_chunks=media_type == CHUNKS,
     )
 

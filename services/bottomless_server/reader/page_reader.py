@@ -268,7 +268,7 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
     return Page(
         stream=reading.stream,
         start=start,
-        table=as_table(builder.rows),
+        table=as_table(builder.rows, reading.query.columns),
         chunks=builder.chunks,
         count=builder.count,
         size=builder.size,

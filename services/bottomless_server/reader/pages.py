@@ -8,6 +8,7 @@ import pyarrow as pa
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.offset_spec import OffsetSpec
 from bottomless_server.protocol.tail import Bounds
+from bottomless_server.reader.core.arrow_schema import COLUMNS
 from bottomless_server.reader.core.locator import Start
 from bottomless_server.reader.core.page import Gap
 from bottomless_server.reader.streams import StreamFacts
@@ -32,6 +33,8 @@ class PageQuery:
     """Out of range is an error, and not moved into range."""
     stream_id: StreamId | None = None
     """The only stream that is meant."""
+    columns: tuple[str, ...] = COLUMNS
+    """Columns of the table, in the order of its schema. What a page may hold is counted over all."""
     whole_chunks: bool = False
     patient: bool = True
     """Try again where the object store fails for a moment; not for who tries again anyway."""

@@ -87,7 +87,8 @@ class RecordRoutes:
         if query.until is None or page.next_offset < query.until:
             headers["Link"] = _next_link(request, page.next_offset)
         if page.is_immutable:
-            headers["ETag"] = page_etag(page, requested, media_type, encoding)
+            form = " ".join((requested, media_type, encoding, *values.get("columns", ())))
+            headers["ETag"] = page_etag(page, form)
             if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
                 return Response(None, 304, headers)
 
@@ -155,10 +156,11 @@ def _sent(page: Page, pieces: list[Piece]) -> list[Piece]:
     return [b"".join(pieces)]
 
 
-def page_etag(page: Page, requested: str, media_type: str, encoding: ValueEncoding) -> str:
-    """Weak, since bounds of the stream stand beside the records and do change."""
-    form = _digest(f"{requested} {media_type} {encoding}")
-    return f'W/"{page.stream.stream_id}:{page.start.offset}:{page.next_offset}:{form}"'
+def page_etag(page: Page, form: str) -> str:
+    """Weak, since bounds of the stream stand beside the records and do change; `form` says in what
+    form they were asked for."""
+    stream_id, shape = page.stream.stream_id, _digest(form)
+    return f'W/"{stream_id}:{page.start.offset}:{page.next_offset}:{shape}"'
 
 
 def page_headers(page: Page) -> dict[str, str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from bottomless.client import Client
+    from bottomless.client import ArrowPage, Client
 
 _PAGE_SIZE: Final = 4 * MIB
 """Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
@@ -84,6 +84,10 @@ def _read(
         str | None,
         typer.Option("--template", "-f", help=f"A record as this says: {LETTERS}; {ESCAPES}."),
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="With arrow and parquet: only these columns, with commas."),
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--to", dir_okay=False, help="With csv and parquet: the file to write."),
@@ -93,23 +97,28 @@ def _read(
 
     With --to they go into a file, which has its name when all of them are in it.
     """
-    _check_together(output, template, file, details=details)
+    _check_together(output, template, file, columns, details=details)
     _check_order(start, until)
     parts = None if template is None else parse_template(template, stream)
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
     with open_client(context, patient=True) as client:
         if file is not None:
-            _read_into(client, stream, span, output, file)
+            _read_into(client, stream, span, output, file, columns)
         elif output is RecordForm.ARROW:
-            _read_arrow(client, stream, span)
+            _read_arrow(client, stream, span, columns)
         else:
             plain = writer_of(output, details=details)
             read_span(client, stream, span, plain if parts is None else TemplateWriter(parts))
 
 
 def _check_together(
-    output: RecordForm, template: str | None, file: Path | None, *, details: bool
+    output: RecordForm,
+    template: str | None,
+    file: Path | None,
+    columns: str | None,
+    *,
+    details: bool,
 ) -> None:
     """Refuse options that say two things at once, before anything is asked."""
     if output is RecordForm.ARROW and sys.stdout.isatty():
@@ -118,6 +127,8 @@ def _check_together(
         raise typer.BadParameter("needs --to, the file to write", param_hint="--output")
     if file is not None and output not in (RecordForm.CSV, RecordForm.PARQUET):
         raise typer.BadParameter("goes with -o csv and -o parquet", param_hint="--to")
+    if columns is not None and output not in (RecordForm.ARROW, RecordForm.PARQUET):
+        raise typer.BadParameter("goes with -o arrow and -o parquet", param_hint="--columns")
     if template is not None and (output is not RecordForm.TEXT or details):
         raise typer.BadParameter("goes without -o and --details", param_hint="--template")
 
@@ -128,14 +139,21 @@ def _check_order(start: str, until: str | None) -> None:
         raise typer.BadParameter("it lies before --from", param_hint="--until")
 
 
-def _read_into(client: "Client", stream: str, span: Span, form: RecordForm, path: Path) -> None:
+def _read_into(
+    client: "Client",
+    stream: str,
+    span: Span,
+    form: RecordForm,
+    path: Path,
+    columns: str | None,
+) -> None:
     """Write a file whole, and say how many records it has."""
     try:
         with whole_file(path) as file:
             if form is RecordForm.CSV:
                 count = read_span(client, stream, span, CsvWriter(file.write))
             else:
-                count = _read_parquet(client, stream, span, file)
+                count = _read_parquet(client, stream, span, file, columns)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
@@ -211,10 +229,10 @@ def _progress(span: Span) -> AbstractContextManager[Callable[[int], None]]:
     return progress("read", total if span.limit is None else min(total, span.limit), bytes_=False)
 
 
-def _read_arrow(client: "Client", stream: str, span: Span) -> None:
+def _read_arrow(client: "Client", stream: str, span: Span, columns: str | None) -> None:
     import pyarrow as pa  # noqa: PLC0415
 
-    tables = _tables(client, stream, span)
+    tables = _tables(client, stream, span, columns)
     first = next(tables)
     with pa.ipc.new_stream(cast("IOBase", sys.stdout.buffer), first.schema) as sink:
         sink.write_table(first)
@@ -222,11 +240,13 @@ def _read_arrow(client: "Client", stream: str, span: Span) -> None:
             sink.write_table(rows)
 
 
-def _read_parquet(client: "Client", stream: str, span: Span, file: BinaryIO) -> int:
+def _read_parquet(
+    client: "Client", stream: str, span: Span, file: BinaryIO, columns: str | None
+) -> int:
     """Write each page as a row group, so that no more than one is held."""
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    tables = _tables(client, stream, span)
+    tables = _tables(client, stream, span, columns)
     first = next(tables)
     count = first.num_rows
     with pq.ParquetWriter(file, first.schema, compression="zstd") as sink:
@@ -237,11 +257,17 @@ def _read_parquet(client: "Client", stream: str, span: Span, file: BinaryIO) -> 
     return count
 
 
-def _tables(client: "Client", stream: str, span: Span) -> Iterator["pa.Table"]:
+def _tables(client: "Client", stream: str, span: Span, columns: str | None) -> Iterator["pa.Table"]:
     """The records of a span, page by page: at least one, which may have no rows."""
+
+    def page_from(offset: int) -> "ArrowPage":
+        return client.read_arrow(
+            stream, offset, columns=columns, max_bytes=_PAGE_SIZE, **_exactly(span)
+        )
+
     offset, left = span.start_offset, span.limit
     # An empty span is asked for too: its page is empty, and has the schema.
-    page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
+    page = page_from(offset)
     with _progress(span) as advance:
         while True:
             rows = page.table if left is None else page.table.slice(0, left)
@@ -251,7 +277,7 @@ def _tables(client: "Client", stream: str, span: Span) -> Iterator["pa.Table"]:
             if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:
                 return
             offset = page.next_offset
-            page = client.read_arrow(stream, offset, max_bytes=_PAGE_SIZE, **_exactly(span))
+            page = page_from(offset)
 
 
 def tell_gaps(gaps: Any) -> None:

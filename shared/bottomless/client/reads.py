@@ -43,7 +43,8 @@ class Page(NamedTuple):
 
 
 class ArrowPage(NamedTuple):
-    """Records as an Arrow table with `offset` and `timestamp` columns, and where to continue."""
+    """Records as an Arrow table with `offset` and `timestamp` columns, unless only others were asked
+    for, and where to continue."""
 
     table: "pa.Table"
     next_offset: int
@@ -87,16 +88,25 @@ class ReadCalls(Wire):
             value.get("gaps") or (),
         )
 
-    async def read_arrow(self, /, name: str, offset: Place, **parameters: int | str) -> ArrowPage:
+    async def read_arrow(
+        self,
+        /,
+        name: str,
+        offset: Place,
+        *,
+        columns: str | Sequence[str] | None = None,
+        **parameters: int | str,
+    ) -> ArrowPage:
         """Read one page from a place on as Arrow; its size is bounded in bytes.
 
+        `columns` names the columns to send, by default all: `["value"]` costs the least.
         `parameters` are those of the API (docs/reading.md).
 
         Raises:
             OffsetGone: retention or trim has passed the offset; with `on_out_of_range="clamp"` the
                 page begins with the first record that is there.
         """
-        return await self._read_arrow(name, offset, parameters)
+        return await self._read_arrow(name, offset, {**_named(columns), **parameters})
 
     async def _read_arrow(
         self,
@@ -141,9 +151,11 @@ class ReadCalls(Wire):
         offset: Place,
         *,
         until_offset: int | None = None,
+        columns: str | Sequence[str] | None = None,
         **parameters: int | str,
     ) -> AsyncIterator[ArrowPage]:
-        """Read page after page from a place on; each is asked for when it is wanted.
+        """Read page after page from a place on; each is asked for when it is wanted. `columns` names
+        the columns to send, by default all.
 
         Without `until_offset` (exclusive) the pages end where the stream ended before the first was
         asked for. A page without records appears where it skipped a gap, which its `gaps` name.
@@ -161,7 +173,7 @@ class ReadCalls(Wire):
             query.setdefault("expect_stream_id", offsets.stream_id)
         query["until_offset"] = until_offset
         while True:
-            page = await self.read_arrow(name, offset, **query)
+            page = await self.read_arrow(name, offset, columns=columns, **query)
             if page.table.num_rows or page.gaps:
                 yield page
             # A gap at the end may reach beyond it.
@@ -217,6 +229,12 @@ class ReadCalls(Wire):
                     },
                 )
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _named(columns: str | Sequence[str] | None) -> dict[str, str]:
+    if columns is None:
+        return {}
+    return {"columns": columns if isinstance(columns, str) else ",".join(columns)}
 
 
 def _gaps_of(told: str) -> list[dict[str, int]]:

@@ -207,3 +207,14 @@ async def test_a_program_without_a_loop_takes_tables_too() -> None:
     async with raw_server(pages) as server:
         assert await asyncio.to_thread(consume, server.url) == [0, 1, 2]
     assert pages.commits == [(2, STREAM_ID), (3, STREAM_ID)]
+
+
+async def test_only_the_columns_that_were_asked_for_are_asked_of_the_server() -> None:
+    pages = Pages(page(0, 2), BOUNDS, page(0, 12), page(2, 2))
+    async with raw_server(pages) as server, AsyncClient(server.url) as client:
+        await client.read_arrow("s", 0, columns=["value", "key"])
+        found = [one async for one in client.arrow_pages("s", 0, columns=["value"])]
+        await client.read_arrow("s", 2, columns="value")
+    assert len(found) == 1
+    asked = [one.get("columns") for one in pages.asked]
+    assert asked == ["value,key", None, "value", "value"], "bounds have no columns"

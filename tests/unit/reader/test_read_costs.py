@@ -191,6 +191,19 @@ async def test_an_arrow_page_of_large_batches_is_their_stored_columns() -> None:
         assert len(values) == 8, "a buffer for each stored batch"
 
 
+async def test_values_alone_are_sent_as_they_are_stored() -> None:
+    """Nothing is made for them but their places: 104 bytes for a value of 100."""
+    async with a_stream(8, 2_000, stored=False) as harness:
+        body = await page(harness, ARROW, "offset=0&columns=value")
+        table = pa.ipc.open_stream(bytes(body)).read_all()
+        assert table.to_pydict() == {"value": [VALUE] * 16_000}
+        values = [view for view in body.views if is_value(view)]
+        assert len(values) == 8, "a buffer for each stored batch"
+        assert len(body) / table.num_rows < len(VALUE) + 5
+        whole = await page(harness, ARROW)
+        assert len(whole) / table.num_rows > len(VALUE) + 20, "all columns take more"
+
+
 def test_columns_that_a_batch_lacks_add_a_fixed_number_of_bytes() -> None:
     batch = a_batch([Sent(VALUE)] * 2_000, Columns.VALUE)
     table = as_table([Rows(2_000 * number, 5, batch) for number in range(8)])

@@ -2,8 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
-from unit.reader.harness import ReaderHarness, Sent, shown
+from unit.reader.harness import ARROW, ReaderHarness, Sent, shown
 from unit.reader.open_answers import NDJSON
 from unit.reader.protocol import STREAM_ID
 
@@ -38,6 +39,47 @@ async def test_an_empty_page_of_lines_is_its_control(harness: ReaderHarness) -> 
 
     assert answer.text.count("\n") == 1
     assert answer.json()["_control"]["next_offset"] == 0
+
+
+# Columns
+
+
+async def test_an_arrow_page_has_the_columns_that_it_is_asked_for(hundred: ReaderHarness) -> None:
+    query = "/records?offset=33&limit=9"
+    whole = await hundred.get(query, accept=ARROW)
+    some = await hundred.get(f"{query}&columns=value,offset", accept=ARROW)
+    table = pa.ipc.open_stream(whole.content).read_all()
+    part = pa.ipc.open_stream(some.content).read_all()
+
+    assert part.equals(table.select(["offset", "value"])), "in the order of the schema"
+    assert some.headers["page-next-offset"] == whole.headers["page-next-offset"] == "42"
+    assert "columns=value%2Coffset" in some.headers["link"]
+    assert some.headers["etag"] != whole.headers["etag"]
+    empty = await hundred.get("/records?offset=next&columns=key", accept=ARROW)
+    assert pa.ipc.open_stream(empty.content).read_all().schema.names == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "accept"),
+    [
+        ("value", "application/json"),
+        ("value", NDJSON),
+        ("value", "text/event-stream"),
+        ("value", CHUNKS),
+        ("valeu", ARROW),
+        ("value,", ARROW),
+        ("", ARROW),
+        ("value, key", ARROW),
+        ("value,value", ARROW),
+    ],
+)
+async def test_columns_that_are_none_or_would_be_ignored_are_refused(
+    hundred: ReaderHarness, columns: str, accept: str
+) -> None:
+    answer = await hundred.get(f"/records?offset=0&columns={columns}", accept=accept)
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-parameter")
+    assert answer.json()["errors"][0]["parameter"] == "columns"
 
 
 # Chunks

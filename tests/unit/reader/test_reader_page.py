@@ -9,7 +9,7 @@ from unit.reader.harness import Sent, a_batch, a_chunk
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import decode_header
 from bottomless.model.record import Columns
-from bottomless_server.reader.core.arrow_schema import SCHEMA, as_table
+from bottomless_server.reader.core.arrow_schema import COLUMNS, SCHEMA, Rows, as_table
 from bottomless_server.reader.core.page import Gap, PageBuilder, record_ends
 
 records = st.builds(
@@ -106,3 +106,23 @@ def test_a_gap_moves_the_page_and_is_kept() -> None:
     assert (builder.position, builder.gaps, builder.full) == (8, [Gap(3, 8)], False)
     builder.skip(Gap(8, 12))
     assert builder.full
+
+
+@given(
+    pages=st.lists(st.lists(records, min_size=1, max_size=5), max_size=4),
+    stored=st.sampled_from([Columns.VALUE, Columns.VALUE | Columns.KEY, Columns.ALL]),
+    wanted=st.sets(st.sampled_from(COLUMNS), min_size=1),
+)
+def test_a_table_of_some_columns_is_those_of_the_whole_one(
+    pages: list[list[Sent]], stored: Columns, wanted: set[str]
+) -> None:
+    first, rows = 0, []
+    for number, page in enumerate(pages):
+        rows.append(Rows(first, number, a_batch(page, stored)))
+        first += len(page)
+    columns = tuple(name for name in COLUMNS if name in wanted)
+
+    table = as_table(rows, columns)
+
+    assert table.schema == pa.schema([SCHEMA.field(name) for name in columns])
+    assert table.equals(as_table(rows).select(list(columns)))

@@ -1,6 +1,7 @@
 """The schema of Arrow answers, and how stored batches become a table of it.
 
-What is stored has only the columns that its records needed; an answer has all of them, always.
+What is stored has only the columns that its records needed; an answer has all of them, or those
+that it was asked for, always.
 
 On the record's path: after page.py cut the batches to the page, before rendering.py.
 """
@@ -35,50 +36,61 @@ _FIELDS: "list[pa.Field[Any]]" = [
 ]
 SCHEMA = pa.schema(_FIELDS)
 """The schema of every Arrow answer: a reader may rely on it, whatever the stream holds."""
+COLUMNS: Final = tuple(field.name for field in _FIELDS)
+"""What a reader may ask for, in the order in which it comes."""
 
 
 BATCH_SIZE_MIN: Final = 64 * KIB
 """A stored batch of this size stays as it is in a page's table; smaller neighbours are joined."""
 
 
-def as_table(pages: Sequence[Rows]) -> pa.Table:
-    """The records in one table of SCHEMA; a column that a batch lacks is null, content is 0.
+def as_table(pages: Sequence[Rows], columns: tuple[str, ...] = COLUMNS) -> pa.Table:
+    """The records in one table with these columns of SCHEMA; one that a batch lacks is null, content
+    is 0.
 
     A large batch keeps its stored columns as they are, only offset and timestamp are new; small
     ones are copied together, since each batch of an answer costs a KiB and a look.
     """
+    schema = _schema_of(columns)
     batches: list[pa.RecordBatch] = []
     small: list[pa.RecordBatch] = []
     for rows in pages:
-        batch = _with_all_columns(rows)
+        batch = _with_columns(rows, schema)
         if rows.batch.nbytes >= BATCH_SIZE_MIN:
-            batches += _joined(small)
+            batches += _joined(small, schema)
             small = []
             batches.append(batch)
         else:
             small.append(batch)
-    return pa.Table.from_batches([*batches, *_joined(small)], schema=SCHEMA)
+    return pa.Table.from_batches([*batches, *_joined(small, schema)], schema=schema)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+@lru_cache(maxsize=256)
+def _schema_of(columns: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([SCHEMA.field(name) for name in columns])
+
+
+def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> list[pa.RecordBatch]:
     if len(batches) < 2:
         return batches
-    return pa.Table.from_batches(batches, schema=SCHEMA).combine_chunks().to_batches()
+    return pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches()
 
 
-def _with_all_columns(rows: Rows) -> pa.RecordBatch:
+def _with_columns(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_column(rows, name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(rows: Rows, name: str) -> "pa.Array[Any]":
     count = rows.batch.num_rows
-    offsets = np.arange(rows.first_offset, rows.first_offset + count, dtype=np.int64)
-    times = np.full(count, rows.timestamp, dtype=np.int64)
-    columns = [pa.array(offsets), pa.array(times).view(SCHEMA.field("timestamp").type)]
-    for field in _FIELDS[2:]:
-        if field.name in rows.batch.schema.names:
-            columns.append(rows.batch.column(field.name))
-        elif count <= _EMPTY_COUNT:
-            columns.append(_empty(field.name)[:count])
-        else:
-            columns.append(_made_empty(field.name, count))
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    if name == "offset":
+        return pa.array(np.arange(rows.first_offset, rows.first_offset + count, dtype=np.int64))
+    if name == "timestamp":
+        times = pa.array(np.full(count, rows.timestamp, dtype=np.int64))
+        return times.view(SCHEMA.field("timestamp").type)
+    if name in rows.batch.schema.names:
+        return rows.batch.column(name)
+    return _empty(name)[:count] if count <= _EMPTY_COUNT else _made_empty(name, count)
 
 
 _EMPTY_COUNT: Final = 64 * 1024
