@@ -8,10 +8,11 @@ Contract: openapi/internal.yaml, tag `ingest`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote, unquote
 
 from bottomless.errors import Code, InvalidRequest, OffsetGone, StoreError, WrongOffset
-from bottomless.model.limits import LONG_POLL_MS_MAX, MIB, OFFSET_MAX, TIMESTAMP_MAX
+from bottomless.model.limits import GIB, KIB, LONG_POLL_MS_MAX, MIB, OFFSET_MAX, TIMESTAMP_MAX
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless_server.protocol.parameters import Parser, integer, require, text
 from bottomless_server.protocol.paths import INTERNAL, STREAM
@@ -26,6 +27,10 @@ CLOSE: Final = f"{STREAM}/close"
 RUN_MEDIA_TYPE: Final = "application/octet-stream"
 RUN_SIZE_MAX: Final = 64 * MIB
 _RUN_SIZE_DEFAULT: Final = 4 * MIB
+BY_FILE_SIZE_MIN: Final = 256 * KIB
+"""A shorter run comes in the answer: to open a file costs as much as its bytes."""
+PART_SIZE_MAX: Final = GIB
+"""No run is larger, however much one append held; what claims to be is none."""
 
 # Names of headers are found in any case; this is the one in which they are sent.
 _EPOCH: Final = "chunks-epoch"
@@ -38,6 +43,11 @@ _PUBLISHED_NEXT: Final = "published-next-offset"
 _VERSION: Final = "manifest-version"
 _LAST_CHUNK_OFFSET: Final = "last-chunk-offset"
 _LAST_TIMESTAMP: Final = "last-timestamp"
+_FILE: Final = "chunks-file"
+_FILE_POSITION: Final = "chunks-file-position"
+_FILE_SIZE: Final = "chunks-file-size"
+_SEGMENT_FIRST_OFFSET: Final = "chunks-segment-first-offset"
+_SEGMENT_EPOCH: Final = "chunks-segment-epoch"
 
 
 class Bounds(NamedTuple):
@@ -57,6 +67,20 @@ class Bounds(NamedTuple):
     """In ms since 1970; 0 or None where no record is left here: object storage knows it then."""
 
 
+class SegmentPart(NamedTuple):
+    """Where the chunks of a run lie, for whoever can open the file. All of it is durable and visible."""
+
+    path: str
+    """Absolute, as the owner sees it: whoever opens it has to see whether it is the file meant."""
+    position: int
+    size: int
+    first_offset: int
+    """Of the segment, as its header says."""
+    epoch: int
+    """Of the owner that began the segment, as its header says: a later file of the same name has
+    another one."""
+
+
 class ChunkRun(NamedTuple):
     """A run of whole committed chunks, one after the other; none at the end of the stream."""
 
@@ -68,6 +92,8 @@ class ChunkRun(NamedTuple):
     log_end: int
     """Cumulative log bytes up to the end of the last chunk, on the scale of the epoch's owner."""
     data: bytes | memoryview
+    part: SegmentPart | None = None
+    """The chunks are there, and not in `data`."""
 
 
 class Located(NamedTuple):
@@ -112,9 +138,27 @@ class ChunksAsked(NamedTuple):
     first_offset: int
     max_bytes: int = _RUN_SIZE_DEFAULT
     wait_ms: int = 0
+    by_file: int = 0
+    """1: whoever asks can open files of the owner's machine. The answer may be bytes all the same."""
 
     def params(self) -> Params:
-        return self._asdict()
+        # The release before refuses a parameter that it does not know.
+        return {name: value for name, value in self._asdict().items() if name != "by_file" or value}
+
+
+class ChunkSource(Protocol):
+    """Where the chunks of a tail come from: one owner of streams, whatever way the bytes take."""
+
+    async def chunks(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun:
+        """A run with its bytes: from the chunk that holds the offset asked for, at least one.
+
+        Raises:
+            OffsetGone: `moved`: below what the owner still has.
+            StoreError: what else it answered, or that it does not answer.
+        """
+        ...
 
 
 class LocateAsked(NamedTuple):
@@ -137,6 +181,7 @@ CHUNKS_QUERY: Final[Mapping[str, Parser]] = {
     "first_offset": integer(0, OFFSET_MAX + 1),
     "max_bytes": integer(1, RUN_SIZE_MAX),
     "wait_ms": _WAIT_MS,
+    "by_file": integer(0, 1),
 }
 LOCATE_QUERY: Final[Mapping[str, Parser]] = {"timestamp": integer(0, TIMESTAMP_MAX)}
 
@@ -184,6 +229,19 @@ def encode_run(run: ChunkRun) -> dict[str, str]:
         _LAST_CHUNK_OFFSET: bounds.last_chunk_offset,
         _LAST_TIMESTAMP: bounds.last_timestamp,
     }
+    if run.part is not None:
+        path, position, size, first_offset, epoch = run.part
+        values |= {
+            _FILE_POSITION: position,
+            _FILE_SIZE: size,
+            _SEGMENT_FIRST_OFFSET: first_offset,
+            _SEGMENT_EPOCH: epoch,
+        }
+        return {_FILE: quote(path, errors="surrogateescape"), **_shown(values)}
+    return _shown(values)
+
+
+def _shown(values: Mapping[str, int | None]) -> dict[str, str]:
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -205,7 +263,21 @@ def decode_run(answer: PeerBytes) -> ChunkRun:
         int(headers[_NEXT_OFFSET]),
         int(headers[_LOG_END]),
         answer.data,
+        _part_of(headers) if _FILE in headers else None,
     )
+
+
+def _part_of(headers: Mapping[str, str]) -> SegmentPart:
+    part = SegmentPart(
+        unquote(headers[_FILE], errors="surrogateescape"),
+        int(headers[_FILE_POSITION]),
+        int(headers[_FILE_SIZE]),
+        int(headers[_SEGMENT_FIRST_OFFSET]),
+        int(headers[_SEGMENT_EPOCH]),
+    )
+    if not part.path.startswith("/") or part.position < 0 or not 0 < part.size <= PART_SIZE_MAX:
+        raise ValueError
+    return part
 
 
 def encode_located(located: Located) -> dict[str, Any]:

@@ -17,9 +17,8 @@ from bottomless.guards import guard
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
-from bottomless_server.protocol.peer import PeerPort, PeersPort
+from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import (
-    CHUNKS,
     LOCATE,
     Bounds,
     ChunksAsked,
@@ -27,10 +26,10 @@ from bottomless_server.protocol.tail import (
     Located,
     bounds_of_moved,
     decode_located,
-    decode_run,
 )
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.runtime.peers.tail_chunks import ChunkSources
 
 T = TypeVar("T")
 
@@ -57,7 +56,8 @@ class Tail:
     def __init__(self, peers: PeersPort, waiting: PeersPort, nodes: IngestNodes) -> None:
         """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
         self._peers = peers
-        self._waiting = waiting
+        self._sources = ChunkSources(peers)
+        self._waiting = ChunkSources(waiting)
         self._nodes = nodes
         self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
 
@@ -80,24 +80,21 @@ class Tail:
         Raises:
             Unavailable: no owner answers.
         """
-        params = ChunksAsked(first_offset, size, wait_ms).params()
+        asked = ChunksAsked(first_offset, size, wait_ms)
+        sources = self._waiting if wait_ms else self._sources
 
-        async def ask(peer: PeerPort) -> TailAnswer:
+        async def ask(url: str) -> TailAnswer:
             try:
-                answer = await peer.fetch(
-                    of_stream(CHUNKS, stream.stream_id),
-                    params=params,
-                    timeout_seconds=wait_ms / 1000 + _ANSWER_SECONDS,
+                run = await sources.at(url).chunks(
+                    stream.stream_id, asked, timeout_seconds=wait_ms / 1000 + _ANSWER_SECONDS
                 )
             except StoreError as error:
                 if error.code is not Code.MOVED:
                     raise
                 return TailAnswer(bounds_of_moved(error), moved=True)
-            run = decode_run(answer)
             return TailAnswer(run.bounds, run.data, run.first_offset, run.next_offset)
 
-        peers = self._waiting if wait_ms else self._peers
-        return await self._ask(peers, stream, ask, lambda answer: answer.bounds)
+        return await self._ask(stream, ask, lambda answer: answer.bounds)
 
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first local chunk of `timestamp` or later.
@@ -106,18 +103,19 @@ class Tail:
             Unavailable: no owner answers.
         """
 
-        async def ask(peer: PeerPort) -> Located:
+        async def ask(url: str) -> Located:
             path = of_stream(LOCATE, stream.stream_id)
-            answer = await peer.call("GET", path, params=LocateAsked(timestamp).params())
+            answer = await self._peers.at(url).call(
+                "GET", path, params=LocateAsked(timestamp).params()
+            )
             return decode_located(answer.body)
 
-        return await self._ask(self._peers, stream, ask, lambda located: located.bounds)
+        return await self._ask(stream, ask, lambda located: located.bounds)
 
     async def _ask(
         self,
-        peers: PeersPort,
         stream: StreamFacts,
-        ask: Callable[[PeerPort], Awaitable[T]],
+        ask: Callable[[str], Awaitable[T]],
         bounds_of: Callable[[T], Bounds],
     ) -> T:
         """Ask the owner; where it is gone or no owner any more, ask all nodes: one may claim."""
@@ -127,7 +125,7 @@ class Tail:
         while (url := await self._next(stream, asked)) is not None:
             asked.append(url)
             try:
-                answer = await ask(peers.at(url))
+                answer = await ask(url)
             except StoreError as error:
                 if error.code not in {Code.PEER_UNAVAILABLE, Code.NOT_OWNER, Code.FENCED}:
                     raise

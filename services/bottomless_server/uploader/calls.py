@@ -10,14 +10,12 @@ from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import NODES, decode_nodes
 from bottomless_server.protocol.tail import (
-    CHUNKS,
     COMMITS,
     ChunkRun,
     ChunksAsked,
     Commits,
     CommitsAsked,
     decode_commits,
-    decode_run,
 )
 from bottomless_server.protocol.uploads import (
     ABANDON,
@@ -34,6 +32,7 @@ from bottomless_server.protocol.uploads import (
     encode_intents_asked,
     encode_register,
 )
+from bottomless_server.runtime.peers.tail_chunks import chunk_source
 
 POLL_MARGIN_SECONDS = 10.0
 """A long poll may answer this much later than it was asked to before it counts as lost."""
@@ -46,8 +45,9 @@ REGISTER_TIMEOUT_SECONDS = 30.0
 
 
 class IngestCalls:
-    def __init__(self, peer: PeerPort) -> None:
+    def __init__(self, peer: PeerPort, url: str) -> None:
         self._peer = peer
+        self._source = chunk_source(peer, url)
 
     async def commits(self, after: str | None, wait_ms: int) -> Commits:
         """Streams that changed since the token `after`; all with unpublished data without one."""
@@ -64,12 +64,7 @@ class IngestCalls:
         asked for.
         """
         asked = ChunksAsked(first_offset, min(max_bytes, FETCH_SIZE_MAX))
-        answer = await self._peer.fetch(
-            of_stream(CHUNKS, stream_id),
-            params=asked.params(),
-            timeout_seconds=FETCH_TIMEOUT_SECONDS,
-        )
-        run = decode_run(answer)
+        run = await self._source.chunks(stream_id, asked, timeout_seconds=FETCH_TIMEOUT_SECONDS)
         if not run.data:
             return run._replace(first_offset=first_offset, next_offset=first_offset)
         return run

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import httpx
 import orjson
 import pyarrow as pa
+from starlette.types import ASGIApp, Receive, Scope, Send
 from support.harness import ServiceHarness, StandingClocks
 from support.peers import SilentPeer
 
@@ -253,6 +254,15 @@ class IngestHarness(ServiceHarness):
         )
         self.service = self._service()
         super().__init__(self.service)
+
+    @property
+    def internal_app(self) -> ASGIApp:
+        """What the internal listener serves, as a server takes it: not as a method."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self.service.internal(scope, receive, send)
+
+        return app
 
     def _service(self) -> IngestService:
         given = {"ingest_url": "unix:///here.sock", **self.settings}

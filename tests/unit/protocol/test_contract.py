@@ -25,6 +25,7 @@ from bottomless_server.protocol.tail import (
     Commits,
     Located,
     Published,
+    SegmentPart,
     encode_commits,
     encode_located,
     encode_published,
@@ -118,7 +119,11 @@ def test_the_headers_of_a_run_are_those_of_the_contract() -> None:
     needed = {name.lower() for name, header in told.items() if header.get("required")}
     run = ChunkRun(BOUNDS, 12, 34, 2_048, b"")
 
-    assert encode_run(run).keys() == {name.lower() for name in told}
+    in_file = run._replace(part=SegmentPart("/data/1.segment", 64, 1_000, 10, 7))
+    assert encode_run(in_file).keys() == {name.lower() for name in told}
+    assert encode_run(in_file).keys() - encode_run(run).keys() == {
+        name.lower() for name in told if "File" in name or "Segment" in name
+    }
     assert encode_run(run._replace(bounds=NO_RECORDS)).keys() == needed
 
 

@@ -17,6 +17,7 @@ from bottomless_server.protocol.tail import (
     CHUNKS_QUERY,
     COMMITS_QUERY,
     LOCATE_QUERY,
+    PART_SIZE_MAX,
     RUN_SIZE_MAX,
     Bounds,
     ChunkRun,
@@ -27,6 +28,7 @@ from bottomless_server.protocol.tail import (
     LocateAsked,
     Located,
     Published,
+    SegmentPart,
     bounds_of_moved,
     decode_chunks_asked,
     decode_commits,
@@ -63,7 +65,17 @@ bounds = st.builds(
     last_chunk_offset=st.none() | offsets,
     last_timestamp=st.none() | st.integers(0, TIMESTAMP_MAX),
 )
-runs = st.builds(ChunkRun, bounds, offsets, offsets, numbers, st.binary(max_size=50))
+parts = st.builds(
+    SegmentPart,
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")).map("/{}".format),
+    numbers,
+    st.integers(1, PART_SIZE_MAX),
+    offsets,
+    numbers,
+)
+runs = st.builds(
+    ChunkRun, bounds, offsets, offsets, numbers, st.binary(max_size=50), st.none() | parts
+)
 commits = st.builds(
     Commits,
     st.text(min_size=1),
@@ -140,7 +152,7 @@ def test_each_message_has_the_bytes_of_the_release_before(message: Any, wire: by
 
 async def test_each_question_has_the_bytes_of_the_release_before() -> None:
     peer = NotingPeer()
-    ingest, owners = IngestCalls(peer), PeerOwners(peer)
+    ingest, owners = IngestCalls(peer, "http://ingest"), PeerOwners(peer)
     for question in (
         ingest.commits(None, 5),
         ingest.commits("a.1", 5),
@@ -170,6 +182,31 @@ def test_a_run_comes_back_as_it_was_given(run: ChunkRun) -> None:
     assert decode_run(PeerBytes(received_headers(encode_run(run)), run.data)) == run
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("chunks-file", "relative"),
+        ("chunks-file", ""),
+        ("chunks-file-position", "-1"),
+        ("chunks-file-size", "0"),
+        ("chunks-file-size", str(PART_SIZE_MAX + 1)),
+        ("chunks-segment-epoch", "x"),
+        ("chunks-segment-first-offset", None),
+    ],
+)
+def test_a_place_in_a_file_that_is_none_is_the_peers_fault(name: str, value: str | None) -> None:
+    part = SegmentPart("/data/1.segment", 64, 1_000, 10, 7)
+    headers = encode_run(ChunkRun(BOUNDS, 12, 34, 2_048, b"", part))
+    assert decode_run(PeerBytes(headers, b"")).part == part
+    headers.pop(name)
+    if value is not None:
+        headers[name] = value
+
+    with pytest.raises(Unavailable) as caught:
+        decode_run(PeerBytes(headers, b""))
+    assert caught.value.code is Code.PEER_UNAVAILABLE
+
+
 @given(commits)
 def test_commits_come_back_as_they_were_given(given_: Commits) -> None:
     assert decode_commits(received(sent(encode_commits(given_)))) == given_
@@ -191,7 +228,13 @@ def test_what_is_published_comes_back_as_it_was_told(published: Published) -> No
 
 
 @given(
-    st.builds(ChunksAsked, offsets, st.integers(1, RUN_SIZE_MAX), st.integers(0, LONG_POLL_MS_MAX)),
+    st.builds(
+        ChunksAsked,
+        offsets,
+        st.integers(1, RUN_SIZE_MAX),
+        st.integers(0, LONG_POLL_MS_MAX),
+        st.integers(0, 1),
+    ),
     st.builds(CommitsAsked, st.integers(0, LONG_POLL_MS_MAX), st.none() | st.text(min_size=1)),
     st.builds(LocateAsked, st.integers(0, TIMESTAMP_MAX)),
 )

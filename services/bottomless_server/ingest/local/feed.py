@@ -10,19 +10,30 @@ tail, the reader.
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
+from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
 from bottomless.formats.chunk import decode_header
-from bottomless.formats.segment import HEADER_SIZE
-from bottomless.model.chunk import ChunkFlags
+from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
+from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.ingest.log.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
-from bottomless_server.protocol.tail import Bounds, ChunkRun, Commit, Commits, moved
+from bottomless_server.protocol.tail import (
+    BY_FILE_SIZE_MIN,
+    Bounds,
+    ChunkRun,
+    Commit,
+    Commits,
+    SegmentPart,
+    moved,
+)
 from bottomless_server.runtime.base.on_loop import in_thread
 
 _FOLLOWED_SECONDS: Final = 6.0
@@ -171,10 +182,13 @@ async def read_run(
     first_offset: int,
     size_max: int,
     wait_seconds: float,
+    *,
+    by_file: bool = False,
 ) -> ChunkRun:
     """Read whole chunks from the one that holds `first_offset`; at least one, if there is one.
 
-    They end at the end of a segment at the latest, and never within a group.
+    They end at the end of a segment at the latest, and never within a group. With `by_file`, a run
+    that is long enough is not read: it is said where it lies.
 
     Raises:
         OffsetGone: `moved`: below what lies here.
@@ -194,7 +208,12 @@ async def read_run(
     segment = _segment_of(appender, first_offset)
     try:
         found = await in_thread(
-            executor, _read, files, appender, segment, first_offset, size_max, len(segment.index)
+            executor,
+            _read,
+            files,
+            appender,
+            segment,
+            _Wanted(first_offset, size_max, len(segment.index), by_file),
         )
     except FileNotFoundError:
         # It was freed meanwhile.
@@ -204,6 +223,14 @@ async def read_run(
     return ChunkRun(bounds_of(appender), *found)
 
 
+class _Wanted(NamedTuple):
+    first_offset: int
+    size_max: int
+    visible_count: int
+    """Chunks of the segment that are visible."""
+    by_file: bool
+
+
 class _Found(NamedTuple):
     """What was read of a file: the rest of a `ChunkRun`, after its bounds."""
 
@@ -211,6 +238,7 @@ class _Found(NamedTuple):
     next_offset: int
     log_end: int
     data: bytes
+    part: SegmentPart | None
 
 
 def _segment_of(appender: LocalAppender, offset: int) -> Segment:
@@ -220,39 +248,71 @@ def _segment_of(appender: LocalAppender, offset: int) -> Segment:
     raise moved(bounds_of(appender))
 
 
-def _read(
-    files: FileCalls,
-    appender: LocalAppender,
-    segment: Segment,
-    first_offset: int,
-    size_max: int,
-    count: int,
-) -> _Found:
+def _read(files: FileCalls, appender: LocalAppender, segment: Segment, wanted: _Wanted) -> _Found:
     index = segment.index
-    number = index.holding(first_offset)
+    number = index.holding(wanted.first_offset)
     first = index.place(number)
-    last = max(min(index.before(first.position + size_max), count - 1), number)
+    last = max(
+        min(index.before(first.position + wanted.size_max), wanted.visible_count - 1), number
+    )
     place = index.place(last)
-    if last > number and place.position + place.size > first.position + size_max:
+    if last > number and place.position + place.size > first.position + wanted.size_max:
         last -= 1
     # Nor does a run end with chunks that hold no record: whoever asked has no use for them.
     while last > number and not index.place(last).record_count:
         last -= 1
-    place = index.place(last)
-    fd = files.open(segment_path(appender.log.directory, segment.first_offset))
+    path = segment_path(appender.log.directory, segment.first_offset)
+    fd = files.open(path)
     try:
-        data = _read_places(files, fd, first.position, place.position + place.size)
-        parts = [data]
-        # A group is committed as a whole, so its end is there.
-        while _more_follows(parts[-1], place.size):
-            last += 1
-            place = index.place(last)
-            parts.append(_read_places(files, fd, place.position, place.position + place.size))
+        place = index.place(last)
+        run = place.position + place.size - first.position
+        part = None
+        if wanted.by_file and run >= BY_FILE_SIZE_MIN:
+            part, data = _part(files, fd, path, index, number, last), b""
+        if part is None:
+            data = _read_run(files, fd, index, number, last)
     finally:
         files.close(fd)
-    log_end = segment.log_start + place.position + place.size - HEADER_SIZE
-    whole = data if len(parts) == 1 else b"".join(parts)
-    return _Found(first.first_offset, place.next_offset, log_end, whole)
+    size = len(data) if part is None else part.size
+    end = first.position + size
+    place = index.place(index.before(end))
+    log_end = segment.log_start + end - HEADER_SIZE
+    return _Found(first.first_offset, place.next_offset, log_end, data, part)
+
+
+def _read_run(files: FileCalls, fd: int, index: ChunkIndex, number: int, last: int) -> bytes:
+    """The chunks from `number` to `last`, and those with which the last one makes a group."""
+    place = index.place(last)
+    data = _read_places(files, fd, index.place(number).position, place.position + place.size)
+    parts = [data]
+    # A group is committed as a whole, so its end is there.
+    while _more_follows(parts[-1], place.size):
+        last += 1
+        place = index.place(last)
+        parts.append(_read_places(files, fd, place.position, place.position + place.size))
+    return data if len(parts) == 1 else b"".join(parts)
+
+
+def _part(
+    files: FileCalls, fd: int, path: Path, index: ChunkIndex, number: int, last: int
+) -> SegmentPart | None:
+    """Where the same chunks lie; only headers are read."""
+    try:
+        header = decode_segment_header(_read_places(files, fd, 0, HEADER_SIZE))
+    except Corrupt:
+        # Its chunks may be good, but nobody could see that it is the file meant.
+        return None
+    place = index.place(last)
+    while _more_follows(_read_header(files, fd, place), CHUNK_HEADER_SIZE):
+        last += 1
+        place = index.place(last)
+    position = index.place(number).position
+    size = place.position + place.size - position
+    return SegmentPart(str(path.absolute()), position, size, header.first_offset, header.epoch)
+
+
+def _read_header(files: FileCalls, fd: int, place: ChunkPlace) -> bytes:
+    return _read_places(files, fd, place.position, place.position + CHUNK_HEADER_SIZE)
 
 
 def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:
@@ -263,6 +323,7 @@ def _read_places(files: FileCalls, fd: int, start: int, end: int) -> bytes:
 
 
 def _more_follows(data: bytes, last_size: int) -> bool:
+    """Whether the chunk that begins so many bytes before the end of the data belongs to the next."""
     try:
         header = decode_header(data, len(data) - last_size)
     except Corrupt:

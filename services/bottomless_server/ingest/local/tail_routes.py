@@ -37,6 +37,7 @@ from bottomless_server.runtime.http.app import (
     parse_query,
     read_body,
 )
+from bottomless_server.runtime.listener.same_user import may_see_files
 
 _SMALL_BODY_SIZE = 4096
 
@@ -75,6 +76,7 @@ class Tails:
             asked.first_offset,
             asked.max_bytes,
             asked.wait_ms / 1000,
+            by_file=bool(asked.by_file) and may_see_files(request.scope),
         )
         return Response(run.data, 200, encode_run(run), RUN_MEDIA_TYPE)
 

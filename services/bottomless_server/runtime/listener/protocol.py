@@ -37,6 +37,7 @@ from bottomless_server.runtime.listener.protocol_refusals import (
     url_too_long,
 )
 from bottomless_server.runtime.listener.reading import ClientTime, Reading
+from bottomless_server.runtime.listener.same_user import SAME_USER, is_same_user
 from bottomless_server.runtime.listener.sending import Sending
 
 CUT_SECONDS: Final = 2.0
@@ -87,6 +88,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow: HeldFlow = HeldFlow(transport)
         self._sending = Sending(transport, self._watched.note_written, self.loop.time)
+        self._same_user = is_same_user(transport)
         over = len(self._watched) - self._bounds.connection_count_max
         self._watched.add(self)
         if over >= _REFUSED_COUNT_MAX:
@@ -179,6 +181,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # ASGI has no word for it: a server can only wait for a client that takes nothing.
         self.scope["bottomless.cut"] = self.cut  # type: ignore[typeddict-unknown-key]
         self.scope[GATHERS] = True  # type: ignore[typeddict-unknown-key]
+        self.scope[SAME_USER] = self._same_user  # type: ignore[typeddict-unknown-key]
 
     def on_url(self, url: bytes) -> None:
         self._count(len(url), url_too_long)

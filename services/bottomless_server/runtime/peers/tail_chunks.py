@@ -1,0 +1,178 @@
+"""Where the chunks of a tail come from: the owner's answer, or its files where we can open them.
+
+On one machine a socket is a way round: the owner copies a run out of its file and into the socket,
+and we copy it out of there into fresh memory. So an owner at a unix socket is asked where the run
+lies, and its bytes are read from there. What the owner says then is the same as before: what it
+names is durable and visible, and its claim held when it said so. The bytes of committed chunks do
+not change, and a file that is unlinked stays readable for whoever has it open.
+
+Nothing is stored here and nothing deleted, so a crash leaves nothing. Whatever fails (the owner
+does not know the question, the file is gone, another file has its name, our process sees other
+directories) is asked for again, as bytes in an answer: that answer is the true one, `moved` among
+them.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import structlog
+from cachetools import LRUCache
+
+from bottomless.errors import Corrupt, InvalidRequest
+from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
+from bottomless.guards import guard
+from bottomless.model.names import StreamId
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import PeerPort, PeersPort
+from bottomless_server.protocol.tail import (
+    CHUNKS,
+    ChunkRun,
+    ChunksAsked,
+    ChunkSource,
+    SegmentPart,
+    decode_run,
+)
+from bottomless_server.runtime.base.on_loop import loop_time
+
+log = structlog.get_logger(__name__)
+
+PAUSE_SECONDS: Final = 60.0
+"""After a file could not be read, its owner is asked for bytes alone for so long: where we see
+other directories than it does, each file would cost two questions."""
+_OWNER_COUNT_MAX: Final = 1_000
+"""Owners of which is remembered how they are asked."""
+
+
+class NotTheFile(Exception):
+    """What lies at a path is not the segment that the owner means, or less of it."""
+
+
+class ChunksInAnswers:
+    """The bytes come in the owner's answer."""
+
+    def __init__(self, peer: PeerPort) -> None:
+        self._peer = peer
+
+    async def chunks(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun:
+        answer = await self._peer.fetch(
+            of_stream(CHUNKS, stream_id), params=asked.params(), timeout_seconds=timeout_seconds
+        )
+        return decode_run(answer)
+
+
+class ChunksInFiles:
+    """The bytes are read from the owner's file, where it names one."""
+
+    def __init__(self, answers: ChunksInAnswers, clock: Callable[[], float] = loop_time) -> None:
+        """`clock` tells seconds, from any moment on."""
+        self._answers = answers
+        self._clock = clock
+        self._paused_until = float("-inf")
+
+    async def chunks(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun:
+        failure: Exception | None = None
+        if self._clock() >= self._paused_until:
+            try:
+                return await self._read(stream_id, asked, timeout_seconds)
+            except (NotTheFile, OSError, Corrupt, InvalidRequest) as error:
+                failure = error
+        run = await self._answers.chunks(stream_id, asked, timeout_seconds=timeout_seconds)
+        if failure is not None:
+            # Not where the owner says `moved`: then the file was freed between answer and look.
+            self._pause(failure)
+        return run
+
+    def _pause(self, failure: Exception) -> None:
+        self._paused_until = self._clock() + PAUSE_SECONDS
+        log.warning(
+            "chunks are fetched, since they cannot be read from their file",
+            error=str(failure),
+            seconds=PAUSE_SECONDS,
+        )
+
+    async def _read(
+        self, stream_id: StreamId, asked: ChunksAsked, timeout_seconds: float
+    ) -> ChunkRun:
+        by_file = asked._replace(by_file=1)
+        run = await self._answers.chunks(stream_id, by_file, timeout_seconds=timeout_seconds)
+        if run.part is None:
+            return run
+        data = await asyncio.to_thread(read_part, stream_id, run.part)
+        return run._replace(data=data, part=None)
+
+
+class ChunkSources:
+    """The sources of the owners of streams, by their address."""
+
+    def __init__(self, peers: PeersPort) -> None:
+        self._peers = peers
+        self._sources: LRUCache[str, ChunkSource] = LRUCache(_OWNER_COUNT_MAX)
+
+    def at(self, url: str) -> ChunkSource:
+        """The source at a url.
+
+        Raises:
+            ValueError: it is not the url of a peer.
+        """
+        source = self._sources.get(url)
+        if source is None:
+            source = self._sources[url] = chunk_source(self._peers.at(url), url)
+        return source
+
+
+def chunk_source(peer: PeerPort, url: str) -> ChunkSource:
+    """The best source that an owner at this address may have."""
+    answers = ChunksInAnswers(peer)
+    return ChunksInFiles(answers) if url.startswith("unix://") else answers
+
+
+def read_part(stream_id: StreamId, part: SegmentPart) -> memoryview:
+    """Read a run from its file; blocks.
+
+    Read, not mapped: a mapped file that somebody cuts would end this process.
+
+    Raises:
+        NotTheFile, Corrupt, OSError: nothing was read.
+    """
+    # No waiting for whoever writes, should it be a pipe.
+    file = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        check_file(file, stream_id, part)
+        view = np.empty(part.size, dtype=np.uint8).data
+        done = 0
+        while done < part.size:
+            count = os.preadv(file, [view[done:]], part.position + done)
+            if not count:
+                raise NotTheFile("the file is shorter than what its owner has committed")
+            done += count
+    finally:
+        os.close(file)
+    return view.toreadonly()
+
+
+@guard("the file is the segment that its owner means")
+def check_file(file: int, stream_id: StreamId, part: SegmentPart) -> None:
+    """Refuse a file that is not the segment of which the owner spoke.
+
+    A path alone may name another file here: of another node, where two of them see different
+    directories under one name, or a later segment, where the owner has lost the stream and taken it
+    up again meanwhile. That one begins at the same offset and may hold what nobody has committed, but
+    under another epoch, since each epoch is given once.
+
+    Raises:
+        NotTheFile, Corrupt, OSError
+    """
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise NotTheFile("it is not a file of our own user")
+    header = decode_segment_header(os.pread(file, HEADER_SIZE, 0))
+    if header != (stream_id, part.first_offset, part.epoch):
+        raise NotTheFile("the file at the path is another segment")
