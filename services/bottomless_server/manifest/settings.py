@@ -16,6 +16,10 @@ class ManifestSettings(CommonSettings):
     """Entries that make a group."""
     manifest_debounce_ms: int = Field(50, ge=0, le=60_000)
     """How long a fragment may wait for others to share its root."""
+    manifest_root_wait_ms: int = Field(10_000, ge=0, le=60_000)
+    """How long fragments of 16 MiB and more may wait for others to share their root: what a busy
+    stream puts is billed by the put. Never so long that a record becomes older by it than
+    `fragment.max_age_ms`; the first smaller fragment and 512 MiB end the wait."""
     manifest_debounce_count: int = Field(64, ge=1, le=100_000)
     """A run this long is published at once."""
     manifest_held_count_max: int = Field(1_024, ge=1, le=100_000)

@@ -323,4 +323,5 @@ def publish_bounds(settings: ManifestSettings) -> PublishBounds:
         debounce_ms=settings.manifest_debounce_ms,
         debounce_count=settings.manifest_debounce_count,
         held_count_max=settings.manifest_held_count_max,
+        root_wait_ms=settings.manifest_root_wait_ms,
     )

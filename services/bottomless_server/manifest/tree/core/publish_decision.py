@@ -3,8 +3,9 @@
 The keeper holds what one stream's manifest is (the last committed record and root)
 and what is to be added. Uploads finish in any order, but the manifest grows only by
 runs: a fragment waits here until the one before it is there. Published roots are
-debounced, since each one is a whole object: a deadline is set by the first fragment
-that could go, a full run goes at once, and the timer is set again while some remain.
+debounced, since each one is a whole object, which a store bills: a deadline is set by the
+first fragment that could go, a full run goes at once, and the timer is set again while some
+remain. Large fragments wait longer than others, since their stream is busy and more come soon.
 
 Events go in, actions come out; nothing here waits, reads a clock or draws a number.
 `../committer.py` carries the actions out in the order given: groups, root, pointer.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
@@ -53,6 +55,13 @@ class PublishBounds:
     """A run this long is published without waiting."""
     held_count_max: int
     """Fragments held at most; further ones are refused until the run closes."""
+    root_wait_ms: int = 0
+    """How long large fragments may wait for others to share their root, where no record of theirs
+    becomes older by it than the stream allows."""
+    large_size: int = 16 * MIB
+    """A fragment of so many bytes is large."""
+    run_size: int = 512 * MIB
+    """A run of so many bytes is published without waiting."""
     retry_ms: int = 100
     retry_ms_max: int = 5_000
 
@@ -142,11 +151,17 @@ class Keeper:
         if not run:
             self.publish_at = None
             return []
-        if delay_ms is None and len(run) >= self._bounds.debounce_count and self._failures == 0:
+        if delay_ms is not None:
+            wanted = now + delay_ms
+        elif self._failures:
+            wanted = now + self._bounds.debounce_ms
+        elif is_full(run, self._bounds):
             return self._publish(run)
-        if self.publish_at is not None:
+        else:
+            wanted = now + wait_ms(run, self._bounds, self.record.config.fragment.max_age_ms)
+        if self.publish_at is not None and (self._failures or self.publish_at <= wanted):
             return []
-        self.publish_at = now + (self._bounds.debounce_ms if delay_ms is None else delay_ms)
+        self.publish_at = wanted
         return [PublishAt(self.publish_at)]
 
     def _time_reached(self, now: int) -> list[Action]:
@@ -235,6 +250,29 @@ class Keeper:
         assert len(self._held) <= self._bounds.held_count_max
         assert self._in_flight or self.publish_at is not None or not self._run()
         check_run(root.entries)
+
+
+def is_full(run: Sequence[FragmentInfo], bounds: PublishBounds) -> bool:
+    """Whether a root is worth its put already."""
+    if len(run) >= bounds.debounce_count:
+        return True
+    return sum(fragment.size for fragment in run) >= bounds.run_size
+
+
+def wait_ms(run: Sequence[FragmentInfo], bounds: PublishBounds, max_age_ms: int) -> int:
+    """How long a root may wait for more fragments after this run.
+
+    A large fragment was cut because it was full, so its stream is busy, and its records are younger
+    than they may become: the rest of that time is what it may wait. A smaller one was cut because
+    its records are old, or because somebody waits for all of it (a stop, a new owner): it goes soon,
+    with all that stand before it.
+
+    Ages are differences of the stream's own timestamps: clocks of two machines are not compared.
+    """
+    if any(fragment.size < bounds.large_size for fragment in run):
+        return bounds.debounce_ms
+    age_ms = run[-1].last_timestamp - run[0].first_timestamp
+    return max(bounds.debounce_ms, min(bounds.root_wait_ms, max_age_ms - age_ms))
 
 
 @guard("contiguity of runs")
