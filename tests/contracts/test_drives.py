@@ -85,8 +85,12 @@ async def test_of_puts_at_the_same_time_one_wins(drive: Drive) -> None:
 
 
 async def test_bytes_that_do_not_match_their_checksum_are_not_stored(drive: Drive) -> None:
-    with pytest.raises(Corrupt):
-        await drive.put("a/b", [b"body"], crc32c(b"other"))
+    # Small ones, and such as go to a disk in blocks, with the damage in a block or in the rest.
+    for body, damaged in ((b"body", 0), (bytes(2**20 + 9), 5_000), (bytes(2**20 + 9), 2**20 + 3)):
+        other = bytearray(body)
+        other[damaged] ^= 1
+        with pytest.raises(Corrupt):
+            await drive.put("a/b", [bytes(other[:3]), bytes(other[3:])], crc32c(body))
 
     assert await keys_of(drive) == []
 

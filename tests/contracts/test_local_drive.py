@@ -39,9 +39,9 @@ class RecordedCalls(DriveCalls):
         self._note("create")
         return super().create(path)
 
-    def write(self, file: int, parts: Sequence[memoryview]) -> None:
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
         self._note("write")
-        super().write(file, parts)
+        return super().write(file, parts)
 
     def sync_file(self, file: int) -> None:
         self._note("sync file")

@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import pytest
 from contracts.test_drives import test_a_key_is_put_once as a_key_is_put_once
+from contracts.test_drives import (
+    test_bytes_that_do_not_match_their_checksum_are_not_stored as damage_is_refused,
+)
 from contracts.test_local_drive import (
     test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return as named_durably,
 )
@@ -264,6 +267,18 @@ async def test_without_its_memory_of_epochs_a_reader_believes_an_owner_of_the_pa
     with pytest.raises(KeyError, match="code"):
         await test_reader_records.test_an_owner_of_an_older_epoch_is_not_believed(harness)
     await harness.aclose()
+
+
+async def test_without_the_checksum_of_a_put_damaged_bytes_get_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives = LocalDrive(tmp_path / "with"), LocalDrive(tmp_path / "without")
+    await damage_is_refused(drives[0])
+    remove(monkeypatch, "the checksum of a put, before the object is there", _nothing)
+    with pytest.raises(FAILS):
+        await damage_is_refused(drives[1])
+    for drive in drives:
+        await drive.aclose()
 
 
 class _Replacing(DriveCalls):

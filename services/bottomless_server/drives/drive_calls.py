@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from bottomless.formats.checks import crc32c
 from bottomless.model.limits import MIB
 from bottomless_server.drives.past_cache import write_past_cache
 
@@ -26,21 +27,26 @@ class DriveCalls:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.open(path, flags, 0o644)
 
-    def write(self, file: int, parts: Sequence[memoryview]) -> None:
-        """Write all parts to a new file, however many calls that takes.
+    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+        """Write all parts to a new file, however many calls that takes; returns the CRC-32C of the
+        bytes that were handed to the system.
 
         Much goes past the page cache: a fragment is read later or never, and the pages that it
         would take hold the ends of streams, which everybody reads now.
         """
         waiting = [part for part in parts if part.nbytes]
+        crc = 0
         if sum(part.nbytes for part in waiting) >= PAST_CACHE_SIZE_MIN:
-            waiting = write_past_cache(file, waiting)
+            waiting, crc = write_past_cache(file, waiting)
+        for part in waiting:
+            crc = crc32c(part, crc)
         while waiting:
             written = os.writev(file, waiting[:IOV_COUNT_MAX])
             while waiting and written >= waiting[0].nbytes:
                 written -= waiting.pop(0).nbytes
             if written:
                 waiting[0] = waiting[0][written:]
+        return crc
 
     def sync_file(self, file: int) -> None:
         os.fsync(file)

@@ -3,7 +3,8 @@
 One object is one file; its key is its path below the root. What a crash leaves
 behind at each step of a put:
 
-    1. temp file made, written        a stale temp file, swept an hour later; no object
+    1. temp file made, written        a stale temp file, swept an hour later; no object. Bytes
+                                      whose checksum is wrong come no further than this
     2. temp file synced               the same
     3. linked to its name             the object, whole, or no object: never a part of it,
                                       since its bytes were synced before it had a name
@@ -39,7 +40,7 @@ from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.guards import guard
 from bottomless.model.object_facts import ObjectFacts
-from bottomless_server.drives.checked_parts import checked_parts
+from bottomless_server.drives.checked_parts import require_sum, views_of
 from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
 from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated
@@ -142,14 +143,14 @@ class LocalDrive:
     # What follows blocks, and runs in a thread.
 
     def _put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        views = checked_parts(parts, crc)
+        views = views_of(parts)
         path = self._root / object_key
         with translated():
             self._prepare()
             self.directories.make_ready(path.parent)
             temp = self._scratch / secrets.token_hex(16)
             try:
-                self._write_durably(temp, views)
+                self._write_durably(temp, views, crc)
                 try:
                     self._link_durably(temp, path)
                 except FileNotFoundError:
@@ -159,10 +160,11 @@ class LocalDrive:
                 with suppress(OSError):
                     self._calls.unlink(temp)
 
-    def _write_durably(self, temp: Path, views: Sequence[memoryview]) -> None:
+    def _write_durably(self, temp: Path, views: Sequence[memoryview], crc: int) -> None:
         file = self._calls.create(temp)
         try:
-            self._calls.write(file, views)
+            # Summed on their way to the disk, not before: then they come from memory once.
+            require_sum(self._calls.write(file, views), crc)
             self._calls.sync_file(file)
         finally:
             os.close(file)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from bottomless.formats.checks import crc32c
 from bottomless.model.limits import MIB
 
 try:
@@ -28,18 +29,19 @@ _BUFFER_SIZE: Final = MIB
 _OWN: Final = threading.local()
 
 
-def write_past_cache(file: int, parts: Sequence[memoryview]) -> list[memoryview]:
+def write_past_cache(file: int, parts: Sequence[memoryview]) -> tuple[list[memoryview], int]:
     """Write as much as can go past the cache from the file's position, which is aligned.
 
     Returns what is left to be written after it: less than a block, or all that the file system
-    did not take this way.
+    did not take this way. And the CRC-32C of what was written, block by block while each is in the
+    processor's cache.
 
     Raises:
         OSError: as of any write.
     """
     flags = _make_direct(file)
     if flags is None:
-        return list(parts)
+        return list(parts), 0
     try:
         return _write(file, deque(parts))
     finally:
@@ -58,7 +60,8 @@ def _make_direct(file: int) -> int | None:
     return flags
 
 
-def _write(file: int, left: deque[memoryview]) -> list[memoryview]:
+def _write(file: int, left: deque[memoryview]) -> tuple[list[memoryview], int]:
+    crc = 0
     size = sum(part.nbytes for part in left)
     size -= size % _BLOCK_SIZE
     buffer = _buffer()
@@ -73,9 +76,10 @@ def _write(file: int, left: deque[memoryview]) -> list[memoryview]:
                 if error.errno != errno.EINVAL:
                     raise
                 # Not aligned as it wants it. The buffer is the thread's, so this is a copy.
-                return [memoryview(bytes(block)), *left]
+                return [memoryview(bytes(block)), *left], crc
+            crc = crc32c(block[:written], crc)
             block = block[written:]
-    return list(left)
+    return list(left), crc
 
 
 def _fill(block: memoryview, left: deque[memoryview]) -> None:

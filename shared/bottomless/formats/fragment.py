@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bottomless.formats import chunk as chunk_format
 from bottomless.formats.checks import VERSION, check, check_magic, crc32c, magic
+from bottomless.formats.crc32c import combine
 from bottomless.formats.segment import (
     INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
@@ -111,14 +112,16 @@ def pack_fragment(
             position += len(chunk)
             if sealed.kind is not ChunkKind.TRACKING:
                 flags = sealed.flags
-        data_crc = crc32c(run, data_crc)
+            # Here and not for the run: it was verified just now, and is in the processor's cache.
+            data_crc = crc32c(chunk, data_crc)
     check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
     header, footer, index = _describe(stream_id, uid, places, data_crc, position)
     first, last = encode_fragment_header(header), encode_footer(footer)
     parts: list[bytes | memoryview] = [first, *data, index, last]
-    crc = 0
-    for part in parts:
-        crc = crc32c(part, crc)
+    # Put together of the checksums of its parts: the data is as large as memory allows.
+    tail = crc32c(last, crc32c(index))
+    crc = combine(crc32c(first), data_crc, header.data_size)
+    crc = combine(crc, tail, len(index) + FOOTER_SIZE)
     info = FragmentInfo(
         uid=uid,
         first_offset=header.first_offset,

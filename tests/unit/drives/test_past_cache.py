@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bottomless.formats.checks import crc32c
 from bottomless_server.drives.drive_calls import PAST_CACHE_SIZE_MIN, DriveCalls
 from bottomless_server.drives.past_cache import write_past_cache
 
@@ -31,7 +32,7 @@ def written(directory: Path, parts: list[memoryview]) -> bytes:
     calls = DriveCalls()
     file = calls.create(directory / "file")
     try:
-        calls.write(file, parts)
+        assert calls.write(file, parts) == crc32c(b"".join(parts))
         assert not fcntl.fcntl(file, fcntl.F_GETFL) & DIRECT, "who writes next need not align"
     finally:
         os.close(file)
@@ -166,8 +167,9 @@ def test_what_is_left_is_less_than_a_block(tmp_path: Path, writes: Writes) -> No
     del writes
     file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     try:
-        left = write_past_cache(file, parts_of(1_000_003))
+        left, crc = write_past_cache(file, parts_of(1_000_003))
     finally:
         os.close(file)
 
     assert sum(map(len, left)) == 1_000_003 % 4096
+    assert crc == crc32c((tmp_path / "file").read_bytes())
