@@ -3,7 +3,7 @@
     python bench/clients/ours.py URL STREAM SECONDS send|send_many|send_table
 
 Says in one line of JSON how many records were stored, in how long, and its own CPU time; the
-clock stops when the last is stored.
+clock stops when the last is stored. `cpu_sending` leaves out the start of the program.
 """
 
 import json
@@ -25,7 +25,7 @@ def main() -> None:
     table = pa.table({"value": pa.array([VALUE] * TABLE, pa.binary())})
     many = [VALUE] * MANY
     with Client(url) as client:
-        started = time.perf_counter()
+        started, spent_before = time.perf_counter(), time.process_time()
         deadline = started + seconds
         with client.producer(stream) as producer:
             while time.perf_counter() < deadline:
@@ -40,7 +40,9 @@ def main() -> None:
                     producer.send_table(table)
                     count += TABLE
         spent = time.perf_counter() - started
-    print(json.dumps({"units": count, "seconds": spent, "cpu": time.process_time()}))
+        sending = time.process_time() - spent_before
+    said = {"units": count, "seconds": spent, "cpu": time.process_time(), "cpu_sending": sending}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":

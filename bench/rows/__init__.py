@@ -11,6 +11,7 @@ from bench.rows import (
     processes,
     replay,
     scale,
+    startup,
     streams,
 )
 from bench.turns import Row
@@ -27,5 +28,6 @@ ROWS: Final[dict[str, Row]] = {
         *scale.ROWS,
         *processes.ROWS,
         *instructions.ROWS,
+        *startup.ROWS,
     )
 }

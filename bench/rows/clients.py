@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.figures import Figure, times
+from bench.figures import Figure, at_most, times
 from bench.install import peers_python
 from bench.place import ROOT
 from bench.pump import SETTLE_SECONDS
@@ -23,6 +23,8 @@ from bench.wire import kafka, nats
 
 CLIENTS: Final = ROOT / "bench" / "clients"
 CLIENT_SECONDS_MAX: Final = 120
+SENDING: Final = "client CPU s/M"
+"""Of a client that says what sending cost it, without the start of its program."""
 
 
 def client(
@@ -46,6 +48,7 @@ def client(
             busy = tree.cpu_seconds() - spent
             tree.settle(SETTLE_SECONDS)
         answer = json.loads(done.stdout.splitlines()[-1])
+        sending = answer.get("cpu_sending")
         return Figure(
             units=answer["units"],
             seconds=answer["seconds"],
@@ -53,6 +56,7 @@ def client(
             cpu_busy_seconds=busy,
             generator_cpu_seconds=answer["cpu"],
             rss_mib=max(rss),
+            extra={} if sending is None else {SENDING: sending / answer["units"] * 1e6},
         )
 
     return run
@@ -105,6 +109,13 @@ ROWS: Final = (
                 "ours, send_table",
                 "rstream send_batch",
                 10,
+            ),
+            at_most(
+                "send_table: client ≤ 0.25 CPU s per million records",
+                "ours, send_table",
+                lambda figure: figure.extra[SENDING],
+                0.25,
+                "CPU s/M",
             ),
         ),
         _set_up,

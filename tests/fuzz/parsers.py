@@ -15,6 +15,7 @@ from golden.regenerate import golden
 from support.arrow_ways import is_taken_in_place
 from unit.formats.examples import STREAM_ID, UID, a_frame
 
+from bottomless.client.answer_parser import AnswerParser, NotHttp
 from bottomless.client.follow import read_batches
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Corrupt, Denied, InvalidRequest, StoreError
@@ -173,6 +174,16 @@ def as_object_keys(data: bytes) -> None:
     assert batch is None or parse_file_name(batch.file_name) == batch
 
 
+def as_answers(data: bytes) -> None:
+    """What a connection brings: the same answers whole and byte by byte, and bounded ones."""
+    whole = AnswerParser(MIB)
+    answers = list(whole.feed(data))
+    single = AnswerParser(MIB)
+    one_by_one = [answer for byte in data for answer in single.feed(bytes([byte]))]
+    assert [each[::2] for each in one_by_one] == [each[::2] for each in answers]
+    assert single.begun == whole.begun
+
+
 def as_answer(data: bytes) -> None:
     """What a client is sent, by whoever answers."""
 
@@ -250,6 +261,10 @@ KEYS = "\n".join(
 TOKEN = encode_token(PageToken(STREAM_ID, 10, 5), "default", SECRET).encode()
 PAGE_TOKEN = seal(["default"], ["orders"], SECRET).encode()
 ANSWER = b'{"offset":0,"value":"a"}\n{"_control":{"next_offset":1,"end":"rotate","gaps":[]}}\n'
+ANSWERS = (
+    b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nA: b\r\n\r\n{}"
+    b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\n{ }\r\n0\r\nC: d\r\n\r\n"
+)
 IN_PLACE = pa.table(
     {
         "filter_value": ["x", None, "é"],
@@ -294,6 +309,7 @@ PARSERS = {
     "sealed page token": Parser(as_tokens, PAGE_TOKEN),
     "object keys": Parser(as_object_keys, KEYS),
     "answer": Parser(as_answer, ANSWER),
+    "bytes of a connection": Parser(as_answers, ANSWERS, (NotHttp,)),
     "log": Parser(as_log, golden("segment"), (Corrupt,)),
 }
 """By name, with what they take and how they refuse the rest."""

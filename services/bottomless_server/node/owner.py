@@ -229,9 +229,13 @@ class Owner:
         if shown is None or (known is not None and shown < known):
             raise coordination_lost()
 
-    async def claim(self, stream_id: StreamId, local: LocalView) -> tuple[StreamRecord, Claim]:
+    async def claim(
+        self, stream_id: StreamId, local: LocalView, seen: StreamRecord | None = None
+    ) -> tuple[StreamRecord, Claim]:
         """Claim a stream with the next epoch.
 
+        `seen` is its record as it was a moment ago, for who has it; the claim is made on the record
+        of now, and is refused and begun anew if its home has changed since.
         After a lost reply the claim may have happened: the next one takes a higher epoch.
         This returns only when the bucket says that the stream is here: if coordination is lost,
         a rebuild learns from there who holds the tail. Nothing is written under an epoch before
@@ -247,7 +251,8 @@ class Owner:
         for _ in range(_CLAIM_ATTEMPTS):
             self.lease.require()
             term = self.lease.term
-            home = (await self.load(stream_id)).home
+            home = (seen or await self.load(stream_id)).home
+            seen = None
             try:
                 record = await self._claim(stream_id, home, local)
             except _HomeChanged:

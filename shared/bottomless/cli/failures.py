@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from bottomless.cli.connection import CHOICE, Choice
 from bottomless.cli.either_side import spread_options
+from bottomless.cli.light_options import lighten_options
 from bottomless.cli.reasons import reason_of
 from bottomless.errors import (
     Code,
@@ -94,6 +95,8 @@ class Guarded(TyperGroup):
         spread_options(self)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Here and not above: the library adds options of its own after it has made the group.
+        lighten_options(self)
         with usage_told_plainly():
             return super().parse_args(ctx, args)
 

@@ -17,11 +17,13 @@ from bottomless.client.loop_thread import another_process
 from bottomless.client.producer_settings import BATCH_BYTES_MAX, Batching
 from bottomless.errors import StoreError
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX
+from bottomless.model.record import Content
 
 RECORD_OVERHEAD: Final = 64
 """Bytes that Python needs for a record beside its value, roughly."""
 RECORD_SIZE_MIN: Final = 16
 """Bytes of a record with an empty value as it is sent, roughly."""
+_PLAIN: Final = int(Content.BYTES)
 assert BATCH_BYTES_MAX // RECORD_SIZE_MIN < ARROW_RECORD_COUNT_MAX
 
 
@@ -73,26 +75,51 @@ class Accumulator:
 
         `size` is its size in bytes as it is sent.
         """
-        # The hot loop of every program that sends records one by one.
-        held = size + RECORD_OVERHEAD
         with self._lock:
-            if not self._has_room(held):
-                return None
+            return self._add(value, content, size, extra)
+
+    def _add(
+        self, value: bytes, content: int, size: int, extra: Extra | None
+    ) -> tuple[Bundle, int] | None:
+        held = size + RECORD_OVERHEAD
+        if not self._has_room(held):
+            return None
+        bundle = self._open
+        if bundle is None or bundle.size + size > self._batch_bytes:
+            bundle = self._next_bundle()
+        index = bundle.record_count
+        rows = bundle.rows
+        rows.values.append(value)
+        rows.contents.append(content)
+        if extra is not None:
+            _add_extra(bundle, index, extra)
+        elif rows.keys is not None:
+            _add_extra(bundle, index, _NOTHING)
+        bundle.record_count = index + 1
+        bundle.size += size
+        self._held += held
+        return bundle, index
+
+    def add_plain(self, value: bytes) -> tuple[Bundle, int] | None:
+        """Put in one record that is bytes and nothing else; otherwise like `add`."""
+        # The hot loop of every program that sends records one by one: whatever is not usual is
+        # left to `add`.
+        size = len(value) + RECORD_SIZE_MIN
+        with self._lock:
             bundle = self._open
-            if bundle is None or bundle.size + size > self._batch_bytes:
-                bundle = self._next_bundle()
-            index = bundle.record_count
+            if bundle is None or self._stopped is not None:
+                return self._add(value, _PLAIN, size, None)
+            grown = bundle.size + size
+            held = self._held + size + RECORD_OVERHEAD
             rows = bundle.rows
+            if grown > self._batch_bytes or held > self._buffer_bytes or rows.keys is not None:
+                return self._add(value, _PLAIN, size, None)
+            index = bundle.record_count
             rows.values.append(value)
-            rows.contents.append(content)
-            if extra is not None:
-                _add_extra(bundle, index, extra)
-            elif rows.keys is not None:
-                _add_extra(bundle, index, _NOTHING)
+            rows.contents.append(_PLAIN)
             bundle.record_count = index + 1
-            bundle.size += size
-            bundle.held += held
-            self._held += held
+            bundle.size = grown
+            self._held = held
             return bundle, index
 
     def add_values(
@@ -134,7 +161,6 @@ class Accumulator:
                     _add_extra(bundle, number, _NOTHING)
             bundle.record_count = index + count
             bundle.size += size_of(count)
-            bundle.held += held_of(count)
             self._held += held_of(count)
             return bundle, index, count
 
@@ -145,7 +171,7 @@ class Accumulator:
                 return None
             self._seal()
             bundle = Bundle(body)
-            self._held += bundle.held
+            self._held += bundle.size
             self._unsettled[bundle] = None
             self._sealed.append(bundle)
         self._wake()
@@ -191,7 +217,7 @@ class Accumulator:
                 return
             del self._unsettled[bundle]
             self.held_max = max(self.held_max, self._held)
-            self._held -= bundle.held
+            self._held -= _held_by(bundle)
             bundle.let_go()
             self._room.notify_all()
         # Outside of the lock: callbacks may put the next record in.
@@ -242,6 +268,11 @@ class Accumulator:
 
     def _left(self) -> float:
         return self._opened_at + self._linger_seconds - self._clock()
+
+
+def _held_by(bundle: Bundle) -> int:
+    """Bytes that a bundle takes of the buffer."""
+    return bundle.size + (0 if bundle.given else bundle.record_count * RECORD_OVERHEAD)
 
 
 def _add_extra(bundle: Bundle, index: int, extra: Extra) -> None:

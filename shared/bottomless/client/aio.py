@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import httpx
-
 from bottomless.client.address import parse_url
 from bottomless.client.appends import AppendCalls
 from bottomless.client.consumer import (
@@ -18,10 +16,10 @@ from bottomless.client.consumer import (
     Consuming,
     ignored,
 )
-from bottomless.client.control import Control
 from bottomless.client.credential import Credential
 from bottomless.client.discovery import DiscoveryCalls
 from bottomless.client.encoding import Compression
+from bottomless.client.exchange import Exchange
 from bottomless.client.fragments import FragmentCalls
 from bottomless.client.keys import KeyCalls
 from bottomless.client.place import Place
@@ -38,12 +36,20 @@ from bottomless.client.producer_settings import (
 )
 from bottomless.client.reads import ReadCalls
 from bottomless.client.retry import RETRY_SECONDS
-from bottomless.client.transport import OnFirstUse, OpenTransport, Target, Timeouts
+from bottomless.client.transport import (
+    OnFirstUse,
+    OpenTransport,
+    Target,
+    Timeouts,
+    Transport,
+)
 from bottomless.client.upkeep import UpkeepCalls
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT
 
 if TYPE_CHECKING:
+    import httpx
+
     from bottomless.client.bulk import MakeConnector
 
 
@@ -73,7 +79,7 @@ class AsyncClient(
         timeouts: Timeouts | None = None,
         retry_seconds: float = RETRY_SECONDS,
         ca_file: str | Path | None = None,
-        control_transport: httpx.AsyncBaseTransport | None = None,
+        control_transport: "httpx.AsyncBaseTransport | None" = None,
         bulk_connector: "MakeConnector | None" = None,
     ) -> None:
         """`retry_seconds` is how long a call is tried where that cannot do anything twice;
@@ -86,8 +92,10 @@ class AsyncClient(
             parse_url(url), Credential(token), timeouts or Timeouts(), _tls(url, ca_file)
         )
         super().__init__(
-            Control(target, control_transport),
+            _control(target, control_transport),
             OnFirstUse(partial(_bulk, target, bulk_connector)),
+            # Connections of their own: whoever waits for a stream to grow holds one for long.
+            Exchange(target) if bulk_connector is None else None,
             retry_seconds=retry_seconds,
         )
         self._url = target.url
@@ -151,6 +159,14 @@ class AsyncClient(
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"
+
+
+def _control(target: Target, transport: "httpx.AsyncBaseTransport | None") -> Transport:
+    if transport is None:
+        return Exchange(target)
+    from bottomless.client.control import Control  # noqa: PLC0415
+
+    return Control(target, transport)
 
 
 def _bulk(target: Target, connector: "MakeConnector | None") -> OpenTransport:

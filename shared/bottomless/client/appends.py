@@ -1,12 +1,18 @@
 """Calls that append: one request is stored whole or not at all, and the answer says where."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bottomless.client.address import check_reference, producer_path, stream_path
 from bottomless.client.encoding import ARROW, JSON, OCTETS, json_body
 from bottomless.client.wire import Wire, members
+from bottomless.model.limits import KIB
 from bottomless.model.offset_spec import parse_timestamp
+
+IN_LINE_SIZE_MAX: Final = 64 * KIB
+"""Appends of a producer up to here go over one connection and do not wait for each other's answers.
+A larger one has a connection to itself: it is received while the one before it is synced, also by
+a server that takes one request of a connection after the other."""
 
 
 class Appended(NamedTuple):
@@ -165,7 +171,9 @@ class AppendCalls(Wire):
         """Append as a strict producer; `sequence` is the number of the first record.
 
         A repeat with the same number stores nothing twice, so the request is sent again whatever
-        became of the first attempt.
+        became of the first attempt. Several may be under way at once: small ones of one producer
+        reach the server in the order of the calls, large ones may overtake each other, and are then
+        refused as a gap.
 
         Raises:
             StoreError: the server's answer says why; `outcome` says whether it may be stored.
@@ -178,7 +186,13 @@ class AppendCalls(Wire):
         if encoding is not None:
             numbers["Content-Encoding"] = encoding
         return await self._append(
-            name, body, media_type, numbers, repeatable=True, retry_seconds=retry_seconds
+            name,
+            body,
+            media_type,
+            numbers,
+            repeatable=True,
+            retry_seconds=retry_seconds,
+            line=f"{name}/{producer}" if len(body) <= IN_LINE_SIZE_MAX else None,
         )
 
     async def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
@@ -210,6 +224,7 @@ class AppendCalls(Wire):
         *,
         repeatable: bool,
         retry_seconds: float | None = None,
+        line: str | None = None,
     ) -> Appended:
         answer = await self._send(
             "POST",
@@ -220,6 +235,7 @@ class AppendCalls(Wire):
             bulk=True,
             repeatable=repeatable,
             retry_seconds=retry_seconds,
+            line=line,
         )
         value = members(answer, changes=True)
         timestamp = value["timestamp"]

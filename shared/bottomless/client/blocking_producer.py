@@ -12,21 +12,20 @@ from types import TracebackType
 from typing import Any, Final, Self
 from weakref import WeakSet
 
-from bottomless.client.accumulator import RECORD_OVERHEAD, RECORD_SIZE_MIN
+from bottomless.client.accumulator import RECORD_OVERHEAD
 from bottomless.client.delivery import Bundle, Deliveries, Delivery, Span, Spans
 from bottomless.client.loop_thread import LoopThread
 from bottomless.client.outbox import Identity
 from bottomless.client.producer import AsyncProducer, no_room
 from bottomless.client.rows import (
-    PLAIN,
     Row,
     Text,
     Values,
-    is_plain,
     json_row_of,
     row_of,
     rows_of,
 )
+from bottomless.model.limits import RECORD_VALUE_SIZE_MAX
 
 _OPEN: Final = WeakSet["Producer"]()
 
@@ -43,6 +42,7 @@ class Producer:
         self._inner = inner
         self._outbox = inner.outbox
         self._buffer = inner.outbox.buffer
+        self._add_plain = self._buffer.add_plain
         self._block_seconds = inner.block_seconds
         self._thread = thread
         self._client = client
@@ -79,9 +79,9 @@ class Producer:
             StoreError: the producer has ended, for this reason.
         """
         alone = key is None and headers is None and event_time is None and filter_value is None
-        if alone and is_plain(value):
-            # Most records; without a row in between they take two thirds of the time.
-            place = self._buffer.add(value, PLAIN, len(value) + RECORD_SIZE_MIN)
+        if alone and type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX:
+            # Most records; without a row in between they take half of the time.
+            place = self._add_plain(value)
             if place is not None:
                 return Delivery(*place)
         return Delivery(*self._put(row_of(value, key, headers, event_time, filter_value)))

@@ -1,6 +1,6 @@
-"""Control calls, carried by httpx: short questions about streams, consumers, operations, keys.
+"""Control calls over a transport of httpx, for a program that passes one in, such as a test.
 
-This is the only module that knows httpx; a test passes in a transport of its own.
+This is the only module that knows httpx. Without such a transport `exchange.py` carries them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 class Control:
     """A pool of connections to one server, for the event loop that it is first used on."""
 
-    def __init__(self, target: Target, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, target: Target, transport: httpx.AsyncBaseTransport) -> None:
         self._target = target
         timeouts = target.timeouts
         self._http = httpx.AsyncClient(

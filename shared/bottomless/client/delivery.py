@@ -40,7 +40,7 @@ class Bundle:
     __slots__ = (
         "body",
         "encoding",
-        "held",
+        "given",
         "media_type",
         "record_count",
         "rows",
@@ -56,8 +56,8 @@ class Bundle:
         self.record_count = 0 if given is None else given.record_count
         self.size = 0 if given is None else len(given.body)
         """Bytes of its records."""
-        self.held = self.size
-        """Bytes that it takes of the buffer."""
+        self.given = given is not None
+        """Whether it was encoded before it was put in."""
         self.settled: Future[Appended] = Future()
         # Running: nobody who waits for it can cancel it.
         self.settled.set_running_or_notify_cancel()

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -59,11 +59,6 @@ class Row(NamedTuple):
     """What the value is: a `Content`."""
     size: int
     extra: Extra | None
-
-
-def is_plain(value: object) -> TypeGuard[bytes]:
-    """Tell whether a value is bytes that can be sent as they are; others have to be examined."""
-    return type(value) is bytes and len(value) <= RECORD_VALUE_SIZE_MAX
 
 
 def row_of(

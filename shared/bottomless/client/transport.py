@@ -29,6 +29,9 @@ class Request(NamedTuple):
     query: Mapping[str, int | str] = {}
     headers: Mapping[str, str] = {}
     body: bytes | None = None
+    line: str | None = None
+    """Requests of one line may go over one connection, in the order in which they were handed over,
+    before those before them are answered. Each must be one that may be sent twice."""
 
     @property
     def changes(self) -> bool:

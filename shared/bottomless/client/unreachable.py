@@ -11,6 +11,10 @@ from enum import StrEnum, auto
 from typing import NamedTuple
 
 
+class HungUp(ConnectionError):
+    """The connection ended, and nothing was answered."""
+
+
 class Kind(StrEnum):
     """What is wrong between a program and its server."""
 
@@ -48,6 +52,8 @@ def _of_one(error: BaseException, place: str) -> Trouble | None:
             return Trouble(Kind.NO_HOST, f"the host of {place} is not known")
         case ConnectionRefusedError():
             return Trouble(Kind.NOBODY, f"nothing listens at {place}")
+        case HungUp():
+            return Trouble(Kind.HUNG_UP, f"{place} hung up without an answer")
         case ConnectionResetError():
             return Trouble(Kind.HUNG_UP, f"{place} hung up")
         case TimeoutError():

@@ -34,9 +34,18 @@ _PROBLEM_SIZE_MAX: Final = MIB
 class Wire:
     """Talks to one server, or to the proxy in front of several."""
 
-    def __init__(self, control: Transport, bulk: OpenTransport, *, retry_seconds: float) -> None:
+    def __init__(
+        self,
+        control: Transport,
+        bulk: OpenTransport,
+        appends: Transport | None = None,
+        *,
+        retry_seconds: float,
+    ) -> None:
+        """Appends go by the transport for bulk bytes unless they have one of their own."""
         self._control = control
         self._bulk = bulk
+        self._appends: Transport = bulk if appends is None else appends
         self._retry_seconds = retry_seconds
 
     async def __aenter__(self) -> Self:
@@ -55,7 +64,10 @@ class Wire:
         try:
             await self._control.close()
         finally:
-            await self._bulk.close()
+            try:
+                await self._appends.close()
+            finally:
+                await self._bulk.close()
 
     async def _send(
         self,
@@ -70,16 +82,20 @@ class Wire:
         bulk: bool = False,
         repeatable: bool = False,
         retry_seconds: float | None = None,
+        line: str | None = None,
     ) -> Answer:
         """One call, until it is answered or refused.
 
-        `bulk` says that it carries records, `repeatable` that the same again is the same.
+        `bulk` says that it carries records, `repeatable` that the same again is the same, `line`
+        after which calls it comes.
         """
         named = {"Accept": _accepted(type_wanted), **(headers or {})}
         if type_sent:
             named["Content-Type"] = type_sent
-        request = Request(method, path, query or {}, named, content)
-        transport: Transport = self._bulk if bulk else self._control
+        request = Request(method, path, query or {}, named, content, line)
+        transport = self._control
+        if bulk:
+            transport = self._bulk if content is None else self._appends
 
         async def attempt() -> Answer:
             answer = await transport.send(request)

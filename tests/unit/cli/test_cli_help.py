@@ -1,5 +1,6 @@
 """Every command explains itself, quickly and without colours."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from support.command_line import CommandLine
 from support.command_line import app as program
 from typer.testing import CliRunner
 
@@ -159,7 +161,9 @@ def test_help_and_completion_load_no_library_that_talks_or_computes() -> None:
 LOADS = "import sys; from bottomless.cli import create_app; create_app()"
 HEAVY = {
     "aiohttp",
+    "anyio",
     "asyncio",
+    "httpcore",
     "httpx",
     "numpy",
     "platformdirs",
@@ -168,6 +172,42 @@ HEAVY = {
     "rich",
     "ssl",
 }
+
+
+RUNS = """
+import sys
+from bottomless.cli import main
+sys.argv = ["bottomless", *{words!r}]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+print(*sorted({heavy!r} & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        ("ls --help", set()),
+        ("ls", {"asyncio", "platformdirs", "ssl"}),
+        ("ls -o json", {"asyncio", "platformdirs", "pydantic", "ssl"}),
+    ],
+    ids=["help", "table", "json"],
+)
+def test_a_short_command_loads_only_what_it_needs(
+    cli: CommandLine, words: str, needed: set[str]
+) -> None:
+    """Loading the others took twice as long as all the rest of `bottomless ls`."""
+    ran = subprocess.run(
+        [sys.executable, "-c", RUNS.format(words=words.split(), heavy=HEAVY)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "BOTTOMLESS_URL": cli.url},
+    )
+    assert set(ran.stderr.split()) == needed
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

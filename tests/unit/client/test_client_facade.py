@@ -94,7 +94,18 @@ def test_the_package_shows_both_and_loads_neither_before_it_is_named() -> None:
 
 def test_what_asks_short_questions_only_loads_what_those_need() -> None:
     made = "from bottomless import Client; Client('http://127.0.0.1:1').close()"
-    assert loaded_after(made) & {"httpx", "aiohttp", "pyarrow", "numpy"} == {"httpx"}
+    assert not loaded_after(made) & HEAVY
+
+
+def test_the_package_alone_loads_nothing_but_its_errors() -> None:
+    loaded = loaded_after("import bottomless")
+    assert not loaded & (HEAVY | {"asyncio", "orjson", "ssl", "typer"})
+    own = {name for name in loaded if name.split(".")[0] == "bottomless"}
+    assert own == {"bottomless", "bottomless.errors"}
+
+
+HEAVY = {"aiohttp", "anyio", "httpcore", "httpx", "numpy", "pyarrow", "pydantic", "rich"}
+"""What takes longer to load than a short question to ask and answer."""
 
 
 def loaded_after(code: str) -> set[str]:

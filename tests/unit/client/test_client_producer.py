@@ -10,6 +10,7 @@ from support.raw_server import NOTHING, Asked, Cut, answer, problem, raw_server
 from support.strict_ingest import StrictIngest
 
 from bottomless.client import Ack, Acks, AsyncClient
+from bottomless.client.appends import IN_LINE_SIZE_MAX
 from bottomless.errors import (
     Code,
     InvalidRequest,
@@ -123,12 +124,27 @@ async def test_appends_that_overtake_each_other_are_stored_in_order(
         return reply
 
     ingest.troubles.extend([held, early])
+    # Smaller ones would go over one connection, on which nothing overtakes.
+    large = [value.ljust(IN_LINE_SIZE_MAX) for value in values(20)]
     async with producing(ingest, in_flight=2, **given) as (producer, _):
-        for value in values(20):
+        for value in large:
             await producer.send(value)
         await producer.flush()
     assert second_refused.is_set()
+    assert ingest.values == large
+
+
+async def test_appends_of_one_connection_are_stored_in_order_after_one_is_refused() -> None:
+    """The second is on its way when the first is refused, and is too early; both come again."""
+    ingest = StrictIngest()
+    refused = problem(503, "overloaded", retryable=True, headers={"Retry-After": "0"})
+    ingest.troubles.append(lambda *_: refused)
+    async with producing(ingest, in_flight=5) as (producer, server):
+        for value in values(20):
+            await producer.send(value)
+        await producer.flush()
     assert ingest.values == values(20)
+    assert len({asked.body for asked in server.asked}) < len(server.asked)
 
 
 async def test_the_first_append_that_fails_ends_the_producer_and_nothing_behind_it_is_sent() -> (

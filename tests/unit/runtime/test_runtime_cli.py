@@ -42,6 +42,18 @@ def test_help_loads_nothing_heavy() -> None:
     assert ran.stdout == b"[]\n"
 
 
+def test_a_server_without_identity_and_s3_loads_no_library_of_theirs() -> None:
+    """Nor the clients of the package that brings Valkey's program; they took 15 MiB together."""
+    unused = ("aiobotocore", "botocore", "httpx", "jwt", "pandas", "valkey")
+    program = (
+        "import sys; from bottomless_server import allinone;"
+        "from bottomless_server.coordination import redis;"
+        f"print([name for name in {unused!r} if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert ran.stdout == b"[]\n"
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
 def test_it_does_not_serve_strangers_without_being_told_so(host: str) -> None:
     ran = bottomless("serve", "--host", host)

@@ -47,6 +47,8 @@ class FoundHere:
     last_timestamp: int
     tracking: Tracking
     is_nothing: bool
+    record: StreamRecord | None = None
+    """The stream's record, where what was found was compared with it."""
 
 
 class Opener:
@@ -87,16 +89,8 @@ class Opener:
         directory = stream_dir(self._data_dir, stream_id)
         elapsed = self._context.clocks.elapsed()
         try:
-            found = await in_thread(
-                self._context.executor, recover, self._files, directory, stream_id, elapsed, cut_at
-            )
-            tracking = await in_thread(
-                self._context.executor,
-                read_tracking,
-                self._files,
-                directory,
-                found.segments,
-                self._context.tracking,
+            found, tracking = await in_thread(
+                self._context.executor, self._read, directory, stream_id, elapsed, cut_at
             )
         except OSError as error:
             raise _storage_failed() from error
@@ -116,7 +110,7 @@ class Opener:
             return found
         record = await self._owner.load(stream_id)
         if not is_outdated(record, self._owner.node_id, found.local):
-            return found
+            return replace(found, record=record)
         try:
             await in_thread(
                 self._context.executor,
@@ -129,7 +123,7 @@ class Opener:
             raise _storage_failed() from error
         local = replace(found.local, next_offset=0, empty=True)
         nothing = Tracking(self._context.tracking)
-        return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True)
+        return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True, record=record)
 
     async def claim(self, stream_id: StreamId, found: FoundHere) -> LocalAppender:
         """Claim what was found, and take appends.
@@ -137,7 +131,7 @@ class Opener:
         Raises:
             StoreError: as `Owner.claim`; also `storage-failed`, outcome none.
         """
-        record, claim = await self._owner.claim(stream_id, found.local)
+        record, claim = await self._owner.claim(stream_id, found.local, found.record)
         # One may lie here without a chunk, and then says nothing of producers.
         if not any(len(segment.index) for segment in found.segments):
             await self._take_left(record, claim, found.tracking)
@@ -150,7 +144,8 @@ class Opener:
         self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
     ) -> LocalAppender:
         directory = stream_dir(self._data_dir, stream_id)
-        await in_thread(self._context.executor, self._make_dir, directory)
+        if found.is_nothing:
+            await in_thread(self._context.executor, self._make_dir, directory)
         appender = LocalAppender(
             self._context,
             claim,
@@ -180,6 +175,12 @@ class Opener:
             log.exception("what was left of producers is damaged", stream_id=record.stream_id)
             raise Unavailable("what is known of producers is damaged", retryable=False) from error
 
+    def _read(
+        self, directory: Path, stream_id: StreamId, elapsed: int, cut_at: tuple[int, int] | None
+    ) -> tuple[Recovered, Tracking]:
+        found = recover(self._files, directory, stream_id, elapsed, cut_at)
+        return found, read_tracking(self._files, directory, found.segments, self._context.tracking)
+
     def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
         give_up(self._files, self._data_dir, stream_id, epoch, published=published)
 
@@ -187,6 +188,8 @@ class Opener:
         for path in (streams_dir(self._data_dir), aside_dir(self._data_dir)):
             self._files.make_dir(path)
         self._files.fsync_dir(self._data_dir)
+        # Once for all that lie here: their directories are not synced again one by one.
+        self._files.fsync_dir(streams_dir(self._data_dir))
 
     def _make_dir(self, directory: Path) -> None:
         self._files.make_dir(directory)

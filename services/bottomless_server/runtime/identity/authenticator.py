@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cachetools import LRUCache
 
@@ -20,7 +20,9 @@ from bottomless_server.runtime.identity.credential import (
     parse_api_key,
 )
 from bottomless_server.runtime.identity.keys import KeyLookup
-from bottomless_server.runtime.identity.signed_tokens import SignedTokens
+
+if TYPE_CHECKING:
+    from bottomless_server.runtime.identity.signed_tokens import SignedTokens
 
 VERDICT_SECONDS: Final = 60.0
 VERDICT_COUNT_MAX: Final = 10_000
@@ -41,7 +43,7 @@ class Authenticator:
     def __init__(
         self,
         keys: KeyLookup,
-        tokens: SignedTokens | None,
+        tokens: "SignedTokens | None",
         *,
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = time.monotonic,
@@ -81,7 +83,7 @@ class Authenticator:
         if self._tokens is not None:
             await self._tokens.jwks.aclose()
 
-    def _decided(self, tokens: SignedTokens, digest: bytes) -> Principal | None:
+    def _decided(self, tokens: "SignedTokens", digest: bytes) -> Principal | None:
         verdict = self._verdicts.get(digest)
         if verdict is None:
             return None

@@ -1,18 +1,24 @@
-"""Build the gate of a process, which checks credentials, from its settings."""
+"""Build the gate of a process, which checks credentials, from its settings.
+
+What checks signed tokens is loaded where an issuer is configured: its libraries take a thirtieth of
+a start, and 12 MiB.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.identity.audit import Audit
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.gate import Gate
-from bottomless_server.runtime.identity.jwks import Jwks, loader
 from bottomless_server.runtime.identity.keys import KeyLookup
-from bottomless_server.runtime.identity.signed_tokens import SignedTokens, TokenRules
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
+
+if TYPE_CHECKING:
+    from bottomless_server.runtime.identity.signed_tokens import SignedTokens
 
 
 @asynccontextmanager
@@ -51,7 +57,7 @@ def _token_settings(settings: CommonSettings) -> list[str]:
     return [f"BOTTOMLESS_{name.upper()}" for name in told]
 
 
-def _signed_tokens(settings: CommonSettings) -> SignedTokens | None:
+def _signed_tokens(settings: CommonSettings) -> "SignedTokens | None":
     issuer, audience, url = settings.jwt_issuer, settings.jwt_audience, settings.jwt_jwks
     if issuer is None and audience is None and url is None:
         return None
@@ -60,6 +66,12 @@ def _signed_tokens(settings: CommonSettings) -> SignedTokens | None:
             "signed tokens need BOTTOMLESS_JWT_ISSUER, BOTTOMLESS_JWT_AUDIENCE and "
             "BOTTOMLESS_JWT_JWKS, all three"
         )
+    from bottomless_server.runtime.identity.jwks import Jwks, loader  # noqa: PLC0415
+    from bottomless_server.runtime.identity.signed_tokens import (  # noqa: PLC0415
+        SignedTokens,
+        TokenRules,
+    )
+
     rules = TokenRules(
         issuer=issuer,
         audience=audience,
