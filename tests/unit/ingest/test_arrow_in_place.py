@@ -21,9 +21,9 @@ from support.arrow_ways import is_taken_in_place
 from support.edited_bytes import EDITS, Edit, edited
 
 from bottomless.errors import InvalidRequest
-from bottomless.formats.message_shape import Numbers, shape_of
+from bottomless.formats.message_shape import MessageShape, Numbers, shape_of
 from bottomless.formats.rows import Frame
-from bottomless.model.limits import MIB
+from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, MIB
 from bottomless_server.ingest.records.arrow_in_place import read_in_place
 from bottomless_server.ingest.records.arrow_plan import plan_of
 from bottomless_server.ingest.records.arrow_records import BATCH_COUNT_KEPT
@@ -208,6 +208,16 @@ def renumbered(body: bytes, change: Callable[[Numbers], Numbers]) -> bytes:
     return body[:start] + shape.fill(change(numbers)) + body[start + size :]
 
 
+def _first_message(body: bytes) -> tuple[MessageShape, Numbers]:
+    start = _schema_size(body)
+    size = 8 + int(struct.unpack_from("<i", body, start + 4)[0])
+    shape = shape_of(memoryview(body)[start : start + size])
+    assert shape is not None
+    numbers = shape.read(memoryview(body), start)
+    assert numbers is not None
+    return shape, numbers
+
+
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("count", [0, -1, 2, 2**31, 2**62])
 def test_both_ways_say_the_same_of_counts_that_lie_together(name: str, count: int) -> None:
@@ -305,6 +315,35 @@ def test_shapes_that_nobody_sends_twice_keep_a_usual_one_from_no_place() -> None
     assert plan.read(memoryview(body), start) is not None
     assert len(plan.shapes) == 16
     assert plan.shapes[0].read(memoryview(body), start) is not None, "it is learned each time"
+
+
+def test_a_batch_before_its_dictionary_is_refused() -> None:
+    body = SMALL["dictionary"]()
+    start = _schema_size(body)
+    shape, numbers = _first_message(body)
+    end = start + shape.size + numbers.body_size[0]
+    with pytest.raises(InvalidRequest):
+        is_taken_in_place(body[:start] + body[end:])
+    with pytest.raises(InvalidRequest):
+        is_taken_in_place(body[:start] + body[end:-8] + body[start:end] + body[-8:])
+
+
+def test_a_dictionary_of_no_column_is_refused() -> None:
+    body = SMALL["dictionary"]()
+    two = arrow(
+        pa.table({name: pa.array([b"a", b"b"]).dictionary_encode() for name in ("value", "key")})
+    )
+    # Those of another schema, whose second dictionary nobody knows here.
+    with pytest.raises(InvalidRequest):
+        is_taken_in_place(body[: _schema_size(body)] + _batches_of(two))
+
+
+def test_records_are_counted_over_all_batches() -> None:
+    half = pa.array([b""] * (ARROW_RECORD_COUNT_MAX // 2 + 1), pa.binary())
+    batch = pa.record_batch({"value": half})
+    assert is_taken_in_place(arrow_of_batches(batch))
+    with pytest.raises(InvalidRequest):
+        is_taken_in_place(arrow_of_batches(batch, batch))
 
 
 def test_as_many_batches_as_are_kept_are_taken_in_place() -> None:

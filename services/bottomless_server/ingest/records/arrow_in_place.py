@@ -120,8 +120,9 @@ class _Body:
 
     def _take_dictionary(self, plan: Plan, dictionary_id: int, buffers: MessageBuffers) -> None:
         form = plan.dictionaries.get(dictionary_id)
-        # One that is replaced counts for the batches after it only.
-        if form is None or dictionary_id in self._dictionaries or self._frames:
+        # One that is replaced counts for the batches after it only. None comes first after a batch,
+        # which needs all of them.
+        if form is None or dictionary_id in self._dictionaries:
             raise UnusualError
         _, _, values = buffers.plain(form)
         self._dictionaries[dictionary_id] = values
