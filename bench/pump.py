@@ -118,10 +118,12 @@ class HttpLoad:
     connections: int
     again: bool = True
     """The same requests over and over for so many seconds; else each once."""
+    depth: int = 1
+    """How many requests of a connection may wait for their answers."""
 
     def __call__(self, seconds: float) -> Figure:
         with ExitStack() as stack:
-            window = max(request.units for request in self.requests)
+            window = self.depth * max(request.units for request in self.requests)
             ports = (self.port,) if isinstance(self.port, int) else self.port
             sockets = [
                 stack.enter_context(connect(ports[number % len(ports)]))
