@@ -179,9 +179,10 @@ async def _serve(
     def own(name: str) -> dict[str, Any]:
         return {"data_dir": data_dir / name, "internal_listen": urls[name], **common}
 
+    appends = ingest.create_service(IngestSettings(**own("ingest")), coordination)
     services: list[Service] = [
         manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
-        ingest.create_service(IngestSettings(**own("ingest")), coordination),
+        appends,
         uploader.create_service(UploaderSettings(**own("uploader")), drive),
         reader.create_service(ReaderSettings(**own("reader")), drive),
     ]
@@ -199,4 +200,5 @@ async def _serve(
             drain_seconds=settings.drain_seconds,
             front=front,
             coordination=coordination,
+            lane=front.lane(appends.lane, gate, limits),
         )

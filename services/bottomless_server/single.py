@@ -14,6 +14,7 @@ from bottomless.drives.base import Drive
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
+from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
@@ -61,6 +62,8 @@ def run(name: str, settings: CommonSettings) -> int:
         try:
             with stores_told(settings):
                 service = _create(name, given, drive, coordination)
+                # Ingest alone has one.
+                lane: Lane | None = getattr(service, "lane", None)
                 limits = RateLimits(policies_of(settings))
                 async with build_gate(
                     settings, url if name == "manifest" else settings.manifest_url
@@ -75,6 +78,7 @@ def run(name: str, settings: CommonSettings) -> int:
                         drain_seconds=settings.drain_seconds,
                         front=front,
                         coordination=coordination,
+                        lane=None if lane is None else front.lane(lane, gate, limits),
                     )
         finally:
             if drive is not None:

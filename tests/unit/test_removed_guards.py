@@ -18,7 +18,9 @@ from contracts.test_drives import (
 from contracts.test_local_drive import (
     test_bytes_are_durable_before_they_have_a_name_and_the_name_before_the_return as named_durably,
 )
+from support.asgi import client_of
 from support.guards import guarded, remove
+from support.lane import by_lane
 
 from bottomless.model.fragment import FragmentInfo
 from bottomless_server.drives.drive_calls import DriveCalls
@@ -185,6 +187,25 @@ async def test_without_a_guard_of_ingest_its_test_fails(
     removal(monkeypatch)
     with pytest.raises(FAILS):
         await test(harness)
+
+
+ON_THE_LANE: Final = ("the cut after a failed sync", "the cut after a short write")
+
+
+@pytest.mark.parametrize("guard", ON_THE_LANE)
+async def test_what_a_guard_of_ingest_prevents_it_prevents_on_the_lane_too(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guard: str
+) -> None:
+    removal, test = INGEST[guard]
+    harness.client = client_of(by_lane(harness.service))
+    await test(harness)
+    other = await IngestHarness(tmp_path / "without").declare()
+    await other.start()
+    other.client = client_of(by_lane(other.service))
+    removal(monkeypatch)
+    with pytest.raises(FAILS):
+        await test(other)
+    await other.aclose()
 
 
 @pytest.fixture

@@ -111,7 +111,8 @@ def create_service(
         frame_size_max=settings.ingest_chunk_size_max,
     )
     return IngestService(
-        public=public,
+        public=public.app,
+        lane=public.lane,
         tail_api=create_internal_api(Tails(streams, feed, lease, files, readers)),
         directory=directory,
         files=files,

@@ -8,6 +8,7 @@ front/lookup.py chooses by what manifest says of the stream; routes, forms and a
 they are.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -57,6 +58,15 @@ class Appender(Protocol):
 
         Raises:
             StoreError: with the outcome that is known.
+        """
+        ...
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        """Put an append in line, after all that were put before; what `append` would return or
+        raise is the future's.
+
+        Raises:
+            StoreError: it is refused now, and is not in line; outcome none.
         """
         ...
 
@@ -114,4 +124,9 @@ class Appenders(Protocol):
             OwnedElsewhere: another node has to be asked.
             StoreError: nobody can append to it here now; outcome none.
         """
+        ...
+
+    def at_once(self, stream_id: StreamId) -> Appender | None:
+        """The appender of a stream, if that is known without a wait and there is space; None
+        leaves it to `get`, also where that will refuse."""
         ...

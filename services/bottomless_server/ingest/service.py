@@ -28,6 +28,7 @@ from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import request_id_of, send_problem
+from bottomless_server.runtime.http.lane import Lane
 
 
 @dataclass(eq=False)
@@ -38,6 +39,8 @@ class IngestService:
     """
 
     public: ASGIApp
+    lane: Lane
+    """Takes appends of the public listener that need no wait."""
     tail_api: ASGIApp
     """The internal application; `internal` adds to it what other nodes pass on."""
     directory: DataDirectory

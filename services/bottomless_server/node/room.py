@@ -70,8 +70,15 @@ class MemoryRoom:
         try:
             yield body
         finally:
-            self.end_receiving(body)
-            body.give_back()
+            body.end()
+
+    def body_at_once(self, stream_id: StreamId, size: int) -> "BodyReservation | None":
+        """Hold room for a body as `body` does, until `end`; None if that would wait."""
+        body = BodyReservation(self, stream_id)
+        if not body.take_at_once(size):
+            return None
+        self._receiving.add(body)
+        return body
 
     def end_receiving(self, body: "BodyReservation") -> None:
         """Note that nothing more of this body will come."""
@@ -149,9 +156,7 @@ class BodyReservation:
 
         async def noted() -> Message:
             message = await receive()
-            self._received += len(message.get("body", b""))
-            if self._received - self._progress[0] >= _PROGRESS_BYTES:
-                self._progress = (self._received, self._room.monotonic())
+            self._note(len(message.get("body", b"")))
             if self._received > self._held:
                 await self.take(self._received - self._held)
             if not message.get("more_body", False):
@@ -160,6 +165,22 @@ class BodyReservation:
             return message
 
         return noted
+
+    def note_at_once(self, size: int) -> bool:
+        """Note so many bytes more that came, as `noting` does; False if that would wait for room."""
+        self._note(size)
+        missing = self._received - self._held
+        return missing <= 0 or self.take_at_once(missing)
+
+    def end(self) -> None:
+        """Give all of it back: the request has ended, or what came of it is not kept here."""
+        self._room.end_receiving(self)
+        self.give_back()
+
+    def _note(self, size: int) -> None:
+        self._received += size
+        if self._received - self._progress[0] >= _PROGRESS_BYTES:
+            self._progress = (self._received, self._room.monotonic())
 
     def is_stalled(self, now: float) -> bool:
         """Whether something is to come and nothing has come for `STALL_SECONDS`."""
@@ -182,6 +203,14 @@ class BodyReservation:
         await self._room.take(self._stream_id, size, self._held, wait_seconds)
         self._held += size
         self._progress = (self._received, self._room.monotonic())
+
+    def take_at_once(self, size: int) -> bool:
+        """Reserve more room; False if that would wait."""
+        if not self._room.admission.take(self._stream_id, size, self._held):
+            return False
+        self._held += size
+        self._progress = (self._received, self._room.monotonic())
+        return True
 
     def give_back(self) -> None:
         """Give back all of it: these bytes are not needed any more."""

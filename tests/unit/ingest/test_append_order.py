@@ -3,14 +3,18 @@
 Each check is also run where it must fail, so that it is known to see what it looks for.
 """
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.asgi import scope_of
 from support.waiting import eventually
 
-from unit.ingest.harness import ROUTE, Call, IngestHarness, RecordedFiles
+from bottomless_server.runtime.http.whole_answer import WholeAnswer
+from unit.ingest.harness import ROUTE, STREAM, Call, IngestHarness, RecordedFiles
 
 SMALL: dict[str, Any] = {"ingest_segment_size_max": 65_536, "ingest_local_keep_ms": 1_000}
 
@@ -78,15 +82,39 @@ async def append_and_note(harness: IngestHarness, value: str) -> int:
     return int(statuses[0])
 
 
+async def append_by_lane(harness: IngestHarness, value: str) -> int:
+    """The same on the lane, which takes an append once the name of its stream is known."""
+    body = b'{"records":[{"value":"%s"}]}' % value.encode()
+    scope = scope_of({"content-type": "application/json"}, method="POST", path=ROUTE)
+    request = harness.service.lane.begin(scope, len(body))
+    if request is None:
+        assert harness.service.streams.find(STREAM) is None
+        return await append_and_note(harness, value)
+    answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def answer(whole: WholeAnswer) -> None:
+        harness.files.note("reply")
+        answered.set_result(whole.status)
+
+    assert request.receive(len(body))
+    assert request.take(body, answer)
+    return await answered
+
+
+BOTH_WAYS = pytest.mark.parametrize("append", [append_and_note, append_by_lane])
+Appending = Callable[[IngestHarness, str], Awaitable[int]]
+
+
 async def a_harness(tmp_path: Path, files: RecordedFiles) -> IngestHarness:
     harness = await IngestHarness(tmp_path / "ingest", files=files, **SMALL).declare()
     return await harness.start()
 
 
-async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path) -> None:
+@BOTH_WAYS
+async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path, append: Appending) -> None:
     harness = await a_harness(tmp_path, RecordedFiles())
     for number in range(30):
-        assert await append_and_note(harness, f"{number}" + "x" * 10_000) == 200
+        assert await append(harness, f"{number}" + "x" * 10_000) == 200
     await harness.aclose()
 
     replies = [call for call in harness.files.calls if call.name == "reply"]
@@ -95,10 +123,13 @@ async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path) -> None
     assert unsynced_replies(harness.files.calls) == []
 
 
-async def test_the_check_of_syncs_sees_that_there_are_none(tmp_path: Path) -> None:
+@BOTH_WAYS
+async def test_the_check_of_syncs_sees_that_there_are_none(
+    tmp_path: Path, append: Appending
+) -> None:
     harness = await a_harness(tmp_path, WithoutSync())
     for number in range(3):
-        assert await append_and_note(harness, str(number)) == 200
+        assert await append(harness, str(number)) == 200
     await harness.aclose()
 
     assert len(unsynced_replies(harness.files.calls)) == 3

@@ -1,5 +1,6 @@
 """What the routes of ingest need of a stream is the port `Appender`, and nothing else of a profile."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -43,7 +44,12 @@ class CountingAppender:
             raise Overloaded("for a test", code=Code.DISK_BOUND)
 
     async def append(self, append: Append) -> Appended:
-        return self._stored(append.record_count)
+        return await self.put(append)
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        answer.set_result(self._stored(append.record_count))
+        return answer
 
     async def stage(self, frames: Sequence[Frame]) -> Staged:
         self.staged_count = sum(one.record_count for one in frames)
@@ -79,6 +85,9 @@ class OneAppender:
     async def get(self, _: StreamId) -> Appender:
         return self.only
 
+    def at_once(self, _: StreamId) -> Appender | None:
+        return self.only
+
 
 @pytest.fixture
 def appenders() -> OneAppender:
@@ -100,7 +109,7 @@ async def client(tmp_path: Path, appenders: OneAppender) -> AsyncIterator[httpx.
         service.counts,
         frame_size_max=MIB,
     )
-    async with client_of(app) as client:
+    async with client_of(app.app) as client:
         yield client
     await harness.aclose()
 

@@ -61,7 +61,9 @@ CONNECTION: Final[dict[str, list[str] | type]] = {
     "resume_writing": [],
     "scope": dict,
     "server_state": ServerState,
+    "shutdown": [],
     "transport": object,
+    "url": bytes,
 }
 CYCLE: Final[dict[str, list[str] | type]] = {
     "body": bytearray,
@@ -81,6 +83,7 @@ FLOW: Final[dict[str, list[str] | type]] = {
     "pause_reading": [],
     "read_paused": bool,
     "resume_reading": [],
+    "write_paused": bool,
 }
 SERVER: Final[dict[str, list[str] | type]] = {
     "__init__": ["config"],
@@ -122,6 +125,7 @@ _STANDS_FOR: Final = {
 _METHODS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SUBCLASSES: Final = {
     "BoundedProtocol": HttpToolsProtocol,
+    "LaneProtocol": HttpToolsProtocol,
     "HeldFlow": FlowControl,
     "_Server": uvicorn.Server,
 }

@@ -7,6 +7,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.front.append_requests import AppendedTo
+from bottomless_server.runtime.http.whole_answer import WholeAnswer
 
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
 _CLOSE: Final = (b"connection", b"close")
@@ -19,8 +20,8 @@ def wants_minimal(scope: Scope) -> bool:
     return b"return=minimal" in words
 
 
-async def send_answer(send: Send, done: AppendedTo, *, minimal: bool) -> None:
-    """Send the answer to an append, without a body if it is to be `minimal`."""
+def answer_to(done: AppendedTo, *, minimal: bool) -> WholeAnswer:
+    """The answer to an append, without a body if it is to be `minimal`."""
     stream_id, end, durability, appended = done
     headers = [
         (b"stream-id", stream_id.encode("ascii")),
@@ -33,9 +34,7 @@ async def send_answer(send: Send, done: AppendedTo, *, minimal: bool) -> None:
         if first_offset is not None:
             headers.append((b"stream-first-offset-appended", b"%d" % first_offset))
         headers.append((b"preference-applied", b"return=minimal"))
-        await send({"type": "http.response.start", "status": 204, "headers": headers})
-        await send({"type": "http.response.body"})
-        return
+        return WholeAnswer(204, headers)
     timestamp = appended.timestamp
     body = orjson.dumps(
         {
@@ -52,8 +51,7 @@ async def send_answer(send: Send, done: AppendedTo, *, minimal: bool) -> None:
     )
     headers.append((b"content-type", b"application/json"))
     headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return WholeAnswer(200, headers, body)
 
 
 class Expecting:

@@ -6,7 +6,8 @@ On the record's path: after append_requests.py, before records/intake.py.
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from starlette.types import Scope
 
@@ -54,8 +55,6 @@ from bottomless_server.runtime.http.app import (
 )
 from bottomless_server.runtime.http.encodings import ENCODINGS
 
-_T = TypeVar("_T")
-
 JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -80,12 +79,12 @@ _QUERY: Final = {
 _OPTIONAL: Final = (("key_optional", "key"), ("event_time_optional", "event_time"))
 
 _INLINE_JSON_SIZE: Final = 64 * KIB
-_INLINE_SIZE: Final = 128 * KIB
+INLINE_SIZE: Final = 128 * KIB
 """Bodies above are read in a thread, since the loop serves everybody: some tenths of a
 millisecond each. Below, to go there and back would cost more."""
 
 _OF_RAW: Final = frozenset({b"stream-key", b"stream-filter-value"})
-_CONDITION_HEADERS: Final = frozenset(
+CONDITION_HEADERS: Final = frozenset(
     {
         b"producer-id",
         b"producer-epoch",
@@ -144,14 +143,10 @@ def read_form(scope: Scope) -> Form:
     negotiate(header(scope, b"accept"), [JSON])
     as_value = "as" in asked
     media_type = _type_of_value(scope) if as_value else content_type(scope, ACCEPTED)
-    conditions = NO_CONDITIONS
     named = {name for name, _ in scope["headers"]}
     if media_type != RAW and not as_value:
         _refuse(_OF_RAW & named, f"goes with {RAW} alone; other records bring their own")
-    if not _CONDITION_HEADERS.isdisjoint(named):
-        principal = principal_of(scope)
-        sender = principal.actor if principal.authenticated else ""
-        conditions = read_conditions(lambda name: header(scope, name.encode()), sender)
+    conditions = NO_CONDITIONS if CONDITION_HEADERS.isdisjoint(named) else conditions_of(scope)
     declared = header(scope, b"content-length")
     form = Form(
         media_type=media_type,
@@ -161,6 +156,17 @@ def read_form(scope: Scope) -> Form:
         as_value=as_value,
     )
     return form._replace(within=_within(form, asked, named)) if asked else form
+
+
+def conditions_of(scope: Scope) -> Conditions:
+    """The conditions that the headers of an append make.
+
+    Raises:
+        InvalidRequest: 400.
+    """
+    principal = principal_of(scope)
+    sender = principal.actor if principal.authenticated else ""
+    return read_conditions(lambda name: header(scope, name.encode()), sender)
 
 
 def _type_of_value(scope: Scope) -> str:
@@ -200,12 +206,25 @@ def refuse_conditions(scope: Scope) -> None:
         InvalidRequest: 400.
     """
     named = {name for name, _ in scope["headers"]}
-    _refuse((_CONDITION_HEADERS | _OF_RAW) & named, "means nothing here: it is for an append")
+    _refuse((CONDITION_HEADERS | _OF_RAW) & named, "means nothing here: it is for an append")
 
 
 def _refuse(names: set[bytes] | frozenset[bytes], sentence: str) -> None:
     for name in sorted(names):
         raise bad_header(name.decode(), sentence)
+
+
+class Reading(NamedTuple):
+    """How the body of an append is read."""
+
+    inline: bool
+    """It takes so little time that it holds up nobody."""
+    read: Callable[[], Append]
+    """Read it.
+
+    Raises:
+        InvalidRequest: 400, 413 or 422.
+    """
 
 
 async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int) -> Append:
@@ -214,21 +233,32 @@ async def read_append(scope: Scope, form: Form, body: bytes, frame_size_max: int
     Raises:
         InvalidRequest: 400, 413 or 422.
     """
+    inline, read = reading_of(scope, form, body, frame_size_max)
+    return read() if inline else await asyncio.to_thread(read)
+
+
+def reading_of(scope: Scope, form: Form, body: bytes, frame_size_max: int) -> Reading:
+    """How a whole body is read, its encoding undone.
+
+    Raises:
+        InvalidRequest: 400.
+    """
     if form.media_type == RAW or form.as_value:
         key, filter_value = header(scope, b"stream-key"), header(scope, b"stream-filter-value")
         if form.is_json:
-            return await _run(_is_small_json(body), _take_value, body, form, key, filter_value)
+            small = _is_small_json(body)
+            return Reading(small, partial(_take_value, body, form, key, filter_value))
         text = form.media_type.startswith(_TEXTS)
         content = Content.TEXT if text else Content.BYTES
-        return take_raw(body, key, filter_value, form.conditions, content)
+        return Reading(True, partial(take_raw, body, key, filter_value, form.conditions, content))
     if form.media_type == ARROW:
-        inline = len(body) <= _INLINE_SIZE
-        return await _run(inline, take_arrow, body, frame_size_max, form.conditions)
+        inline = len(body) <= INLINE_SIZE
+        return Reading(inline, partial(take_arrow, body, frame_size_max, form.conditions))
     if form.media_type == FRAMES:
-        inline = len(body) <= _INLINE_SIZE and is_plain(body)
-        return await _run(inline, take_frames, body, frame_size_max, form.conditions)
+        inline = len(body) <= INLINE_SIZE and is_plain(body)
+        return Reading(inline, partial(take_frames, body, frame_size_max, form.conditions))
     take = _take_lines if form.media_type == LINES else _take_json
-    return await _run(_is_small_json(body), take, body, form)
+    return Reading(_is_small_json(body), partial(take, body, form))
 
 
 def _is_small_json(body: bytes) -> bool:
@@ -259,9 +289,3 @@ def _take_value(body: bytes, form: Form, key: str | None, filter_value: str | No
     assert form.within is not None
     within = replace(form.within, fixed_key=key, filter_value=filter_value)
     return take_value(body, parse_json(body), encode_json, within, form.conditions)
-
-
-async def _run(inline: bool, call: Callable[..., _T], *arguments: object) -> _T:
-    if inline:
-        return call(*arguments)
-    return await asyncio.to_thread(call, *arguments)

@@ -52,3 +52,16 @@ class AppenderLookup:
         """
         if await self._names.find(name) != appender.stream_id:
             raise stream_not_found()
+
+    def at_once(self, name: FullName) -> Appender | None:
+        """The appender of a stream that takes appends here now, as far as that is known without a
+        wait; None leaves it to `find`, also where that will refuse."""
+        if not self._under_way.accepting:
+            return None
+        stream_id = self._names.at_once(name)
+        return None if stream_id is None else self._appenders.at_once(stream_id)
+
+    @guard("the name, looked at again when the body is there, on the lane")
+    def is_same_at_once(self, name: FullName, appender: Appender) -> bool:
+        """Whether a stream still has its name, as far as that is known without a wait."""
+        return self._names.at_once(name) == appender.stream_id

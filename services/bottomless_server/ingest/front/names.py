@@ -97,13 +97,18 @@ class StreamNames:
             NotFound: there is none, or it is being deleted.
             Unavailable: manifest does not answer, and did not lately; outcome none.
         """
+        known = self.at_once(name)
+        return await self._ask(name) if known is None else known
+
+    def at_once(self, name: FullName) -> StreamId | None:
+        """The stream that has a name; None if somebody has to be asked first."""
         now = self._clocks.since_boot()
         known = self._known.get(name, now)
         if known is None:
-            return await self._ask(name)
+            return None
         age = now - known.true_at
         if age >= self._keep_ms:
-            return await self._ask(name)
+            return None
         if age >= self._keep_ms // 2:
             # Asked again while the old answer is good, so that no append waits for it.
             self._refresh(name)

@@ -1,8 +1,11 @@
 """The public application of ingest, made of the parts that the routes share."""
 
+from typing import NamedTuple
+
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
+from bottomless_server.ingest.front.append_lane import AppendLane
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
@@ -18,6 +21,14 @@ from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
 
 
+class Public(NamedTuple):
+    """What ingest answers to producers, by two ways."""
+
+    app: ASGIApp
+    lane: AppendLane
+    """Takes those appends that nobody has to wait for."""
+
+
 def create_public_app(
     names: StreamNames,
     appenders: Appenders,
@@ -27,7 +38,7 @@ def create_public_app(
     counts: AppendCounts,
     *,
     frame_size_max: int,
-) -> ASGIApp:
+) -> Public:
     """Everything that ingest answers to producers; `appenders` is all that it knows of streams.
 
     `frame_size_max` is the bound on a frame of a request, decoded, in bytes.
@@ -39,7 +50,8 @@ def create_public_app(
     add_staged_route(api, lookup, under_way, room, frame_size_max)
     add_producer_routes(api, lookup)
     requests = AppendRequests(lookup, under_way, room, counts, frame_size_max)
-    return AppendRoute(requests, lookup, forwarded, api)
+    lane = AppendLane(lookup, under_way, room, counts, frame_size_max)
+    return Public(AppendRoute(requests, lookup, forwarded, api), lane)
 
 
 def _state_append(api: FastAPI) -> None:

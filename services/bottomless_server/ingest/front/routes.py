@@ -13,7 +13,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Outcome, StoreError
-from bottomless_server.ingest.front.answers import Expecting, send_answer, wants_minimal
+from bottomless_server.ingest.front.answers import Expecting, answer_to, wants_minimal
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
@@ -24,10 +24,11 @@ from bottomless_server.runtime.http.endpoint_table import STREAM
 from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.http.problems import unexpected
+from bottomless_server.runtime.http.whole_answer import send_whole
 
 log = structlog.get_logger(__name__)
 
-_APPEND: Final = "append_records"
+APPEND: Final = "append_records"
 _OURS: Final = ("ingest",)
 
 
@@ -53,7 +54,7 @@ class AppendRoute:
         found = find(scope)
         endpoint = found.endpoints.get(scope["method"])
         stream = found.parts.get(STREAM)
-        if stream is None or endpoint is None or endpoint.operation_id != _APPEND:
+        if stream is None or endpoint is None or endpoint.operation_id != APPEND:
             owner = None
             if stream is not None and found.services(scope["method"]) == _OURS:
                 # A path of ingest alone: what it is about is the owner's.
@@ -75,7 +76,7 @@ class AppendRoute:
                 raise
             await self._forward(owner, scope, receive, send)
             return
-        await send_answer(send, done, minimal=wants_minimal(scope))
+        await send_whole(send, answer_to(done, minimal=wants_minimal(scope)))
 
     async def _owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
         """The node that has to be asked instead of this one; None where this one answers, also if

@@ -20,6 +20,11 @@ class RequestsUnderWay:
         """How many requests are under way now."""
         return self._count
 
+    @property
+    def accepting(self) -> bool:
+        """Whether requests are let in."""
+        return self._accepting
+
     def accept(self) -> None:
         """Let requests in from now on."""
         self._accepting = True
@@ -38,13 +43,21 @@ class RequestsUnderWay:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count a request for as long as the block lasts: a drain waits for its end."""
-        self._count += 1
+        self.begin()
         try:
             yield
         finally:
-            self._count -= 1
-            if not self._count:
-                self._idle.set()
+            self.end()
+
+    def begin(self) -> None:
+        """Count a request until its `end`."""
+        self._count += 1
+
+    def end(self) -> None:
+        """A request that was counted has ended."""
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
 
     async def drain(self) -> None:
         """Let no new request in; returns when those that were counted have ended."""

@@ -105,11 +105,19 @@ class LocalAppender:
         Raises:
             StoreError: with the outcome that is known.
         """
+        return await self.put(append)
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        """Put an append in line: its future tells what `append` would return or raise.
+
+        Raises:
+            StoreError: it is refused now, and is not in line; outcome none.
+        """
         if self.stopped is not None:
             raise restated(self.stopped)
         answer = self._waiting.add(append)
         self._wake.set()
-        return await answer
+        return answer
 
     async def change(self, change: StateChange) -> None:
         """Return when a change of what is known of producers is durable.

@@ -4,13 +4,14 @@ On the record's path: after front/append_requests.py, before local/appender.py; 
 batches go by commits.py.
 """
 
+import asyncio
 import errno
 import os
 from collections.abc import Coroutine, Sequence
 from heapq import nsmallest
 from typing import Any, Final
 
-from bottomless.errors import Code, Unavailable
+from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -52,6 +53,19 @@ class OwnedAppenders:
         """
         return OwnedAppender(self, await self.streams.get(stream_id))
 
+    def at_once(self, stream_id: StreamId) -> "OwnedAppender | None":
+        """The appender of a stream that is open here under a claim that is good now, and that has
+        space; None leaves it to `get`, also where that will refuse."""
+        local = self.streams.find(stream_id)
+        if local is None or local.stopped is not None:
+            return None
+        try:
+            local.claim.require()
+            self.disk.require_room()
+        except StoreError:
+            return None
+        return OwnedAppender(self, local)
+
     async def finish_commits(self) -> None:
         """Append what is missing of commits that were cut off, as far as that can be done now."""
         await self.commits.finish(self.streams.opened())
@@ -85,6 +99,9 @@ class OwnedAppender:
     def append(self, append: Append) -> Coroutine[Any, Any, Appended]:
         # Handed through, not awaited: an append pays for each coroutine on its way.
         return self._local.append(append)
+
+    def put(self, append: Append) -> asyncio.Future[Appended]:
+        return self._local.put(append)
 
     async def stage(self, frames: Sequence[Frame]) -> Staged:
         batches, staged_id = self._owned.batches, f"st_{os.urandom(16).hex()}"

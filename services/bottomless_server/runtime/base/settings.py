@@ -90,6 +90,9 @@ class CommonSettings(IdentitySettings):
     http_connection_count_max: Annotated[int, Field(ge=1)] = 10_000
     """Connections of a listener; more are refused (503 `overloaded`). Never more than the
     descriptors of the process allow."""
+    http_lane: bool = True
+    """Answer appends that nobody has to wait for without a task of their own for each request;
+    the answers are the same without it."""
 
     hosts: str | None = None
     """Names by which clients may call the public listener, with commas between them: `name`, or

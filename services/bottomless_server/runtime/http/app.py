@@ -129,11 +129,7 @@ def wrap(app: ASGIApp) -> ASGIApp:
     async def shell(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError("only HTTP is served")
-        added = [
-            (b"request-id", request_id_of(scope).encode()),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        added += [pair for pair in scope["headers"] if pair[0] == b"traceparent"][:1]
+        added = added_headers(scope)
         started = complete = False
 
         async def send_added(message: Message) -> None:
@@ -148,7 +144,7 @@ def wrap(app: ASGIApp) -> ASGIApp:
                 complete = not message.get("more_body", False)
             await send(message)
 
-        if (refused := _wrong_target(scope)) is not None:
+        if (refused := wrong_target(scope)) is not None:
             await send_problem(send_added, refused, request_id_of(scope))
             return
         try:
@@ -164,7 +160,16 @@ def wrap(app: ASGIApp) -> ASGIApp:
     return shell
 
 
-def _wrong_target(scope: Scope) -> InvalidRequest | None:
+def added_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
+    """What every answer has, whoever makes it."""
+    added = [
+        (b"request-id", request_id_of(scope).encode()),
+        (b"x-content-type-options", b"nosniff"),
+    ]
+    return added + [pair for pair in scope["headers"] if pair[0] == b"traceparent"][:1]
+
+
+def wrong_target(scope: Scope) -> InvalidRequest | None:
     """What is wrong with the URL whatever is served; judged before anybody looks for a route."""
     if len(scope["raw_path"]) + len(scope["query_string"]) >= URL_SIZE_MAX:
         return InvalidRequest("the URL is too long", code=Code.URI_TOO_LONG)

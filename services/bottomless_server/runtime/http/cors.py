@@ -19,6 +19,9 @@ _EXPOSED: Final = (
 )
 _PREFLIGHT_SECONDS: Final = b"600"
 
+VARIES: Final = ((b"vary", b"origin"),)
+"""What every answer says where some origins are listed."""
+
 
 def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """The application, as pages of these origins may call it."""
@@ -32,7 +35,7 @@ def with_origins(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
         if origin is not None and asked is not None and scope["method"] == "OPTIONS":
             await _answer_preflight(scope, send, origin if origin in allowed else None)
             return
-        added = [(b"vary", b"origin")]
+        added = list(VARIES)
         if origin in allowed and origin is not None:
             added.append((b"access-control-allow-origin", origin))
             added.append((b"access-control-expose-headers", _EXPOSED))

@@ -61,9 +61,28 @@ def without_foreign_pages(
 ) -> ASGIApp:
     """The application, as pages of strangers cannot use it. Without `hosts` it may be called by
     any name; pages of `origins` may do what programs may."""
-    listed = frozenset(origin.encode("ascii") for origin in origins)
+    pages = Pages(hosts, origins)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        error = pages.judge(scope)
+        if error is None:
+            await app(scope, receive, send)
+        else:
+            await send_problem(send, error, request_id_of(scope))
+
+    return guarded
+
+
+class Pages:
+    """Tells requests that a page of a stranger caused from others."""
+
+    def __init__(self, hosts: Hosts | None, origins: Sequence[str]) -> None:
+        """Without `hosts` any name is good; pages of `origins` may do what programs may."""
+        self._hosts = hosts
+        self._listed = frozenset(origin.encode("ascii") for origin in origins)
+
+    def judge(self, scope: Scope) -> StoreError | None:
+        """Why a request is refused, by its method, version and headers; None if it is not."""
         host: bytes | None = None
         origin: bytes | None = None
         host_count = 0
@@ -73,16 +92,11 @@ def without_foreign_pages(
             elif name == b"origin":
                 # Two of them are no origin at all.
                 origin = value if origin is None else b"null"
-        error = _wrong_host(hosts, host, host_count, scope.get("http_version", "1.1"))
+        error = _wrong_host(self._hosts, host, host_count, scope.get("http_version", "1.1"))
         if error is None and scope["method"] not in _CHANGES_NOTHING:
-            known = origin is None or origin in listed or _same(origin, host or b"")
+            known = origin is None or origin in self._listed or _same(origin, host or b"")
             error = None if known else origin_not_allowed()
-        if error is None:
-            await app(scope, receive, send)
-        else:
-            await send_problem(send, error, request_id_of(scope))
-
-    return guarded
+        return error
 
 
 def host_not_allowed() -> Denied:

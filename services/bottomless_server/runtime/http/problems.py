@@ -18,6 +18,7 @@ from starlette.types import Scope, Send
 
 from bottomless.errors import Code, Fault, InvalidRequest, Outcome, Overloaded, StoreError
 from bottomless.model.names import parse_stream_name
+from bottomless_server.runtime.http.whole_answer import WholeAnswer, send_whole
 
 PROBLEM_TYPE: Final = "application/problem+json"
 
@@ -173,16 +174,15 @@ def problem_response(
 
 async def send_problem(send: Send, error: StoreError, request_id: str, path: str = "") -> None:
     """Send an error as a problem, from code that speaks ASGI itself."""
+    await send_whole(send, problem_answer(error, request_id, path))
+
+
+def problem_answer(error: StoreError, request_id: str, path: str = "") -> WholeAnswer:
+    """The answer for an error of a request that may change something."""
     problem = _problem(error, request_id, path, write=True)
     headers = [*problem.headers.items(), ("content-length", str(len(problem.body)))]
-    await send(
-        {
-            "type": "http.response.start",
-            "status": problem.status,
-            "headers": [(name.encode(), value.encode()) for name, value in headers],
-        }
-    )
-    await send({"type": "http.response.body", "body": problem.body})
+    encoded = [(name.encode(), value.encode()) for name, value in headers]
+    return WholeAnswer(problem.status, encoded, problem.body)
 
 
 def method_not_allowed(allowed: list[str]) -> InvalidRequest:

@@ -121,6 +121,14 @@ class Requests:
 
         return known
 
+    def note_answered(self, scope: Scope, status: int, seconds: float) -> None:
+        """Log a request that is answered outside of `around`; 0 is that of no answer."""
+        token = _current.set(_Held(scope))
+        try:
+            self._note(scope, status, seconds)
+        finally:
+            _current.reset(token)
+
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         self._write(
             "request",

@@ -99,6 +99,23 @@ class Gate:
 
         return gated
 
+    def at_once(self, scope: Scope) -> Principal | None:
+        """The principal of a request that may do what it asks for, as far as that is known without
+        asking anybody, and where nothing is audited. None leaves all of it to `around`: what is
+        unknown, and what is refused."""
+        asked = _asked(scope)
+        if asked.audited is not None or TABLE.is_open(scope["path"]):
+            return None
+        if self._authenticator is None:
+            return LOCAL
+        try:
+            principal = self._authenticator.at_once(bearer_token(scope["headers"]))
+            if principal is not None:
+                judge(principal, scope["method"], asked.found)
+        except (RefusedError, StoreError):
+            return None
+        return principal
+
     def _forgetting(self, send: Send, key_id: str) -> Send:
         """A send for an answer that tells of a key's end: it is at an end here before."""
 

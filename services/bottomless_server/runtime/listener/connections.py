@@ -6,7 +6,7 @@ a second, and each adds the time since the last look to what it has spent in its
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -95,6 +95,9 @@ class Connections:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def __iter__(self) -> Iterator[Watched]:
+        return iter(self._open)
 
     @property
     def waiting_bytes(self) -> int:

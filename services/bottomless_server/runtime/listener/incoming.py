@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.listener.connections import Connections
+from bottomless_server.runtime.listener.lane_protocol import LaneProtocol
 from bottomless_server.runtime.listener.protocol import HELD_SIZE_MAX, BoundedProtocol
 
 _BUFFER_SIZE: Final = HELD_SIZE_MAX
@@ -41,11 +43,14 @@ class Incoming(asyncio.BufferedProtocol):
         self._connection.eof_received()
 
 
-def incoming(connections: Connections) -> Callable[..., Incoming]:
-    """What makes the connections of one listener, in one event loop."""
+def incoming(connections: Connections, lane: Lane | None) -> Callable[..., Incoming]:
+    """What makes the connections of one listener, in one event loop; with a `lane`, what it takes
+    goes there."""
     buffer = memoryview(bytearray(_BUFFER_SIZE))
 
     def connected(*arguments: Any, **named: Any) -> Incoming:
-        return Incoming(BoundedProtocol(connections, *arguments, **named), buffer)
+        if lane is None:
+            return Incoming(BoundedProtocol(connections, *arguments, **named), buffer)
+        return Incoming(LaneProtocol(lane, connections, *arguments, **named), buffer)
 
     return connected

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.holders import port_holder
+from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.listener.connections import Connections, HttpBounds
 from bottomless_server.runtime.listener.incoming import incoming
 
@@ -136,10 +137,12 @@ class Listener:
         *,
         close_seconds: int = CLOSE_SECONDS,
         bounds: HttpBounds | None = None,
+        lane: Lane | None = None,
     ) -> None:
+        """`lane` takes requests that need no wait; all others go to `app`."""
         self._bound = bound
         self.connections = Connections(bounds or HttpBounds())
-        protocol = incoming(self.connections)
+        protocol = incoming(self.connections, lane)
         self._server = _Server(
             self.connections,
             uvicorn.Config(

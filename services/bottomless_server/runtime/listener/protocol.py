@@ -142,9 +142,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes | memoryview) -> None:
         # Of a body with a length nothing can be a request.
         in_body = self._body_left >= len(data)
-        size = len(data) if in_body else piece_size(data, len(self.pipeline))
+        size = len(data) if in_body else piece_size(data, self._waiting_count())
         while data:
-            if len(self.pipeline) >= PIPELINE_COUNT_MAX:
+            if self._must_hold(data):
                 self._held = bytes(data)
                 self.flow.hold()
                 return
@@ -160,9 +160,17 @@ class BoundedProtocol(HttpToolsProtocol):
             else:
                 data = data[len(piece) :]
 
+    def _waiting_count(self) -> int:
+        """How many requests wait for those before them."""
+        return len(self.pipeline)
+
+    def _must_hold(self, _data: bytes | memoryview) -> bool:
+        """Whether nothing of what has come is read now, since too many wait."""
+        return self._waiting_count() >= PIPELINE_COUNT_MAX
+
     def _read_on(self) -> None:
         """Go on with what was held, once half of those that waited are answered."""
-        if not self._held or len(self.pipeline) > PIPELINE_COUNT_MAX // 2:
+        if not self._held or self._waiting_count() > PIPELINE_COUNT_MAX // 2:
             return
         held, self._held = self._held, b""
         if self.transport.is_closing() or self._time.reading is Reading.REST:
@@ -204,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.scope["bottomless.cut"] = bare  # type: ignore[typeddict-unknown-key]
         self._enter(Reading.BODY)
         self._body_sizes.append(0)
-        self._body_left = _declared_size(self.headers)
+        self._body_left = declared_size(self.headers)
         if self.parser.should_upgrade():
             self._declined = framing_of(self.headers)
         self.cycle.transport = self._outgoing  # type: ignore[assignment]
@@ -312,14 +320,13 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._sending.took_at
 
     def _spend(self, seconds: float) -> None:
-        cycle = self.cycle
-        answered = cycle is None or cycle.response_complete or cycle.disconnected
+        cycle, answered = self.cycle, self._is_answered()
         is_read = not (self._held or self.flow.read_paused)
-        if self._time.reading is Reading.BODY and cycle.waiting_for_100_continue:
+        if self._time.reading is Reading.BODY and cycle and cycle.waiting_for_100_continue:
             # It is the application's turn.
             is_read = False
         over = self._time.is_over(
-            seconds, asked=cycle is not None, answered=answered, is_read=is_read
+            seconds, asked=self._was_asked(), answered=answered, is_read=is_read
         )
         if over is Reading.HEAD:
             self._refuse(too_slow("the head of the request did not arrive in time"))
@@ -329,6 +336,15 @@ class BoundedProtocol(HttpToolsProtocol):
             if over is Reading.NOTHING:
                 self._watched.ended["idle"] += 1
             self.transport.close()
+
+    def _is_answered(self) -> bool:
+        """Whether no request waits for its answer."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.disconnected
+
+    def _was_asked(self) -> bool:
+        """Whether a request ever came."""
+        return self.cycle is not None
 
     # Refusals
 
@@ -386,7 +402,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError
 
 
-def _declared_size(headers: list[tuple[bytes, bytes]]) -> int:
+def declared_size(headers: list[tuple[bytes, bytes]]) -> int:
     """What the parser, which has checked it, knows of a body that has a length."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)
 

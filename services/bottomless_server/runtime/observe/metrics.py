@@ -119,14 +119,14 @@ class Metrics:
             async def send_counted(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     seconds = time.perf_counter() - began_at
-                    self._note(method, route, message["status"], seconds)
+                    self.note(method, route, message["status"], seconds)
                 await send(message)
 
-            self._in_flight_count += 1
+            self.begin()
             try:
                 await app(scope, receive, send_counted)
             finally:
-                self._in_flight_count -= 1
+                self.end()
 
         return counting
 
@@ -149,7 +149,16 @@ class Metrics:
 
         return with_metrics
 
-    def _note(self, method: str, route: str, status: int, seconds: float) -> None:
+    def begin(self) -> None:
+        """A request has come."""
+        self._in_flight_count += 1
+
+    def end(self) -> None:
+        """The answer to a request has ended, or there is none."""
+        self._in_flight_count -= 1
+
+    def note(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count an answer that begins, so many seconds after the head of its request."""
         # Looked up by hand: the library's own look-up costs as much as all the rest.
         counter = self._counters.get((method, route, status))
         if counter is None:

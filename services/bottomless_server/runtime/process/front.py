@@ -13,6 +13,9 @@
     reads in flight                   the service
     identity, rates, the services
 
+An append that nobody has to wait for goes past all of these: `public_lane.py` does for it what they
+do. So a layer that is added here has to be added there.
+
 So a scrape, a probe and a preflight need no credential, and nothing of the inside is served
 to the public.
 """
@@ -25,12 +28,14 @@ from starlette.types import ASGIApp, Message
 
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
-from bottomless_server.runtime.http.cors import with_origins
+from bottomless_server.runtime.http.cors import VARIES, with_origins
 from bottomless_server.runtime.http.docs_page import with_docs
-from bottomless_server.runtime.http.foreign_pages import Hosts, without_foreign_pages
+from bottomless_server.runtime.http.foreign_pages import Hosts, Pages, without_foreign_pages
 from bottomless_server.runtime.http.health import PATHS
+from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.http.route_templates import RouteTemplates
 from bottomless_server.runtime.http.tracing import Requests
+from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.listener.connections import Connections, HttpBounds, http_bounds
 from bottomless_server.runtime.observe.metrics import Measured, Metrics
 from bottomless_server.runtime.observe.spans import Spans
@@ -39,6 +44,8 @@ from bottomless_server.runtime.process.process_limits import (
     connection_count_max,
     raise_descriptor_limit,
 )
+from bottomless_server.runtime.process.public_lane import PublicLane
+from bottomless_server.runtime.process.rate_limits import RateLimits
 
 
 class Front:
@@ -52,6 +59,9 @@ class Front:
             access_log=settings.log_requests,
             span_of=None if self._spans is None else self._spans.current,
         )
+        # With identity a name that a stranger made up leads to nothing but 401.
+        known_by_name = settings.allowed_hosts or not settings.identity
+        self._hosts = Hosts(settings.allowed_hosts) if known_by_name else None
         self.descriptor_limit = raise_descriptor_limit()
         connections = connection_count_max(self.descriptor_limit)
         self.bounds: HttpBounds = http_bounds(settings, connections)
@@ -67,11 +77,25 @@ class Front:
         settings = self._settings
         app = with_docs(app, page=settings.shows_docs)
         app = with_origins(app, settings.allowed_origins)
-        # With identity a name that a stranger made up leads to nothing but 401.
-        known_by_name = settings.allowed_hosts or not settings.identity
-        hosts = Hosts(settings.allowed_hosts) if known_by_name else None
-        app = without_foreign_pages(app, hosts=hosts, origins=settings.allowed_origins)
+        app = without_foreign_pages(app, hosts=self._hosts, origins=settings.allowed_origins)
         return self._known(wrap(app), name, trusted=False)
+
+    def lane(self, service: Lane, gate: Gate, limits: RateLimits) -> Lane | None:
+        """Put these layers, with identity and rates, around the lane of a service; None where
+        requests need what a lane does not give."""
+        settings = self._settings
+        if not settings.http_lane or self._spans is not None:
+            return None
+        origins = settings.allowed_origins
+        return PublicLane(
+            service,
+            metrics=self.metrics,
+            requests=self._requests,
+            pages=Pages(self._hosts, origins),
+            gate=gate,
+            limits=limits,
+            varies=VARIES if origins else (),
+        )
 
     def internal(self, app: ASGIApp, name: str, url: str = "unix://") -> ASGIApp:
         """Around what an internal listener at a url serves, health included.

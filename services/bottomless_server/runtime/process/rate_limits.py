@@ -33,6 +33,8 @@ BUCKET_COUNT_MAX: Final = 20_000
 is forgotten first, and may then ask as if it had not asked before."""
 
 _BELOW: Final = "/v1/"
+_ADMITTED: Final = "bottomless.admitted"
+"""In a scope: how a request was counted before it came here."""
 
 
 class Policy(NamedTuple):
@@ -109,16 +111,33 @@ class RateLimits:
             if rate is Rate.NONE or not self._policies[appends]:
                 await app(scope, receive, send)
                 return
-            request = _Request(self, principal_of(scope), send, appends=appends)
+            request: LimitedRequest | None = scope.get(_ADMITTED)
+            if request is not None:
+                # It was counted on the lane, which it left.
+                await app(scope, receive, request.sending(send))
+                return
+            request = LimitedRequest(self, principal_of(scope), appends=appends)
             try:
                 request.admit(_declared_size(scope) if appends else 0)
             except Overloaded as error:
-                await send_problem(request.send, error, request_id_of(scope))
+                await send_problem(request.sending(send), error, request_id_of(scope))
                 return
             counted = request.counting(receive) if request.size_is_unknown else receive
-            await app(scope, counted, request.send)
+            await app(scope, counted, request.sending(send))
 
         return limited
+
+    def at_once(self, scope: Scope, size: int) -> "LimitedRequest | None":
+        """Count an append whose body has `size` bytes, as `around` does; what counts it once more
+        finds it counted. None, and nothing is counted, if it would be refused, or where nobody
+        knows yet."""
+        request = LimitedRequest(self, principal_of(scope), appends=True)
+        if self._policies[True]:
+            if size > BINARY_BODY_SIZE_MAX or not request.may_pass(size):
+                return None
+            request.admit(size)
+            scope[_ADMITTED] = request
+        return request
 
     def applied(self, *, appends: bool) -> Sequence[Policy]:
         return self._policies[appends]
@@ -155,18 +174,24 @@ class Allowance:
     refused: bool = False
 
 
-class _Request:
+class LimitedRequest:
     """One request on its way through the limits."""
 
-    def __init__(
-        self, limits: RateLimits, principal: Principal, send: Send, *, appends: bool
-    ) -> None:
+    def __init__(self, limits: RateLimits, principal: Principal, *, appends: bool) -> None:
         self._limits = limits
         self._principal = principal
-        self._send = send
         self._appends = appends
         self._allowances: dict[str, Allowance] = {}
         self.size_is_unknown = False
+
+    def may_pass(self, size: int) -> bool:
+        """Whether `admit` would let it pass."""
+        return not any(
+            self._limits.take(
+                policy, self._principal, size if policy.of_bytes else 1, counts=False
+            ).refused
+            for policy in self._limits.applied(appends=self._appends)
+        )
 
     def admit(self, size: int | None) -> None:
         """Count the request, and its body where its size is known.
@@ -206,19 +231,28 @@ class _Request:
 
         return receive_counted
 
-    async def send(self, message: Message) -> None:
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """How the limits stand, as an answer says it; nothing where there are none."""
+        if not self._allowances:
+            return []
+        allowance = ", ".join(
+            f'"{name}";r={one.remaining};t={math.ceil(one.seconds)}'
+            for name, one in self._allowances.items()
+        )
+        return [
+            (b"ratelimit-policy", self._limits.described(appends=self._appends)),
+            (b"ratelimit", allowance.encode("ascii")),
+        ]
+
+    def sending(self, send: Send) -> Send:
         """`send` that says how the limits stand."""
-        if message["type"] == "http.response.start":
-            allowance = ", ".join(
-                f'"{name}";r={one.remaining};t={math.ceil(one.seconds)}'
-                for name, one in self._allowances.items()
-            )
-            headers = [
-                (b"ratelimit-policy", self._limits.described(appends=self._appends)),
-                (b"ratelimit", allowance.encode("ascii")),
-            ]
-            message = {**message, "headers": [*message["headers"], *headers]}
-        await self._send(message)
+
+        async def send_standing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *self.headers()]}
+            await send(message)
+
+        return send_standing
 
     def _take(self, policy: Policy, cost: int, *, counts: bool = True) -> None:
         allowance = self._limits.take(policy, self._principal, cost, counts=counts)

@@ -37,6 +37,7 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.runtime.http.health import Health
 from bottomless_server.runtime.http.in_flight import InFlight
+from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.listener.listeners import (
     Listener,
     bind_internal,
@@ -131,9 +132,11 @@ async def serve(
     drain_seconds: float,
     coordination: Coordination | None,
     front: Front | None = None,
+    lane: Lane | None = None,
 ) -> int:
     """Run services, in the order in which they start, until a signal; returns the exit code.
-    `coordination` is what they share, if they have any.
+    `coordination` is what they share, if they have any; `lane` takes those requests of
+    the public listener that need no wait.
 
     Raises:
         CannotStart, StoreError, OSError: at the start; what had started was stopped.
@@ -152,6 +155,7 @@ async def serve(
         ),
         bind_tcp(host, port),
         bounds=front.bounds,
+        lane=lane,
     )
     listeners = {"public": public.connections}
     try:
