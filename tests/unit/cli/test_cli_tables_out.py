@@ -55,6 +55,19 @@ def test_csv_has_the_same_columns_always_and_base64_for_what_is_no_text(
     assert cli.run("read", stream, "-n", 3, "-o", "csv").stdout_bytes == file.read_bytes()
 
 
+def test_only_the_columns_that_were_asked_for_are_written(
+    cli: CommandLine, stream: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "some.parquet"
+    result = cli.run("read", stream, "-o", "parquet", "--columns", "value,offset", "--to", file)
+    assert (result.exit_code, result.stdout) == (0, "wrote 4 records\n")
+    assert pq.read_table(file).to_pydict() == {"offset": [0, 1, 2, 3], "value": VALUES}
+    arrow = cli.run("read", stream, "-o", "arrow", "--columns", "key")
+    with pa.ipc.open_stream(arrow.stdout_bytes) as reader:
+        assert reader.read_all().to_pydict() == {"key": [None, b"k1", b"k2", b"k3"]}
+    assert cli.run("read", stream, "-o", "ndjson", "--columns", "value").exit_code == 2
+
+
 def test_an_empty_stream_is_a_file_with_columns_and_no_rows(
     cli: CommandLine, tmp_path: Path
 ) -> None:
