@@ -119,6 +119,9 @@ def good_value(parameter: dict[str, Any], known: Known) -> str:
         return "/at"
     if schema.get("type") == "boolean":
         return "true"
+    if schema.get("type") == "array":
+        # Several stand with commas between them; one is enough.
+        schema = schema["items"]
     if "enum" in schema:
         return str(schema["enum"][0])
     return str(schema.get("minimum", schema.get("examples", ["1"])[0]))
