@@ -19,6 +19,7 @@ from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
 from bottomless_server.ingest.log.leftovers import Leftovers
+from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import RollBounds
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.known_producers import TrackingBounds
@@ -159,6 +160,7 @@ def _context(
 
     return AppenderContext(
         executor=executor,
+        rounds=RoundWriter(executor, settings.round_thread_count),
         clocks=clocks,
         commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
         disk=DiskUse(settings.ingest_disk_bytes_max),

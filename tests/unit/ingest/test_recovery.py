@@ -61,7 +61,7 @@ def add(log: SegmentLog, sizes: Sequence[int], timestamp: int = 1_000) -> None:
             epoch=3,
             chunk_size_max=CHUNK_SIZE_MAX,
         )
-        log.commit(log.write(sealed, epoch=3, elapsed=0))
+        log.commit(log.sync(log.write(sealed, epoch=3, elapsed=0)))
 
 
 def checkpoint(log: SegmentLog) -> None:

@@ -1,7 +1,7 @@
 """The one task that owns a stream's tail: it seals what waits, writes, syncs and answers.
 
 New appends wait while a round is being synced and share the next one, so that one sync serves all
-of them; syncs of many streams run beside each other in threads.
+of them; log/rounds.py writes and syncs the rounds of many streams together.
 
 The order of one round, which `tests/unit/ingest/test_append_order.py` records:
 offsets reserved in coordination → bytes written → synced → visible → answered.
@@ -9,6 +9,7 @@ After a crash before the sync recovery cuts the round, and nobody had an answer.
 comes later the round is there, answered or not.
 
 On the record's path: after log/core/batcher.py, before feed.py, from where the uploader takes it.
+In between log/rounds.py and log/segments.py make it durable.
 """
 
 import asyncio
@@ -316,8 +317,8 @@ class LocalAppender:
             # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
             return _state_before(self.tracking, sealed)
 
-        written = await in_thread(
-            self._context.executor, self.log.write, sealed, self.claim.epoch, elapsed, state
+        written = await self._context.rounds.write(
+            self.log, sealed, self.claim.epoch, elapsed, state
         )
         self.log.commit(written)
         self.used_at = elapsed

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.tracking import Tracking
@@ -23,6 +24,7 @@ class AppenderContext:
     """What all appenders of a process share."""
 
     executor: Executor
+    rounds: RoundWriter
     clocks: Clocks
     commit_clock: CommitClock
     disk: DiskUse

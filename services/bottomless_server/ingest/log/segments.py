@@ -1,14 +1,15 @@
 """The local log of one stream: its segments, their indexes, its checkpoint.
 
-Work is split in two: `write`, `save_checkpoint` and `remove` make file calls and run in
+Work is split in two: `write`, `sync`, `save_checkpoint` and `remove` make file calls and run in
 a worker thread, one at a time; `commit` and `forget` then change what is visible and run
 in the event loop. So readers see a chunk only when it is durable, and the order "durable
-first, visible second" is the order of two calls in `local/appender.py`.
+first, visible second" is the order of two calls in `local/appender.py`. `commit` takes nothing
+but what a sync has returned.
 
 What is on disk after a crash:
-- in `write`, before its sync: perhaps a new segment with its header or a part of it, which
-  recovery removes; perhaps parts of chunks at the end, which recovery cuts.
-- after its sync: the chunks, unanswered; recovery offers them as committed.
+- in `write`, or after it and before the sync: perhaps a new segment with its header or a part of
+  it, which recovery removes; perhaps parts of chunks at the end, which recovery cuts.
+- after the sync: the chunks, unanswered; recovery offers them as committed.
 - after a sync that failed, before the cut: the chunks as the system shows them, perhaps not on
   the disk; recovery writes them once more and syncs before it offers them.
 - in `save_checkpoint`: the old checkpoint or the new one, both true.
@@ -86,14 +87,20 @@ class Segment:
     """When it was heard that all of it is published, by the monotonic clock, in ms."""
 
 
-class Written(NamedTuple):
-    """A round that is durable but not visible."""
+class Unsynced(NamedTuple):
+    """A round that is in its file, perhaps in memory alone; none may follow before its sync."""
 
     segment: Segment
     places: list[ChunkPlace]
     size: int
     next_offset: int
     timestamp: int
+
+
+class Written(NamedTuple):
+    """A round that is durable but not visible."""
+
+    round: Unsynced
 
 
 class SegmentLog:
@@ -174,15 +181,15 @@ class SegmentLog:
         epoch: int,
         elapsed: int,
         state: Callable[[], SealedChunk | None] = lambda: None,
-    ) -> Written:
-        """Write a round and sync it; in a worker thread.
+    ) -> Unsynced:
+        """Write a round, which `sync` has to follow; in a worker thread.
 
         In a segment without a chunk what `state` makes stands before it: what was known of
         producers, so that all older segments can be deleted.
 
         Raises:
             WriteRefused: nothing was stored: `storage-full` or `storage-failed`.
-            LogBroken: the sync failed, or a failed write could not be undone.
+            LogBroken: a failed write could not be undone.
         """
         segment = self._fresh or (self.segments[-1] if self.segments else None)
         if segment is None or self._is_full(segment, sealed, elapsed):
@@ -212,16 +219,26 @@ class SegmentLog:
         except OSError as error:
             self._undo(self._segment_fd, segment.size, error)
             raise _refused(error) from error
+        return Unsynced(segment, places, position, sealed.next_offset, sealed.timestamp)
+
+    def sync(self, unsynced: Unsynced) -> Written:
+        """Make the round that was written last durable; in a worker thread.
+
+        Raises:
+            LogBroken: the sync failed.
+        """
+        assert self._segment_fd is not None
         try:
             self._files.fdatasync(self._segment_fd)
         except OSError as error:
-            self._give_up(self._segment_fd, segment.size)
+            self._give_up(self._segment_fd, unsynced.segment.size)
             raise LogBroken("the disk did not take a sync") from error
-        self._write_index(segment, places)
-        return Written(segment, places, position, sealed.next_offset, sealed.timestamp)
+        self._write_index(unsynced.segment, unsynced.places)
+        return Written(unsynced)
 
-    def commit(self, written: Written) -> None:
+    def commit(self, durable: Written) -> None:
         """Make a durable round visible; in the event loop."""
+        written = durable.round
         segment = written.segment
         assert written.places[0].first_offset == self.next_offset
         if segment is self._fresh:
