@@ -214,3 +214,65 @@ def test_a_directory_made_durable_is_there_with_all_above_it(
         disk.lose_power(random.Random(seed))
         assert read_file(disk, path, 100) == b"data"
         disk.unlink(path)
+
+
+def test_a_whole_file_system_is_synced_by_a_handle_that_is_open(
+    files: FileCalls, tmp_path: Path
+) -> None:
+    # Of the real one a file system is synced that has nothing to write, whoever works beside this.
+    directory = Path("/proc") if isinstance(files, RealFileCalls) else tmp_path
+    handle = files.open_dir(directory)
+    files.syncfs(handle)
+    files.syncfs(handle)
+    files.close(handle)
+
+    with pytest.raises(OSError, match="Bad file"):
+        files.syncfs(handle)
+    with pytest.raises(FileNotFoundError):
+        files.open_dir(tmp_path / "nothing")
+
+
+def test_the_system_tells_on_what_a_directory_lies() -> None:
+    found = RealFileCalls().file_system(Path("/proc/self"))
+
+    assert found is not None
+    assert (found.kind, found.is_own) == ("proc", False)
+    assert found.kernel >= (3, 0)
+
+
+def test_a_failed_sync_of_everything_says_of_each_file_whether_it_lost_something(
+    tmp_path: Path,
+) -> None:
+    """Whose sync then succeeds is on the disk; whose sync fails has lost what it wrote."""
+    fates = set()
+
+    def fail(call: str, _: Path) -> None:
+        if call == "syncfs":
+            raise OSError("not written")
+
+    for seed in range(20):
+        disk = PowerLossDisk(tmp_path)
+        names = [f"{number}" for number in range(seed + 1)]
+        handle = disk.open_dir(tmp_path)
+        opened = {name: disk.open(tmp_path / name, create=True) for name in names}
+        disk.fsync_dir(tmp_path)
+        for fd in opened.values():
+            disk.pwritev(fd, [b"data"], 0)
+        disk.before = fail
+        with pytest.raises(OSError, match="not written"):
+            disk.syncfs(handle)
+        disk.before = lambda _, __: None
+        disk.syncfs(handle)
+
+        told = {}
+        for name, fd in opened.items():
+            try:
+                disk.fdatasync(fd)
+                told[name] = b"data"
+            except OSError:
+                told[name] = b""
+            disk.fdatasync(fd)
+        disk.lose_power(random.Random(seed))
+        assert {name: read_file(disk, tmp_path / name, 9) for name in names} == told
+        fates |= set(told.values())
+    assert fates == {b"data", b""}

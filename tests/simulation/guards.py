@@ -73,6 +73,12 @@ def _unsynced_data(disk: PowerLossDisk, fd: int) -> None:
         disk.file(fd).sync()
 
 
+def _unsynced_data_of_all(disk: PowerLossDisk, _: int) -> None:
+    for file in disk.changed_files():
+        if file.path.suffix != ".segment":
+            file.sync()
+
+
 def _unsynced_names(disk: PowerLossDisk, path: Path) -> None:
     """The names of segments are not synced; all others are."""
     if path.parent.name != "streams":
@@ -169,7 +175,12 @@ def _free_unmarked(name: FullName) -> Changes:
 
 GUARDS: Final[dict[str, Guard]] = {
     "a sync before the answer": Guard(
-        [Replaced(PowerLossDisk, "fdatasync", _unsynced_data)], [1, 2, 3], "crashes"
+        [
+            Replaced(PowerLossDisk, "fdatasync", _unsynced_data),
+            Replaced(PowerLossDisk, "syncfs", _unsynced_data_of_all),
+        ],
+        [1, 2, 3],
+        "crashes",
     ),
     "a sync of a segment's name": Guard(
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_names)], [1, 2, 3], "crashes"

@@ -21,7 +21,16 @@ from simulation.promised_files import missing_files
 SKEW_MS_MAX: Final = 25_000
 """Of a wall clock to either side: a larger jump ahead needs an operator, by design."""
 DAY_MS: Final = 86_400_000
-_CHANGES: Final = ("pwritev", "fdatasync", "fsync_dir", "create", "rename", "unlink", "truncate")
+_CHANGES: Final = (
+    "pwritev",
+    "fdatasync",
+    "syncfs",
+    "fsync_dir",
+    "create",
+    "rename",
+    "unlink",
+    "truncate",
+)
 
 
 @dataclass
@@ -283,6 +292,8 @@ class Trouble:
         left, times = self.chance.randint(1, 20), self.chance.randint(1, 3)
         number = self.chance.choice((errno.EIO, errno.ENOSPC))
         broken = {self.chance.choice(("pwritev", "fdatasync", "fsync_dir", "create"))}
+        if "fdatasync" in broken:
+            broken.add("syncfs")
         # What the system shows of a file whose sync failed need not be on the disk.
         if self.chance.random() < 0.3:
             broken |= {"fdatasync", "truncate"}
@@ -290,7 +301,7 @@ class Trouble:
         def before(call: str, path: Path) -> None:
             nonlocal left, times
             left -= call in _CHANGES
-            if left <= 0 and call in broken and ".segment" in path.name:
+            if left <= 0 and call in broken and (call == "syncfs" or ".segment" in path.name):
                 times -= 1
                 if times <= 0:
                     disk.before = _nothing
@@ -309,10 +320,10 @@ class Trouble:
         assert disk is not None
 
         def before(call: str, path: Path) -> None:
-            if call == "fdatasync" and path.suffix == ".segment":
+            if call == "syncfs" or (call == "fdatasync" and path.suffix == ".segment"):
                 self._kill_at_change(program, 1, power=False)
                 self.ground.loop.call_later(self.chance.uniform(1, 5), self._lose_power_of, program)
-                self.ground.story.tell(program.name, "fdatasync fails")
+                self.ground.story.tell(program.name, f"{call} fails")
                 self.ground.story.count("failed file calls")
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 

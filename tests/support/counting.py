@@ -85,6 +85,15 @@ class CountedFiles(RealFileCalls):
         self._note("fdatasync", self._kinds[fd])
         super().fdatasync(fd)
 
+    def open_dir(self, path: Path) -> int:
+        fd = super().open_dir(path)
+        self._kinds[fd] = ""
+        return fd
+
+    def syncfs(self, fd: int) -> None:
+        self._note("syncfs", "")
+        super().syncfs(fd)
+
     def fsync_dir(self, path: Path) -> None:
         self._note("fsync_dir", path.suffix)
         super().fsync_dir(path)

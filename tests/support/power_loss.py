@@ -5,6 +5,11 @@ a change of a directory are seen at once; on the platters they are after a sync 
 or of that directory. Without one they may be there whole, in part or not at all, and later ones
 may be there without earlier ones of the same file, which leaves zeros.
 
+A sync of the file system keeps the data of all files; of names it says nothing here, though real
+ones keep these too. Where it fails each file with changes was written, or lost them, or has them in
+memory still. An error is told once to each open file of what lost something, and once to each handle
+on the file system, as Linux does: also where a sync of one file met it first.
+
 Changes of directories stay in order within each directory, and a rename from one into another
 is there in both or in none, as journaling file systems have it. A sync of a file says nothing
 of its name.
@@ -16,10 +21,30 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+from bottomless_server.node.core.file_systems import FileSystem
 
 Before = Callable[[str, Path], None]
 """Called before each operation with its name and the path it goes to; what it raises happens
 in its place."""
+OWN: Final = FileSystem("ext4", is_own=True, kernel=(6, 1))
+SHARED: Final = FileSystem("ext4", is_own=False, kernel=(6, 1))
+
+
+@dataclass(eq=False)
+class _Errors:
+    """Errors of a file or of a file system, and who was told of them."""
+
+    count: int = 0
+    told: int = 0
+    """Up to which somebody was told: who comes later is told of the rest."""
+
+    def tell(self, heard: int) -> bool:
+        """Whether there is one that whoever heard of so many was not told of."""
+        news = heard < self.count
+        self.told = max(self.told, self.count)
+        return news
 
 
 @dataclass(eq=False)
@@ -30,6 +55,7 @@ class _File:
     """On the platters."""
     pending: "list[tuple[int, bytes] | int]" = field(default_factory=list)
     """Writes at positions, and sizes that it was cut to, since the last sync."""
+    errors: _Errors = field(default_factory=_Errors)
 
     def sync(self) -> None:
         for change in self.pending:
@@ -65,14 +91,25 @@ class _Renaming:
 class PowerLossDisk:
     """File calls as ingest makes them. `root` is there, and durable, from the beginning."""
 
-    def __init__(self, root: Path, before: Before = lambda _, __: None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        before: Before = lambda _, __: None,
+        lies_on: FileSystem | None = SHARED,
+    ) -> None:
         self.before = before
+        self.lies_on = lies_on
         self.forgotten_count = 0
         """Unsynced changes that were lost in part or whole, over all power losses."""
         self._top = Path(root.anchor)
         self._root = _Directory(self._top)
         self._journal: list[_Renaming] = []
         self._open: dict[int, _File] = {}
+        self._heard: dict[int, int] = {}
+        """Errors that each open file or handle was told of."""
+        self._handles: dict[int, Path] = {}
+        self._errors = _Errors()
+        self._chance = random.Random(1)
         self._next_fd = 1_000_000
         self.make_dir(root)
         for change in self._journal:
@@ -94,11 +131,22 @@ class PowerLossDisk:
             raise _error(errno.EISDIR, path)
         self._next_fd += 1
         self._open[self._next_fd] = found
+        self._heard[self._next_fd] = found.errors.told
+        return self._next_fd
+
+    def open_dir(self, path: Path) -> int:
+        self.before("open_dir", path)
+        self._directory(path)
+        self._next_fd += 1
+        self._handles[self._next_fd] = path
+        self._heard[self._next_fd] = self._errors.told
         return self._next_fd
 
     def close(self, fd: int) -> None:
-        self.file(fd)
-        del self._open[fd]
+        if self._handles.pop(fd, None) is None:
+            self.file(fd)
+            del self._open[fd]
+        del self._heard[fd]
 
     def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
         file = self.file(fd)
@@ -118,10 +166,67 @@ class PowerLossDisk:
         try:
             self.before("fdatasync", file.path)
         except OSError:
-            # Its pages count as clean from now on, whatever of them was written.
-            file.pending.clear()
+            self._lose(file)
+            file.errors.tell(0)
+            self._heard[fd] = file.errors.count
             raise
         file.sync()
+        if file.errors.tell(self._heard[fd]):
+            self._heard[fd] = file.errors.count
+            raise _error(errno.EIO, file.path)
+
+    def syncfs(self, fd: int) -> None:
+        if fd not in self._handles:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        try:
+            self.before("syncfs", self._handles[fd])
+        except OSError:
+            for file in self.changed_files():
+                fate = self._chance.randrange(3)
+                if fate == 0:
+                    self._lose(file)
+                elif fate == 1:
+                    file.sync()
+            self._heard[fd] = self._errors.count
+            self._errors.tell(0)
+            raise
+        for file in self.changed_files():
+            file.sync()
+        if self._errors.tell(self._heard[fd]):
+            self._heard[fd] = self._errors.count
+            raise _error(errno.EIO, self._handles[fd])
+
+    def file_system(self, _: Path) -> FileSystem | None:
+        return self.lies_on
+
+    @property
+    def open_count(self) -> int:
+        """Files and handles that are open."""
+        return len(self._heard)
+
+    def lose_writes(self, path: Path) -> None:
+        """The system tries to write what a file has in memory, on its own account, and fails."""
+        found = self._find(path)
+        assert isinstance(found, _File)
+        self._lose(found)
+
+    def _lose(self, file: _File) -> None:
+        # Its pages count as clean from now on, whatever of them was written.
+        file.pending.clear()
+        file.errors.count += 1
+        self._errors.count += 1
+
+    def changed_files(self) -> list[_File]:
+        """Files with changes that are not on the platters, also such as have no name any more."""
+        found = {id(file): file for file in self._open.values()}
+        folders: list[_Directory] = [self._root]
+        for folder in folders:
+            for node in (*folder.names.values(), *folder.kept.values()):
+                if isinstance(node, _File):
+                    found[id(node)] = node
+                elif node not in folders:
+                    folders.append(node)
+        return [file for file in found.values() if file.pending]
 
     def fsync_dir(self, path: Path) -> None:
         directory = self._directory(path)
@@ -183,11 +288,11 @@ class PowerLossDisk:
 
     def end_processes(self) -> None:
         """Whoever had files open is gone; what they wrote is still seen."""
-        self._open.clear()
+        self._close_all()
 
     def lose_power(self, chance: random.Random) -> None:
         """Only what is on the platters is left, and of the rest what chance brought there."""
-        self._open.clear()
+        self._close_all()
         blocked: list[_Directory] = []
         for change in self._journal:
             held = any(directory in blocked for directory in change.touched)
@@ -198,6 +303,11 @@ class PowerLossDisk:
                 change.keep()
         self._journal = []
         self._forget(self._root, chance, set())
+
+    def _close_all(self) -> None:
+        self._open.clear()
+        self._handles.clear()
+        self._heard.clear()
 
     def _forget(self, directory: _Directory, chance: random.Random, seen: set[int]) -> None:
         directory.names = dict(directory.kept)
@@ -223,6 +333,9 @@ class PowerLossDisk:
                 self.forgotten_count += 1
         file.pending.clear()
         file.data = bytearray(file.kept)
+        # Who would tell of them forgot them with everything else.
+        file.errors.tell(0)
+        self._errors.tell(0)
 
     def _change(self, change: _Renaming) -> None:
         if change.gone is not None:

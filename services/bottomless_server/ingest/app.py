@@ -21,6 +21,7 @@ from bottomless_server.ingest.local.tail_routes import Tails, create_internal_ap
 from bottomless_server.ingest.log.leftovers import Leftovers
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import RollBounds
+from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.tracking import Tracking
@@ -88,7 +89,12 @@ def create_service(
     lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
-    context = _context(settings, executor, clocks, batches)
+    rounds = RoundWriter(
+        executor,
+        settings.ingest_thread_count,
+        WholeSyncs(files, settings.data_dir, settings.ingest_sync_all),
+    )
+    context = _context(settings, executor, clocks, batches, rounds)
     feed = CommitFeed(os.urandom(8).hex())
     owner = Owner(coordination, lease, names.note_home)
     streams = _streams(settings, files, owner, context, feed)
@@ -153,14 +159,18 @@ def _streams(
 
 
 def _context(
-    settings: IngestSettings, executor: Executor, clocks: Clocks, batches: StagedBatches
+    settings: IngestSettings,
+    executor: Executor,
+    clocks: Clocks,
+    batches: StagedBatches,
+    rounds: RoundWriter,
 ) -> AppenderContext:
     def has_begun(stream_id: StreamId, tracking: Tracking) -> bool:
         return batches.has_begun(stream_id, lambda plan: progress(plan, tracking).start > 0)
 
     return AppenderContext(
         executor=executor,
-        rounds=RoundWriter(executor, settings.round_thread_count),
+        rounds=rounds,
         clocks=clocks,
         commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),
         disk=DiskUse(settings.ingest_disk_bytes_max),

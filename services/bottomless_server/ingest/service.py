@@ -82,9 +82,10 @@ class IngestService:
         """Lock the directory, take the lease, open the streams that lie here.
 
         Raises:
-            CannotStart: another process uses the directory.
+            CannotStart: another process uses the directory, or it cannot be synced as it should be.
         """
         self.directory.open()
+        self.context.rounds.open()
         await self.lease.start()
         self.started = True
         await self.streams.start()
@@ -119,6 +120,7 @@ class IngestService:
         await self.names.aclose()
         for executor in self.executors:
             executor.shutdown()
+        self.context.rounds.close()
         self.directory.close()
 
     async def report(self) -> Mapping[str, Any]:

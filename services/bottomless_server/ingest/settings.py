@@ -1,6 +1,6 @@
 """What an operator may set of ingest."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -74,8 +74,12 @@ class IngestSettings(CommonSettings):
     """How long the rest of a commit that was cut off between its parts waits for its repeat."""
 
     ingest_thread_count: Annotated[int, Field(ge=1, le=256)] = 16
-    """Threads for file calls. Half of them write and sync rounds of appends: what comes while they
-    are busy is dealt out among them, so that a hop into a thread serves many rounds."""
+    """Threads for file calls: so many syncs run at once. Appends to many streams that come while all
+    are busy are dealt out among them, so that a hop into a thread serves many."""
+    ingest_sync_all: Literal["auto", "always", "never"] = "auto"
+    """Whether one sync of the whole file system stands for those of many files: `auto` where the
+    data directory is where a file system of its own is mounted, ext4 or xfs under Linux 5.17 or
+    newer; `always` also where others write, and wait for what they have written."""
     ingest_read_thread_count: Annotated[int, Field(ge=1, le=256)] = 8
     """Threads for reads of the tail, apart from those that write: a replay holds up no append."""
     ingest_open_log_count_max: Annotated[int, Field(ge=1)] = 4_096
@@ -108,11 +112,6 @@ class IngestSettings(CommonSettings):
         """Bytes of staged batches that become one append."""
         room = min(self.ingest_stream_in_flight_bytes_max, self.ingest_in_flight_bytes_max)
         return min(self.ingest_group_bytes_max, room // 2)
-
-    @property
-    def round_thread_count(self) -> int:
-        """How many threads write and sync rounds at once."""
-        return max(self.ingest_thread_count // 2, 1)
 
     @field_validator("ingest_group_bytes_max")
     @classmethod

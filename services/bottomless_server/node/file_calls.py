@@ -5,12 +5,15 @@ calls (synced before answered, published before freed), so tests record them, an
 one at a time.
 """
 
+import ctypes
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from bottomless_server.node.core.file_systems import FileSystem, file_system_of
 
 IOV_COUNT_MAX: Final = 512
 """Parts of one gathered write; Linux takes 1024."""
@@ -18,6 +21,9 @@ _NOT_OURS: Final = frozenset(
     {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EOPNOTSUPP}
 )
 """What a directory above ours may answer to a look or a sync."""
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+# Python has no call for it. A call through ctypes lets other threads go on meanwhile.
+_syncfs: Final[Any] = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class FileCalls(Protocol):
@@ -34,6 +40,22 @@ class FileCalls(Protocol):
     def pread(self, fd: int, size: int, position: int) -> bytes: ...
 
     def fdatasync(self, fd: int) -> None: ...
+
+    def open_dir(self, path: Path) -> int:
+        """Open a directory, for `syncfs`."""
+        ...
+
+    def syncfs(self, fd: int) -> None:
+        """Sync the data of all files of the file system in which a directory is open.
+
+        An error since the last call on the same handle, or since that was opened, is raised once,
+        whoever met it; so two at once on one handle would take it from each other.
+        """
+        ...
+
+    def file_system(self, path: Path) -> FileSystem | None:
+        """What a directory lies on; None where the system does not say it."""
+        ...
 
     def fsync_dir(self, path: Path) -> None: ...
 
@@ -76,6 +98,23 @@ class RealFileCalls:
 
     def fdatasync(self, fd: int) -> None:
         os.fdatasync(fd)
+
+    def open_dir(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def syncfs(self, fd: int) -> None:
+        if _syncfs is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        if _syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+    def file_system(self, path: Path) -> FileSystem | None:
+        try:
+            mounts = _MOUNTS.read_text(errors="surrogateescape")
+        except OSError:
+            return None
+        return file_system_of(str(path.resolve()), mounts, os.uname().release)
 
     def fsync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -33,6 +33,7 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
+from bottomless_server.node.core.file_systems import FileSystem
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.protocol.paths import STREAM as STREAM_PATH
@@ -76,12 +77,14 @@ class Call(NamedTuple):
 class RecordedFiles(RealFileCalls):
     """Real calls, in a list; those in `faults` fail instead, once for each entry."""
 
-    def __init__(self) -> None:
+    def __init__(self, lies_on: FileSystem | None = None) -> None:
         self.calls: list[Call] = []
         self.faults: defaultdict[str, list[OSError | int]] = defaultdict(list)
         """By call; a number makes a write short by so many bytes."""
         self.only_on = ".segment"
         """Faults meet files with this in their name."""
+        self.lies_on = lies_on
+        """What the data directory lies on, as far as ingest is told."""
         self._paths: dict[int, str] = {}
         self._lock = threading.Lock()
         self._changing = threading.Lock()
@@ -120,6 +123,14 @@ class RecordedFiles(RealFileCalls):
         self._meet("fdatasync", self._paths[fd])
         super().fdatasync(fd)
         self.note("fdatasync", self._paths[fd])
+
+    def syncfs(self, _: int) -> None:
+        # Not of the real one: who else writes there, and how much, is nothing that a test knows.
+        self._meet("syncfs", ".segment")
+        self.note("syncfs")
+
+    def file_system(self, _: Path) -> FileSystem | None:
+        return self.lies_on
 
     def fsync_dir(self, path: Path) -> None:
         super().fsync_dir(path)

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 from support.asgi import scope_of
+from support.power_loss import OWN
 from support.waiting import eventually
 
+from bottomless_server.ingest.log.core import round_shares
+from bottomless_server.node.core.file_systems import FileSystem
 from bottomless_server.runtime.http.whole_answer import WholeAnswer
 from unit.ingest.harness import ROUTE, STREAM, Call, IngestHarness, RecordedFiles
 
@@ -23,6 +26,9 @@ class WithoutSync(RecordedFiles):
     """A disk whose syncs are left out."""
 
     def fdatasync(self, fd: int) -> None:
+        pass
+
+    def syncfs(self, _: int) -> None:
         pass
 
 
@@ -38,6 +44,8 @@ def unsynced_replies(calls: list[Call]) -> list[Call]:
             waiting.add(call.path)
         elif call.name == "fdatasync":
             waiting.discard(call.path)
+        elif call.name == "syncfs":
+            waiting.clear()
         elif call.name == "reply" and waiting:
             early.append(call)
     return early
@@ -110,9 +118,22 @@ async def a_harness(tmp_path: Path, files: RecordedFiles) -> IngestHarness:
     return await harness.start()
 
 
+@pytest.fixture(params=[None, OWN], ids=["each", "all"])
+def lies_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FileSystem | None:
+    """What the data directory lies on: there each file is synced, or everything at once, where a
+    single round is synced as the many are."""
+    monkeypatch.setattr(round_shares, "ALL_FROM", 1)
+    # However slow this machine is, everything is synced in one way.
+    monkeypatch.setattr(round_shares, "SLOW_SECONDS", 10**6)
+    found: FileSystem | None = request.param
+    return found
+
+
 @BOTH_WAYS
-async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path, append: Appending) -> None:
-    harness = await a_harness(tmp_path, RecordedFiles())
+async def test_no_reply_precedes_the_sync_that_covers_it(
+    tmp_path: Path, append: Appending, lies_on: FileSystem | None
+) -> None:
+    harness = await a_harness(tmp_path, RecordedFiles(lies_on))
     for number in range(30):
         assert await append(harness, f"{number}" + "x" * 10_000) == 200
     await harness.aclose()
@@ -120,14 +141,15 @@ async def test_no_reply_precedes_the_sync_that_covers_it(tmp_path: Path, append:
     replies = [call for call in harness.files.calls if call.name == "reply"]
     assert len(replies) == 30
     assert len(harness.segments()) > 3
+    assert bool(lies_on) == any(call.name == "syncfs" for call in harness.files.calls)
     assert unsynced_replies(harness.files.calls) == []
 
 
 @BOTH_WAYS
 async def test_the_check_of_syncs_sees_that_there_are_none(
-    tmp_path: Path, append: Appending
+    tmp_path: Path, append: Appending, lies_on: FileSystem | None
 ) -> None:
-    harness = await a_harness(tmp_path, WithoutSync())
+    harness = await a_harness(tmp_path, WithoutSync(lies_on))
     for number in range(3):
         assert await append(harness, str(number)) == 200
     await harness.aclose()

@@ -1,11 +1,15 @@
 """What appends hear when the disk fails, and what is there afterwards."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.guards import remove
+from support.power_loss import OWN
 
-from unit.ingest.harness import IngestHarness, broken_disk, no_space, problem
+from bottomless_server.ingest.log.core import round_shares
+from unit.ingest.harness import IngestHarness, RecordedFiles, broken_disk, no_space, problem
 
 
 async def test_a_full_disk_refuses_and_takes_again_when_there_is_room(
@@ -158,3 +162,67 @@ async def test_local_logs_are_bounded(tmp_path: Path) -> None:
     assert problem(answer) == (429, "disk-bound")
     assert answer.headers["retry-after"]
     await harness.aclose()
+
+
+@pytest.fixture
+async def synced_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[IngestHarness]:
+    """Of whose disk everything is synced at once, also for a single round."""
+    monkeypatch.setattr(round_shares, "ALL_FROM", 1)
+    monkeypatch.setattr(round_shares, "SLOW_SECONDS", 10**6)
+    made = await IngestHarness(tmp_path / "whole", files=RecordedFiles(OWN)).declare()
+    await made.start()
+    yield made
+    await made.aclose()
+
+
+async def test_after_a_failed_sync_of_everything_each_file_says_whether_it_lost_anything(
+    synced_as_a_whole: IngestHarness,
+) -> None:
+    harness = synced_as_a_whole
+    await harness.append("before")
+    harness.files.calls.clear()
+    harness.files.faults["syncfs"] = [broken_disk()]
+
+    answer = await harness.append("here")
+
+    assert answer.status_code == 200
+    assert [call.name for call in harness.files.calls if ".segment" in call.path] == [
+        "pwritev",
+        "fdatasync",
+    ]
+    assert await harness.values() == [b"before", b"here"]
+
+
+async def test_what_is_lost_is_not_acknowledged_where_everything_is_synced_at_once(
+    synced_as_a_whole: IngestHarness,
+) -> None:
+    harness = synced_as_a_whole
+    await harness.append("before")
+    harness.files.faults["syncfs"] = [broken_disk()]
+    harness.files.faults["fdatasync"] = [broken_disk()]
+
+    unknown = await harness.append("unknown")
+
+    assert problem(unknown) == (503, "storage-failed")
+    assert unknown.json()["outcome"] == "unknown"
+    assert (await harness.append("after")).json()["first_offset"] == 1
+    assert await harness.values() == [b"before", b"after"]
+
+
+async def test_without_that_sync_of_each_file_what_is_lost_is_acknowledged(
+    synced_as_a_whole: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the sync of each file after one of all that failed", lambda _error: True)
+
+    with pytest.raises(AssertionError):
+        await test_what_is_lost_is_not_acknowledged_where_everything_is_synced_at_once(
+            synced_as_a_whole
+        )
+
+
+async def test_a_short_write_is_cut_before_the_next_one_where_everything_is_synced_at_once(
+    synced_as_a_whole: IngestHarness,
+) -> None:
+    await test_a_short_write_is_cut_and_synced_before_the_next_one(synced_as_a_whole)

@@ -1,63 +1,182 @@
-"""How rounds that wait are dealt out among threads."""
+"""How rounds that wait are dealt out among threads, and how each share is synced."""
 
+from typing import Final
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless_server.ingest.log.core.round_shares import LARGE, RoundShares
+from bottomless_server.ingest.log.core.round_shares import (
+    ALL_FROM,
+    GATHERING_COUNT,
+    LARGE,
+    PAUSE_SECONDS_MAX,
+    SLOW_SECONDS,
+    RoundShares,
+    Share,
+    holds_for_all,
+)
 
-SMALL = 10_000
+SMALL: Final = 10_000
+
+
+def dealt(shares: RoundShares, sizes: list[int], now: float = 0.0) -> list[int]:
+    return [share.count for share in shares.deal(sizes, now)]
+
+
+def syncing_all(thread_count: int = 8) -> RoundShares:
+    shares = RoundShares(thread_count)
+    shares.may_sync_all = True
+    return shares
 
 
 def test_each_round_goes_by_itself_while_threads_are_free() -> None:
     shares = RoundShares(4)
 
-    assert shares.deal([SMALL]) == [1]
-    assert shares.deal([SMALL, SMALL]) == [1, 1]
-    assert shares.deal([SMALL]) == [1]
+    assert dealt(shares, [SMALL]) == [1]
+    assert dealt(shares, [SMALL, SMALL]) == [1, 1]
+    assert dealt(shares, [SMALL]) == [1]
     assert shares.is_full
-    assert shares.deal([SMALL]) == []
+    assert dealt(shares, [SMALL]) == []
 
 
 def test_what_came_meanwhile_is_dealt_out_evenly() -> None:
-    shares = RoundShares(4)
-
-    assert shares.deal([SMALL] * 10) == [3, 3, 3, 1]
+    assert dealt(RoundShares(4), [SMALL] * 10) == [3, 3, 3, 1]
 
 
 def test_a_thread_that_becomes_free_leaves_something_to_the_others() -> None:
     shares = RoundShares(4)
-    shares.deal([SMALL] * 4)
-    shares.end()
+    first, *_ = shares.deal([SMALL] * 4, 0)
+    shares.end(first, 1)
 
-    assert shares.deal([SMALL] * 8) == [2]
+    assert dealt(shares, [SMALL] * 8) == [2]
 
 
 def test_no_round_waits_for_the_sync_of_a_large_one_before_it() -> None:
-    shares = RoundShares(2)
-
-    assert shares.deal([SMALL, LARGE, SMALL, SMALL, SMALL, SMALL]) == [2, 3]
+    assert dealt(RoundShares(2), [SMALL, LARGE, SMALL, SMALL, SMALL, SMALL]) == [2, 3]
 
 
-@given(st.integers(1, 20), st.lists(st.one_of(st.none(), st.lists(st.integers(1, 2 * LARGE)))))
-def test_every_round_is_in_one_share_and_waits_only_while_all_threads_are_busy(
-    thread_count: int, steps: list[list[int] | None]
+def test_files_are_synced_by_themselves_unless_all_may_be_synced() -> None:
+    assert not any(share.syncs_all for share in RoundShares(2).deal([SMALL] * 100, 0))
+
+
+def test_few_rounds_go_by_themselves_and_many_by_one_sync() -> None:
+    shares = syncing_all()
+
+    few = shares.deal([SMALL] * (ALL_FROM - 1), 0)
+    assert [(share.count, share.syncs_all) for share in few] == [(1, False)] * len(few)
+    shares = syncing_all()
+    (many,) = shares.deal([SMALL] * 64, 0)
+    assert (many.count, many.syncs_all) == (64, True)
+
+
+def test_rounds_gather_while_two_shares_are_under_way() -> None:
+    shares = syncing_all()
+    first, _ = shares.deal([SMALL], 0) + shares.deal([SMALL], 0)
+
+    assert dealt(shares, [SMALL] * 10) == []
+    shares.end(first, 0.001)
+    assert dealt(shares, [SMALL] * 10, 0.001) == [10]
+
+
+def test_rounds_go_beside_shares_that_take_longer_than_usual() -> None:
+    shares = syncing_all(4)
+    for _ in range(GATHERING_COUNT):
+        shares.deal([SMALL] * 5, 0)
+    assert dealt(shares, [SMALL] * 5, 0.001) == []
+
+    later = shares.deal_again_at(0.001)
+    assert later is not None
+    assert later < SLOW_SECONDS
+    assert dealt(shares, [SMALL] * 5, later + 0.001) == [5]
+
+
+def test_what_is_usual_is_learnt_of_slower_disks() -> None:
+    shares = syncing_all()
+    for number in range(50):
+        (share,) = shares.deal([SMALL] * 5, number)
+        shares.end(share, number + 0.05)
+    for _ in range(GATHERING_COUNT):
+        shares.deal([SMALL] * 5, 100)
+
+    assert dealt(shares, [SMALL] * 5, 100.08) == []
+    assert dealt(shares, [SMALL] * 5, 100.11) == [5]
+
+
+def pause_after(shares: RoundShares, now: float, seconds: float, *, failed: bool = False) -> int:
+    """For how many seconds nothing is synced as a whole after a sync that took so long."""
+    (share,) = shares.deal([SMALL] * 5, now)
+    assert share.syncs_all
+    shares.end(share, now + seconds, failed=failed)
+    pause = 0
+    while not shares.syncs_all(now + seconds + pause):
+        pause += 1
+    return pause
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_after_a_slow_or_failed_sync_of_everything_files_are_synced_alone_for_ever_longer(
+    failed: bool,
 ) -> None:
-    """A step is an arrival of rounds, or the end of a share."""
+    shares = syncing_all()
+    seconds = 0.0 if failed else 0.25
+    assert seconds > SLOW_SECONDS or failed
+
+    pauses = [pause_after(shares, 100.0 * number, seconds, failed=failed) for number in range(10)]
+
+    assert pauses[:4] == [1, 2, 4, 8]
+    assert pauses[-1] == PAUSE_SECONDS_MAX
+    assert not any(share.syncs_all for share in shares.deal([SMALL] * 64, 900.5))
+
+
+def test_a_quick_sync_of_everything_ends_the_growth_of_pauses() -> None:
+    shares = syncing_all()
+    seconds = [1, 1, 1, 0.0625, 1]
+
+    pauses = [pause_after(shares, 100 * number, one) for number, one in enumerate(seconds)]
+
+    assert pauses == [1, 2, 4, 0, 1]
+
+
+@given(
+    st.integers(1, 20),
+    st.booleans(),
+    st.lists(
+        st.tuples(st.floats(0, 0.3), st.one_of(st.booleans(), st.lists(st.integers(1, 2 * LARGE))))
+    ),
+)
+def test_every_round_is_in_one_share_and_what_waits_has_a_reason_and_an_end(
+    thread_count: int, may_sync_all: bool, steps: list[tuple[float, bool | list[int]]]
+) -> None:
+    """A step is some time, then an arrival of rounds, or the end of a share, which may have failed."""
     shares = RoundShares(thread_count)
+    shares.may_sync_all = may_sync_all
     waiting: list[int] = []
-    busy = 0
-    for step in steps:
-        if step is not None:
+    under_way: list[Share] = []
+    now = 0.0
+    for seconds, step in steps:
+        now += seconds
+        if isinstance(step, list):
             waiting += step
-        elif busy:
-            shares.end()
-            busy -= 1
-        counts = shares.deal(waiting)
-        assert all(count > 0 for count in counts)
-        for count in counts:
-            assert all(size < LARGE for size in waiting[: count - 1])
-            del waiting[:count]
-        busy += len(counts)
-        assert busy <= thread_count
-        assert not waiting or busy == thread_count
-        assert shares.is_full == (busy == thread_count)
+        elif under_way:
+            shares.end(under_way.pop(0), now, failed=step)
+        dealt = shares.deal(waiting, now)
+        for share in dealt:
+            assert 0 < share.count <= len(waiting)
+            assert may_sync_all or not share.syncs_all
+            assert share.syncs_all or all(one < LARGE for one in waiting[: share.count - 1])
+            del waiting[: share.count]
+        under_way += dealt
+        assert len(under_way) <= thread_count
+        assert shares.is_full == (len(under_way) == thread_count)
+        if waiting and not shares.is_full:
+            later = shares.deal_again_at(now)
+            assert later is not None
+            assert later > now
+        else:
+            assert not waiting or shares.deal_again_at(now) is None
+
+
+def test_an_error_of_everything_is_believed_to_be_anybodys() -> None:
+    assert holds_for_all(None)
+    assert not holds_for_all(OSError())

@@ -5,6 +5,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from support.waiting import eventually
 
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.ingest.log.core import round_shares
 from bottomless_server.ingest.log.core.batcher import seal_round
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import (
@@ -21,7 +24,9 @@ from bottomless_server.ingest.log.segments import (
     WriteRefused,
     Written,
 )
+from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.core.file_systems import FileSystem
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.file_calls import RealFileCalls
 from unit.ingest.harness import (
@@ -41,14 +46,18 @@ class Disk(RealFileCalls):
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []
-        self.faults: dict[tuple[str, str], BaseException] = {}
-        """By call and stream; each happens once."""
+        self.faults: dict[tuple[str, str], list[BaseException | None]] = {}
+        """What the next calls of a kind on a stream meet."""
         self.held: set[str] = set()
         """Streams whose syncs wait until the gate is open."""
         self.gate = threading.Event()
         self.waiting: list[str] = []
-        self.threads: dict[str, int] = {}
-        """By stream, the thread that synced it last."""
+        self.handles: list[int] = []
+        """Those of the file system, in the order in which something was synced by them."""
+        self.closed: list[str] = []
+        self.lies_on: FileSystem | None = None
+        self._written: dict[int, list[str]] = {}
+        """By thread, the streams that its next sync of everything covers."""
         self._streams: dict[int, str] = {}
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -58,31 +67,56 @@ class Disk(RealFileCalls):
 
     def pwritev(self, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:
         self._meet("pwritev", fd)
+        self._written.setdefault(threading.get_ident(), []).append(self._streams[fd])
         return super().pwritev(fd, parts, position)
 
     def fdatasync(self, fd: int) -> None:
-        stream = self._streams[fd]
+        self._wait(self._streams[fd])
+        self._meet("fdatasync", fd)
+        super().fdatasync(fd)
+
+    def open_dir(self, path: Path) -> int:
+        fd = super().open_dir(path)
+        self._streams[fd] = "all"
+        return fd
+
+    def syncfs(self, fd: int) -> None:
+        # Not of the real one: who else writes there, and how much, is nothing that a test knows.
+        self.handles.append(fd)
+        for stream in self._written.pop(threading.get_ident(), []):
+            self._wait(stream)
+        self._meet("syncfs", fd)
+
+    def close(self, fd: int) -> None:
+        super().close(fd)
+        self.closed.append(self._streams[fd])
+
+    def file_system(self, _: Path) -> FileSystem | None:
+        return self.lies_on
+
+    def _wait(self, stream: str) -> None:
         if stream in self.held:
             self.waiting.append(stream)
             assert self.gate.wait(2 * DEADLINE_SECONDS)
-        self._meet("fdatasync", fd)
-        super().fdatasync(fd)
-        self.threads[stream] = threading.get_ident()
 
     def _meet(self, call: str, fd: int) -> None:
         stream = self._streams[fd]
-        self.calls.append((call, stream))
-        if (fault := self.faults.pop((call, stream), None)) is not None:
+        if stream != "-":
+            self.calls.append((call, stream))
+        if (faults := self.faults.get((call, stream))) and (fault := faults.pop(0)) is not None:
             raise fault
 
 
 class Bench:
     """Logs of streams named a, b, c, ..., each with one round, and the writer of all of them."""
 
-    def __init__(self, directory: Path, thread_count: int) -> None:
+    def __init__(self, directory: Path, thread_count: int, lies_on: FileSystem | None) -> None:
         self.disk = Disk()
+        self.disk.lies_on = lies_on
         self.executor = ThreadPoolExecutor(thread_count)
-        self.writer = RoundWriter(self.executor, thread_count)
+        whole = WholeSyncs(self.disk, directory, "auto")
+        self.writer = RoundWriter(self.executor, thread_count, whole)
+        self.writer.open()
         self.logs: dict[str, SegmentLog] = {}
         self._directory = directory
 
@@ -119,48 +153,77 @@ class Bench:
         await eventually(lambda: stream in self.disk.waiting)
         return task
 
+    @property
+    def syncs_all(self) -> bool:
+        return self.disk.lies_on is not None
+
     def size(self, stream: str) -> int:
         (path,) = (self._directory / stream).glob("*.segment")
         return path.stat().st_size
 
+    async def aclose(self) -> None:
+        self.disk.gate.set()
+        self.executor.shutdown()
+        self.writer.close()
+
+
+OWN = FileSystem("ext4", is_own=True, kernel=(6, 1))
+WAYS = {"each": None, "all": OWN}
+
+
+@pytest.fixture(params=WAYS)
+async def one_thread(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    """With files that are synced one by one, and with single rounds synced as the many are."""
+    async with _bench(tmp_path, 1, WAYS[request.param], monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture(params=WAYS)
+async def more_threads(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    async with _bench(tmp_path, 3, WAYS[request.param], monkeypatch) as made:
+        yield made
+
 
 @pytest.fixture
-async def one_thread(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(tmp_path, 1)
+async def syncing_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    async with _bench(tmp_path, 1, OWN, monkeypatch) as made:
+        yield made
+
+
+@asynccontextmanager
+async def _bench(
+    directory: Path, thread_count: int, lies_on: FileSystem | None, patch: pytest.MonkeyPatch
+) -> AsyncIterator[Bench]:
+    patch.setattr(round_shares, "ALL_FROM", 1)
+    # However slow this machine is, a test knows what is synced how.
+    patch.setattr(round_shares, "SLOW_SECONDS", 10**6)
+    made = Bench(directory, thread_count, lies_on)
     for stream in "abcd":
         await made.begin(stream)
     yield made
-    made.disk.gate.set()
-    made.executor.shutdown()
+    await made.aclose()
 
 
-@pytest.fixture
-async def two_threads(tmp_path: Path) -> AsyncIterator[Bench]:
-    made = Bench(tmp_path, 2)
-    for stream in "abcd":
-        await made.begin(stream)
-    yield made
-    made.disk.gate.set()
-    made.executor.shutdown()
+async def test_slow_syncs_hold_no_stream_that_is_not_in_them(more_threads: Bench) -> None:
+    slow = [await more_threads.hold("a"), await more_threads.hold("b")]
 
+    for _ in range(3):
+        for stream in "cd":
+            await more_threads.append(stream)
 
-async def test_a_slow_sync_holds_no_stream_that_is_not_in_it(two_threads: Bench) -> None:
-    slow = await two_threads.hold("a")
-
-    for _ in range(5):
-        for stream in "bcd":
-            await two_threads.append(stream)
-
-    assert not slow.done()
-    two_threads.disk.gate.set()
-    await slow
+    assert not any(task.done() for task in slow)
+    more_threads.disk.gate.set()
+    await asyncio.gather(*slow)
 
 
 async def test_rounds_that_wait_together_share_a_thread_and_come_back_in_one_turn(
     one_thread: Bench,
 ) -> None:
     first = await one_thread.hold("a")
-    done: list[str] = []
     turns: dict[str, int] = {}
     turn = 0
 
@@ -170,10 +233,11 @@ async def test_rounds_that_wait_together_share_a_thread_and_come_back_in_one_tur
         if len(turns) < 3:
             asyncio.get_running_loop().call_soon(count)
 
+    def note(stream: str, _: asyncio.Task[Written]) -> None:
+        turns[stream] = turn
+
     for stream in "bcd":
-        task = one_thread.write(stream)
-        task.add_done_callback(lambda _, stream=stream: turns.setdefault(stream, turn))
-        done.append(stream)
+        one_thread.write(stream).add_done_callback(partial(note, stream))
     await asyncio.sleep(0)
     one_thread.disk.gate.set()
     await first
@@ -181,16 +245,22 @@ async def test_rounds_that_wait_together_share_a_thread_and_come_back_in_one_tur
     await eventually(lambda: len(turns) == 3)
 
     assert len(set(turns.values())) == 1
-    expected = [("pwritev", one) for one in "bcd"] + [("fdatasync", one) for one in "bcd"]
-    assert [call for call in one_thread.disk.calls if call[1] in done] == expected
+    syncs = [("syncfs", "all")] if one_thread.syncs_all else [("fdatasync", one) for one in "bcd"]
+    expected = [("pwritev", one) for one in "bcd"] + syncs
+    assert one_thread.disk.calls[-len(expected) :] == expected
 
 
 async def test_each_round_of_a_share_has_its_own_outcome(one_thread: Bench) -> None:
+    """Also where everything is synced at once and that fails: then each file says what it lost."""
     first = await one_thread.hold("a")
     before = one_thread.size("b"), one_thread.size("c")
     tasks = [one_thread.write(stream) for stream in "bcd"]
-    one_thread.disk.faults["pwritev", "b"] = no_space()
-    one_thread.disk.faults["fdatasync", "c"] = broken_disk()
+    faults = one_thread.disk.faults
+    faults["pwritev", "b"] = [no_space()]
+    faults["fdatasync", "c"] = [broken_disk()]
+    faults["syncfs", "all"] = [None, broken_disk()]
+    # Of the round that is refused, the end is cut and synced.
+    faults["fdatasync", "b"] = [None]
     one_thread.disk.gate.set()
 
     await first
@@ -200,6 +270,7 @@ async def test_each_round_of_a_share_has_its_own_outcome(one_thread: Bench) -> N
     assert isinstance(broken, LogBroken)
     assert isinstance(well, Written)
     assert (one_thread.size("b"), one_thread.size("c")) == before
+    assert one_thread.disk.calls[-2:] == [("fdatasync", "c"), ("fdatasync", "d")]
     await one_thread.append("b")
 
 
@@ -208,8 +279,9 @@ async def test_an_error_that_is_none_of_the_disk_is_that_of_its_stream_alone(
 ) -> None:
     first = await one_thread.hold("a")
     tasks = [one_thread.write(stream) for stream in "bcd"]
-    one_thread.disk.faults["pwritev", "b"] = ZeroDivisionError("a bug")
-    one_thread.disk.faults["fdatasync", "c"] = MemoryError()
+    one_thread.disk.faults["pwritev", "b"] = [ZeroDivisionError("a bug")]
+    one_thread.disk.faults["syncfs", "all"] = [None, broken_disk()]
+    one_thread.disk.faults["fdatasync", "c"] = [MemoryError()]
     one_thread.disk.gate.set()
 
     await first
@@ -220,22 +292,51 @@ async def test_an_error_that_is_none_of_the_disk_is_that_of_its_stream_alone(
     assert isinstance(d, Written)
 
 
+class Ended(BaseException):
+    """What nobody catches on its way out of a thread."""
+
+
+@pytest.mark.parametrize("end", [Ended(), ZeroDivisionError("a bug")])
+async def test_of_a_sync_of_everything_that_nobody_understands_nothing_is_believed(
+    syncing_all: Bench, end: BaseException
+) -> None:
+    first = await syncing_all.hold("a")
+    tasks = [syncing_all.write(stream) for stream in "bcd"]
+    syncing_all.disk.faults["syncfs", "all"] = [None, end]
+    syncing_all.disk.gate.set()
+
+    await first
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [end] * 3
+
+
 async def test_what_ends_a_thread_is_told_to_all_of_its_share_and_the_next_one_goes_on(
     one_thread: Bench,
 ) -> None:
-    class Ended(BaseException):
-        pass
-
     first = await one_thread.hold("a")
     tasks = [one_thread.write(stream) for stream in "bcd"]
-    one_thread.disk.faults["fdatasync", "c"] = Ended()
+    end = Ended()
+    one_thread.disk.faults["pwritev", "c"] = [end]
     one_thread.disk.gate.set()
 
-    await first
-    assert all(
-        isinstance(one, Ended) for one in await asyncio.gather(*tasks, return_exceptions=True)
-    )
+    first_written = await first
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [end] * 3
+    one_thread.logs["a"].commit(first_written)
     await one_thread.append("a")
+
+
+async def test_two_syncs_of_everything_at_once_have_handles_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with _bench(tmp_path, 3, OWN, monkeypatch) as bench:
+        slow = await bench.hold("a")
+        del bench.disk.handles[:-1]
+        await bench.append("b")
+        bench.disk.gate.set()
+        await slow
+        await bench.append("c")
+    assert len(set(bench.disk.handles[:2])) == 2
+    assert set(bench.disk.handles[2:]) <= set(bench.disk.handles[:2])
+    assert bench.disk.closed.count("all") == 2, "what was opened is closed at the end"
 
 
 async def test_who_is_cancelled_while_it_waits_writes_nothing_and_holds_nobody(

@@ -64,7 +64,7 @@ class TimedFileCalls(RealFileCalls):
     def __init__(self) -> None:
         self.syncs = Histogram(
             "bottomless_ingest_fsync_seconds",
-            "How long a sync of a segment took.",
+            "How long a sync of a segment, or of many at once, took.",
             buckets=SECONDS,
             registry=None,
         )
@@ -72,6 +72,11 @@ class TimedFileCalls(RealFileCalls):
     def fdatasync(self, fd: int) -> None:
         began_at = time.perf_counter()
         super().fdatasync(fd)
+        self.syncs.observe(time.perf_counter() - began_at)
+
+    def syncfs(self, fd: int) -> None:
+        began_at = time.perf_counter()
+        super().syncfs(fd)
         self.syncs.observe(time.perf_counter() - began_at)
 
 

@@ -1,9 +1,14 @@
 """Write and sync the rounds of all streams of a process, many of them with one hop into a thread.
 
+core/round_shares.py decides which rounds are a share, and whether its files are synced one by one or
+by one sync of the whole file system. Where that one fails each file is synced by itself, which says
+whose data was lost: the system keeps errors for each file. None of the share is believed before.
+
 A stream has one round here at a time, since its appender waits for it: that bounds what waits, and
 no file is ever in two shares. The bytes of rounds are those of appends that are under way, which
 are bounded before they come here. Each round has an outcome of its own: the error of one file is
 nothing to the others of its share. Results of a share come back in one turn of the loop.
+It has the threads of all file calls: where a disk is slow, the more files are synced at once the better.
 
 What is on disk after a crash:
 - while rounds wait here: nothing of them.
@@ -23,10 +28,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
-from bottomless_server.ingest.log.core.round_shares import RoundShares
+from bottomless_server.ingest.log.core.round_shares import RoundShares, Share, holds_for_all
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced, Written
+from bottomless_server.ingest.log.whole_syncs import WholeSyncs
+from bottomless_server.runtime.base.on_loop import loop_time
 
 
 @dataclass(slots=True, eq=False)
@@ -38,35 +46,55 @@ class _Job:
     state: Callable[[], SealedChunk | None]
     answer: asyncio.Future[Written]
 
-    def write(self) -> Unsynced:
-        return self.log.write(self.sealed, self.epoch, self.elapsed, self.state)
+
+class _Ended(NamedTuple):
+    """What became of a share."""
+
+    outcomes: Sequence[Written | BaseException]
+    """The result of each of its rounds, in their order."""
+    failed: bool = False
+    """Whether its sync of everything was refused."""
 
 
 class RoundWriter:
     """Takes rounds in the event loop, and has them written and synced in threads of `executor`."""
 
-    def __init__(self, executor: Executor, thread_count: int) -> None:
+    def __init__(self, executor: Executor, thread_count: int, whole: WholeSyncs) -> None:
         self._executor = executor
+        self._whole = whole
         self._shares = RoundShares(thread_count)
         self._waiting: deque[_Job] = deque()
         self._will_deal = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def open(self) -> None:
+        """Find out how the disk may be synced, before the first round.
+
+        Raises:
+            CannotStart: what the settings ask for is not safe there.
+        """
+        self._shares.may_sync_all = self._whole.look()
+
+    def close(self) -> None:
+        """Give handles back, once every stream is closed and no thread runs any more."""
+        self._whole.close()
 
     async def write(
         self,
-        log: SegmentLog,
+        local: SegmentLog,
         sealed: Round,
         epoch: int,
         elapsed: int,
         state: Callable[[], SealedChunk | None],
     ) -> Written:
-        """Return when a round is durable; the arguments after `log` are those of its `write`.
+        """Return when a round is durable; the arguments after `local` are those of its `write`.
 
         Raises:
             WriteRefused: nothing was stored: `storage-full` or `storage-failed`.
             LogBroken: the sync failed, or a failed write could not be undone.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(log, sealed, epoch, elapsed, state, loop.create_future())
+        job = _Job(local, sealed, epoch, elapsed, state, loop.create_future())
         self._waiting.append(job)
         if not self._will_deal and not self._shares.is_full:
             # At the end of this turn, so that rounds of the same turn are dealt out together.
@@ -78,34 +106,45 @@ class RoundWriter:
         self._will_deal = False
         if self._shares.is_full or not self._waiting:
             return
+        now = loop_time()
         sizes = [job.sealed.size for job in self._waiting]
-        for count in self._shares.deal(sizes):
-            self._begin([self._waiting.popleft() for _ in range(count)])
+        for share in self._shares.deal(sizes, now):
+            self._begin(share, [self._waiting.popleft() for _ in range(share.count)])
+        if self._waiting and self._timer is None:
+            at = self._shares.deal_again_at(now)
+            if at is not None:
+                self._timer = asyncio.get_running_loop().call_at(at, self._deal_late)
 
-    def _begin(self, jobs: list[_Job]) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            running = loop.run_in_executor(self._executor, _write_share, jobs)
-        except Exception as error:  # noqa: BLE001 no thread takes it, so nothing is written
-            self._settle(jobs, [error] * len(jobs))
-            return
-        running.add_done_callback(lambda done: self._hear(jobs, done))
-
-    def _hear(self, jobs: list[_Job], done: "asyncio.Future[list[Written | Exception]]") -> None:
-        """Give everybody its result, in one turn of the loop, and begin what waits."""
-        if done.cancelled():
-            outcomes: Sequence[Written | BaseException] = [asyncio.CancelledError()] * len(jobs)
-        elif (error := done.exception()) is not None:
-            # Nobody knows how far it came: not even what is synced is believed.
-            outcomes = [error] * len(jobs)
-        else:
-            outcomes = done.result()
-        self._settle(jobs, outcomes)
+    def _deal_late(self) -> None:
+        """Let what waits go beside a share that takes longer than usual."""
+        self._timer = None
         self._deal()
 
-    def _settle(self, jobs: list[_Job], outcomes: Sequence[Written | BaseException]) -> None:
-        self._shares.end()
-        for job, outcome in zip(jobs, outcomes, strict=True):
+    def _begin(self, share: Share, jobs: list[_Job]) -> None:
+        loop = asyncio.get_running_loop()
+        whole = self._whole if share.syncs_all else None
+        try:
+            running = loop.run_in_executor(self._executor, _write_share, jobs, whole)
+        except Exception as error:  # noqa: BLE001 no thread takes it, so nothing is written
+            self._settle(share, jobs, _Ended([error] * len(jobs)))
+            return
+        running.add_done_callback(lambda done: self._hear(share, jobs, done))
+
+    def _hear(self, share: Share, jobs: list[_Job], done: "asyncio.Future[_Ended]") -> None:
+        """Give everybody its result, in one turn of the loop, and begin what waits."""
+        if done.cancelled():
+            ended = _Ended([asyncio.CancelledError()] * len(jobs))
+        elif (error := done.exception()) is not None:
+            # Nobody knows how far it came: not even what is synced is believed.
+            ended = _Ended([error] * len(jobs), share.syncs_all)
+        else:
+            ended = done.result()
+        self._settle(share, jobs, ended)
+        self._deal()
+
+    def _settle(self, share: Share, jobs: list[_Job], ended: _Ended) -> None:
+        self._shares.end(share, loop_time(), failed=ended.failed)
+        for job, outcome in zip(jobs, ended.outcomes, strict=True):
             if job.answer.done():
                 continue
             if isinstance(outcome, BaseException):
@@ -114,24 +153,36 @@ class RoundWriter:
                 job.answer.set_result(outcome)
 
 
-def _write_share(jobs: Sequence[_Job]) -> list[Written | Exception]:
-    """Write the rounds of a share and sync each of them; in a worker thread."""
-    return [_synced(job, written) for job, written in [(job, _written(job)) for job in jobs]]
+def _write_share(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
+    """Write the rounds of a share and sync them, all files at once by `whole` unless it is None; in a
+    worker thread.
+    """
+    if whole is None:
+        return _Ended([_synced(job, one) for job, one in [(job, _write(job)) for job in jobs]])
+    with whole.handle() as handle:
+        written = [(job, _write(job)) for job in jobs]
+        nothing = not any(isinstance(one, Unsynced) for _, one in written)
+        durable = nothing or holds_for_all(handle.sync())
+    outcomes = [_synced(job, one, durable=durable) for job, one in written]
+    return _Ended(outcomes, failed=not durable)
 
 
-def _written(job: _Job) -> Unsynced | Exception:
+def _write(job: _Job) -> Unsynced | Exception:
     if job.answer.cancelled():
         return RuntimeError("nobody waits for this round any more")
     try:
-        return job.write()
+        return job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
     except Exception as error:  # noqa: BLE001 it is that stream's, whatever it is
         return error
 
 
-def _synced(job: _Job, written: Unsynced | Exception) -> Written | Exception:
+def _synced(
+    job: _Job, written: Unsynced | Exception, *, durable: bool = False
+) -> Written | Exception:
+    """What was written, synced by itself unless it is durable already."""
     if isinstance(written, Exception):
         return written
     try:
-        return job.log.sync(written)
+        return job.log.note_synced(written) if durable else job.log.sync(written)
     except Exception as error:  # noqa: BLE001 it is that stream's, whatever it is
         return error

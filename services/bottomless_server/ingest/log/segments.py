@@ -233,6 +233,12 @@ class SegmentLog:
         except OSError as error:
             self._give_up(self._segment_fd, unsynced.segment.size)
             raise LogBroken("the disk did not take a sync") from error
+        return self.note_synced(unsynced)
+
+    def note_synced(self, unsynced: Unsynced) -> Written:
+        """Take the round that was written last for durable, after its whole file system was synced
+        without an error; in a worker thread.
+        """
         self._write_index(unsynced.segment, unsynced.places)
         return Written(unsynced)
 

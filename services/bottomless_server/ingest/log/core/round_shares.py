@@ -1,53 +1,137 @@
-"""Decide how rounds that wait are dealt out among threads: each takes a share, which it writes and
-syncs file by file.
+"""Decide how rounds that wait are dealt out among threads, and how each share of them is synced.
 
-As long as threads are free each round goes by itself, at once. What comes while all are busy
-waits, and is dealt out evenly when one becomes free: one hop into a thread and back serves many
-rounds then. A large round is the last of its share, so that no other one waits for its sync.
+Each file by itself: as long as threads are free each round goes at once. What comes while all are
+busy is dealt out evenly, so that one hop into a thread serves many rounds. A large round is the
+last of its share, so that no other one waits for its sync.
+
+All at once, where one sync of the whole file system may stand for those of its files: few shares
+are under way, so that what comes meanwhile gathers and shares the next sync. But one that takes
+longer than usual does not count among these few: the next share goes beside it. A sync of
+everything also writes what others left in memory. Where one was slow, or failed, files are synced
+by themselves for a while, and for twice as long each time that happens again.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless.model.limits import KIB
 
 LARGE: Final = 256 * KIB
 """Bytes of rounds that end a share: the sync of as many takes longer than that of a small file."""
+ALL_FROM: Final = 3
+"""So many files are synced together: one sync of everything costs as much as that of two."""
+GATHERING_COUNT: Final = 2
+"""Shares that are under way while more rounds gather: one is written while one is synced."""
+SLOW_SECONDS: Final = 0.1
+"""A sync of everything that takes longer had more to write than the rounds."""
+PAUSE_SECONDS_MAX: Final = 64.0
+_PATIENCE_SECONDS_MIN: Final = 0.005
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """Rounds that one thread writes and syncs."""
+
+    count: int
+    syncs_all: bool
+    """Whether the whole file system is synced, and not each file."""
+    began: float
+    """In seconds of the clock that the shares are dealt out by."""
 
 
 class RoundShares:
-    """Counts the shares that are being written; `thread_count` of them are at once."""
+    """The shares that are under way; at most `thread_count` at once."""
 
     def __init__(self, thread_count: int) -> None:
+        self.may_sync_all = False
+        """Whether a sync of the file system may stand for those of its files."""
         self._thread_count = thread_count
-        self._busy_count = 0
+        self._under_way: set[Share] = set()
+        self._usual = 0.0
+        """Seconds that a share takes, as of late."""
+        self._pause = 1.0
+        self._paused_until = float("-inf")
 
     @property
     def is_full(self) -> bool:
         """Whether every thread has a share."""
-        return self._busy_count >= self._thread_count
+        return len(self._under_way) >= self._thread_count
 
-    def deal(self, sizes: Sequence[int]) -> list[int]:
-        """Begin shares of rounds with so many bytes, the oldest first; returns how many rounds each
-        share has. Those that are in none of them wait on.
+    def syncs_all(self, now: float) -> bool:
+        """Whether many files are synced by one sync of everything."""
+        return self.may_sync_all and now >= self._paused_until
+
+    def deal(self, sizes: Sequence[int], now: float) -> list[Share]:
+        """Begin shares of rounds with so many bytes, the oldest first. Those that are in none of
+        them wait on.
         """
+        if self.syncs_all(now):
+            return self._gather(len(sizes), now)
         # By all threads, not by the free ones: the one that is free just now must not take it all.
         count_max = -(-len(sizes) // self._thread_count)
-        counts: list[int] = []
+        shares: list[Share] = []
         taken = 0
         while taken < len(sizes) and not self.is_full:
-            counts.append(_share(sizes[taken : taken + count_max]))
-            taken += counts[-1]
-            self._busy_count += 1
-        return counts
+            share = self._begin(_count(sizes[taken : taken + count_max]), now, syncs_all=False)
+            shares.append(share)
+            taken += share.count
+        return shares
 
-    def end(self) -> None:
-        """Note that a share is written and synced, or has failed."""
-        assert self._busy_count > 0
-        self._busy_count -= 1
+    def end(self, share: Share, now: float, *, failed: bool = False) -> None:
+        """Note that a share is done; `failed`: its sync of everything was refused."""
+        self._under_way.remove(share)
+        seconds = max(now - share.began, 0.0)
+        self._usual += (seconds - self._usual) / 8
+        if not share.syncs_all:
+            return
+        if failed or seconds > SLOW_SECONDS:
+            self._paused_until = now + self._pause
+            self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+        else:
+            self._pause = 1.0
+
+    def deal_again_at(self, now: float) -> float | None:
+        """When rounds that wait may go though nothing ends before; None if only an end helps."""
+        if self.is_full:
+            return None
+        waited_for = [share.began for share in self._under_way if self._is_waited_for(share, now)]
+        return min(waited_for) + self._patience if waited_for else None
+
+    def _gather(self, waiting: int, now: float) -> list[Share]:
+        shares: list[Share] = []
+        count = sum(self._is_waited_for(share, now) for share in self._under_way)
+        while waiting and not self.is_full and count < GATHERING_COUNT:
+            together = waiting >= ALL_FROM
+            shares.append(self._begin(waiting if together else 1, now, syncs_all=together))
+            waiting -= shares[-1].count
+            count += 1
+        return shares
+
+    def _begin(self, count: int, now: float, *, syncs_all: bool) -> Share:
+        share = Share(count, syncs_all, now)
+        self._under_way.add(share)
+        return share
+
+    def _is_waited_for(self, share: Share, now: float) -> bool:
+        return now - share.began < self._patience
+
+    @property
+    def _patience(self) -> float:
+        return max(2 * self._usual, _PATIENCE_SECONDS_MIN)
 
 
-def _share(sizes: Sequence[int]) -> int:
+@guard("the sync of each file after one of all that failed")
+def holds_for_all(error: OSError | None) -> bool:
+    """Whether every file is durable after a sync of its whole file system.
+
+    An error tells that something was lost, and not in which file.
+    """
+    return error is None
+
+
+def _count(sizes: Sequence[int]) -> int:
     """How many of these go together."""
     size = 0
     for number, one in enumerate(sizes, 1):
