@@ -256,7 +256,7 @@ def ingest_program(ground: Ground, name: str) -> Program:
         shutil.rmtree(program.data_dir, ignore_errors=True)
         program.data_dir.mkdir()
         # By chance in each life of a node: everything is synced at once, or file by file.
-        disk.lies_on = ground.weather.chance.choice([OWN, SHARED])
+        disk.lies_on = OWN if ground.weather.chance.random() < 0.5 else SHARED
         assert program.process is not None
         settings = IngestSettings(
             data_dir=program.data_dir, ingest_url=program.url, drain_seconds=10, **INGEST
