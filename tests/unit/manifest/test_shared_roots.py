@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import pytest
-from support.manifest import ManifestHarness, a_fragment
+from support.manifest import STREAM, Fault, ManifestHarness, a_fragment
 
+from bottomless.errors import Corrupt
 from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.manifest.mutators.sessions import intend
+from bottomless_server.manifest.mutators.stream_task import StreamTask
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer, publish_bounds
 from bottomless_server.manifest.tree.core.publish_decision import is_full, wait_ms
@@ -182,6 +184,58 @@ async def test_a_flush_waits_for_nothing() -> None:
     await stream.committer.flush()
 
     assert stream.committer.record.published_next == 10
+
+
+async def test_a_flush_that_fails_is_tried_again_soon() -> None:
+    """Flushes were only tested to succeed, and to fail where nothing waited long: then the time to
+    which a flush pretends is hardly later than the true one."""
+    stream = await busy(as_they_are())
+    await stream.register()
+
+    for _ in range(8):
+        stream.harness.coordination.faults = [Fault.UNAVAILABLE]
+        await stream.committer.flush()
+        assert stream.committer.wake_at is not None
+        assert stream.committer.wake_at - stream.now <= BOUNDS.retry_ms_max
+
+    await stream.go_on(BOUNDS.retry_ms_max)
+    assert stream.committer.record.published_next == 10
+
+
+async def test_a_wait_has_an_end_though_faults_cut_it_off_again_and_again() -> None:
+    """Each fault, as a trim into a damaged group, ends the committer with what waits in it. The
+    checks of that let nothing wait longer than for the next fault, so they saw no wait begin anew.
+    A manifest that is started again and again is the same to the stream."""
+    harness = as_they_are()
+    session = await harness.open()
+    (uid,) = await intend(harness.context, session, "s1", [0])
+    info = fragment(0)._replace(uid=uid)
+    task = StreamTask(harness.context, STREAM)
+
+    async def fail(_: Committer) -> None:
+        raise Corrupt("a group is damaged")
+
+    for _ in range(2):
+        with pytest.raises(Corrupt):
+            await task.run(fail)
+        await task.run(lambda committer: committer.register("s1", [info]))
+        harness.clock.true_now += BOUNDS.debounce_ms
+        await task.run(Committer.wake)
+
+    assert (await harness.record()).published_next == 10
+    await task.aclose()
+
+
+async def test_only_the_first_root_after_a_start_is_in_a_hurry() -> None:
+    stream = await busy(as_they_are())
+    await intend(stream.harness.context, stream.committer, "s1", [0])
+    stream.committer = await Committer.open(stream.harness.context, STREAM)
+
+    for _ in range(2):
+        await stream.register()
+        await stream.go_on(WAIT_MS)
+
+    assert stream.waited == [BOUNDS.debounce_ms, WAIT_MS]
 
 
 def test_how_long_a_run_waits() -> None:

@@ -198,13 +198,15 @@ class Committer:
         raise Unavailable("the manifest was not changed yet", outcome=Outcome.UNKNOWN)
 
     async def _handle(self, event: Event, now: int | None = None) -> None:
-        """Feed the keeper, carry out what it says, until it says nothing more."""
+        """Feed the keeper, carry out what it says, until it says nothing more.
+
+        `now` is the time of this event alone: what follows from it happens when it happens, or a
+        flush that failed would be tried again as late as if its time had come first.
+        """
         events = [event]
         while events:
-            actions = self.keeper.handle(
-                events.pop(0), self._context.elapsed() if now is None else now
-            )
-            follow_up = await self._carry_out(actions)
+            at, now = self._context.elapsed() if now is None else now, None
+            follow_up = await self._carry_out(self.keeper.handle(events.pop(0), at))
             self.keeper.check()
             events += follow_up
 

@@ -5,7 +5,8 @@ and what is to be added. Uploads finish in any order, but the manifest grows onl
 runs: a fragment waits here until the one before it is there. Published roots are
 debounced, since each one is a whole object, which a store bills: a deadline is set by the
 first fragment that could go, a full run goes at once, and the timer is set again while some
-remain. Large fragments wait longer than others, since their stream is busy and more come soon.
+remain. Large fragments wait longer than others, since their stream is busy and more come soon;
+but not where they may have waited already, before a crash or a fault.
 
 Events go in, actions come out; nothing here waits, reads a clock or draws a number.
 `../committer.py` carries the actions out in the order given: groups, root, pointer.
@@ -84,6 +85,10 @@ class Keeper:
         self._plan: PublishPlan | None = None
         self._in_flight = False
         self._failures = 0
+        self._hurries = bool(record.intents)
+        """Whether the next root waits no longer than `debounce_ms`. What had an intent before this
+        keeper began may have waited with another one, which a crash or a fault ended: where each
+        began the long wait again, there would be no end to it."""
         self.check()
 
     @property
@@ -157,6 +162,8 @@ class Keeper:
             wanted = now + self._bounds.debounce_ms
         elif is_full(run, self._bounds):
             return self._publish(run)
+        elif self._hurries:
+            wanted = now + self._bounds.debounce_ms
         else:
             wanted = now + wait_ms(run, self._bounds, self.record.config.fragment.max_age_ms)
         if self.publish_at is not None and (self._failures or self.publish_at <= wanted):
@@ -196,7 +203,7 @@ class Keeper:
         assert record.root is not None
         assert record.root.uid == plan.root.uid, "another root was published"
         self.record, self.root = record, plan.root
-        self._failures = 0
+        self._failures, self._hurries = 0, False
         for fragment in plan.run:
             del self._held[fragment.first_offset]
         return [*self._drop_refused(), *self._arm(now)]
