@@ -1,8 +1,11 @@
 """Chunks read from their owner's file: which file is believed, and what happens where none is."""
 
+import asyncio
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from support.asgi import on_socket, on_tcp
 from support.guards import remove
 from unit.ingest.harness import STREAM, IngestHarness
 
-from bottomless.errors import Code, InvalidRequest, OffsetGone
+from bottomless.errors import Code, InvalidRequest, OffsetGone, Unavailable
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header, encode_segment_header
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.peer import Params, PeerBytes
@@ -227,6 +230,36 @@ async def test_after_a_file_that_could_not_be_read_bytes_are_asked_for_for_a_whi
         stage.peer.asked.clear()
         assert bytes((await stage.run()).data) == wanted
         assert [asked for asked, _ in stage.peer.asked] == by_file
+
+
+async def test_a_disk_that_does_not_answer_keeps_nobody_for_longer_than_it_was_told(
+    stage: Stage,
+) -> None:
+    """All threads are kept by it. Time was only looked at while the owner answered, and each other
+    check has a disk that answers, or fails."""
+
+    class InTime(ChunksInAnswers):
+        async def chunks(
+            self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+        ) -> ChunkRun:
+            del timeout_seconds
+            return await super().chunks(stream_id, asked, timeout_seconds=60)
+
+    answers = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(answers.wait)
+        try:
+            stage.source = ChunksInFiles(InTime(stage.peer), lambda: stage.now, threads)
+            async with asyncio.timeout(60):
+                with pytest.raises(Unavailable) as caught:
+                    await stage.source.chunks(STREAM, ASKED, timeout_seconds=0.05)
+                after = await stage.run()
+        finally:
+            answers.set()
+
+    assert caught.value.code is Code.PEER_UNAVAILABLE
+    assert bytes(after.data) == stage.segment.read_bytes()[HEADER_SIZE:]
+    assert [by_file for by_file, _ in stage.peer.asked] == [1, 0]
 
 
 async def test_how_an_owner_is_asked_is_remembered_by_its_address(stage: Stage) -> None:

@@ -16,13 +16,14 @@ import asyncio
 import os
 import stat
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
 import numpy as np
 import structlog
 from cachetools import LRUCache
 
-from bottomless.errors import Corrupt, InvalidRequest
+from bottomless.errors import Corrupt, InvalidRequest, Unavailable
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
@@ -36,7 +37,7 @@ from bottomless_server.protocol.tail import (
     SegmentPart,
     decode_run,
 )
-from bottomless_server.runtime.base.on_loop import loop_time
+from bottomless_server.runtime.base.on_loop import in_thread, loop_time
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,9 @@ PAUSE_SECONDS: Final = 60.0
 other directories than it does, each file would cost two questions."""
 _OWNER_COUNT_MAX: Final = 1_000
 """Owners of which is remembered how they are asked."""
+_THREADS: Final = ThreadPoolExecutor(8, "tail-files")
+"""Files of owners are read here and nowhere else, so that a disk that does not answer keeps nobody
+waiting who reads something else."""
 
 
 class NotTheFile(Exception):
@@ -69,10 +73,16 @@ class ChunksInAnswers:
 class ChunksInFiles:
     """The bytes are read from the owner's file, where it names one."""
 
-    def __init__(self, answers: ChunksInAnswers, clock: Callable[[], float] = loop_time) -> None:
-        """`clock` tells seconds, from any moment on."""
+    def __init__(
+        self,
+        answers: ChunksInAnswers,
+        clock: Callable[[], float] = loop_time,
+        threads: Executor = _THREADS,
+    ) -> None:
+        """`clock` tells seconds, from any moment on; files are read in `threads`."""
         self._answers = answers
         self._clock = clock
+        self._threads = threads
         self._paused_until = float("-inf")
 
     async def chunks(
@@ -82,6 +92,11 @@ class ChunksInFiles:
         if self._clock() >= self._paused_until:
             try:
                 return await self._read(stream_id, asked, timeout_seconds)
+            except TimeoutError as error:
+                # Not asked again: who asked has waited for as long as it would. Of an owner that
+                # does not answer it hears the same.
+                self._pause(error)
+                raise Unavailable("the file of an ingest node is not read in time") from error
             except (NotTheFile, OSError, Corrupt, InvalidRequest) as error:
                 failure = error
         run = await self._answers.chunks(stream_id, asked, timeout_seconds=timeout_seconds)
@@ -94,18 +109,20 @@ class ChunksInFiles:
         self._paused_until = self._clock() + PAUSE_SECONDS
         log.warning(
             "chunks are fetched, since they cannot be read from their file",
-            error=str(failure),
+            error=repr(failure),
             seconds=PAUSE_SECONDS,
         )
 
     async def _read(
         self, stream_id: StreamId, asked: ChunksAsked, timeout_seconds: float
     ) -> ChunkRun:
+        ends = loop_time() + timeout_seconds
         by_file = asked._replace(by_file=1)
         run = await self._answers.chunks(stream_id, by_file, timeout_seconds=timeout_seconds)
         if run.part is None:
             return run
-        data = await asyncio.to_thread(read_part, stream_id, run.part)
+        async with asyncio.timeout_at(ends):
+            data = await in_thread(self._threads, read_part, stream_id, run.part)
         return run._replace(data=data, part=None)
 
 
