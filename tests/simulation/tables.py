@@ -58,7 +58,9 @@ async def _lasting(simulation: Simulation) -> Counter[str]:
     look = tables_of(simulation)
     for _ in range(3):
         await asyncio.sleep(0.31)
-        look &= tables_of(simulation)
+        again = tables_of(simulation)
+        # Not by `&`, which would leave out those that are empty.
+        look = Counter({name: min(size, again[name]) for name, size in look.items()})
     return look
 
 
