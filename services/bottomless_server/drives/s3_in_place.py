@@ -8,6 +8,7 @@ whose credentials requests are signed: all of it comes from the library too. Dec
 """
 
 import asyncio
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -36,6 +37,10 @@ log = structlog.get_logger(__name__)
 
 _SENTINEL: Final = "x"
 """An object key for which the library is asked where objects are."""
+_CONTENT_RANGE: Final = re.compile(
+    r"bytes ([0-9]{1,19})-([0-9]{1,19})/(?:([0-9]{1,19})|\*)", re.ASCII
+)
+"""What a range looks like in an answer; no number is longer, as Python refuses to read some."""
 _IDLE_SECONDS: Final = 10
 """Shorter than stores keep an idle connection, so that few requests meet its closing."""
 ODD_COUNT_MAX: Final = 16
@@ -150,8 +155,9 @@ class GetsInPlace:
         if not signed_as_ours or len(scope) != 4 or scope[2:] != ["s3", "aws4_request"]:
             return None
         proxies = get_environ_proxies(url)  # type: ignore[no-untyped-call]
-        if proxies.get(place.scheme) or place.hostname is None:
-            # Whoever set a proxy wants all requests to go by it.
+        if proxies.get(place.scheme) or place.hostname is None or "@" in place.netloc:
+            # Whoever set a proxy wants all requests to go by it; and a user and a password are
+            # no part of what stands in the header `host`.
             return None
         secure = None
         if place.scheme == "https":
@@ -210,13 +216,12 @@ def is_as_wanted(answer: InPlaceAnswer, start: int, size: int | None, *, ranged:
         return False
     if not ranged:
         return answer.status == 200
-    unit, _, shown = answer.headers.get("content-range", "").partition(" ")
-    span, _, total = shown.partition("/")
-    first, _, last = span.partition("-")
-    if answer.status != 206 or unit != "bytes" or not (first.isdecimal() and last.isdecimal()):
+    shown = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
+    if answer.status != 206 or shown is None:
         return False
+    first, last, total = shown.groups()
     if int(first) != start or int(last) - start + 1 != len(answer.data):
         return False
     whole = size is not None and len(answer.data) == size
     # Less than was asked for is right where the object ends there.
-    return whole or (total.isdecimal() and int(last) + 1 == int(total))
+    return whole or (total is not None and int(last) + 1 == int(total))

@@ -4,6 +4,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,19 @@ ODD: dict[str, bytes] = {
     "a range of nothing": reply(206, b"3456", content_range="bytes */10"),
     "the whole object": reply(200, BODY),
     "four bytes of a whole": reply(200, b"3456"),
+    "a range of more digits than a number has": reply(
+        206, b"3456", content_range=f"bytes {'9' * 5_000}-6/10"
+    ),
+    "an end of more digits than a number has": reply(
+        206, b"345", content_range=f"bytes 3-5/{'9' * 5_000}"
+    ),
+    "a word before it": b"HTTP/1.1 100 Continue\r\n\r\n" + part(3, 6),
+    "its size twice": part(3, 6).replace(
+        b"content-length: 4", b"content-length: 4\r\ncontent-length: 5"
+    ),
+    "chunks that are more": b"HTTP/1.1 206 Answer\r\ntransfer-encoding: chunked\r\n"
+    b"content-range: bytes 3-6/10\r\n\r\n5\r\n34567\r\n0\r\n\r\n",
+    "two answers": part(3, 6) + part(3, 6, body=b"9999"),
     "packed": reply(206, b"3456", content_range="bytes 3-6/10", content_encoding="gzip"),
     "elsewhere": reply(307, location="http://127.0.0.1:1/"),
     "in trouble": refusal(503, "SlowDown"),
@@ -258,6 +272,18 @@ async def test_where_a_proxy_is_set_all_requests_go_by_it(
 
     (sent,) = server.requests
     assert sent.target == "http://store.example:9000/bucket/root/a/b"
+
+
+async def test_a_user_in_the_address_of_a_store_is_not_sent_as_a_part_of_its_host(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    drive = S3Drive(replace(options, endpoint=server.endpoint.replace("//", "//user:secret@")))
+    server.replies = [part(3, 6)] * 2
+    with suppress(DriveUnavailable, DriveRefused):
+        await drive.get("a/b", 3, 4)
+    await drive.aclose()
+
+    assert not any("secret" in request.headers["host"] for request in server.requests)
 
 
 async def test_the_bucket_may_stand_in_the_name_of_the_host(
