@@ -135,7 +135,9 @@ class OnLane:
             self._receiving.lose()
             self._let_go()
         self._lost = True
-        self._watched.body_bytes -= sum(waiting.size for waiting in self._in_line)
+        self._watched.body_bytes -= sum(
+            waiting.size for waiting in self._in_line if waiting.answer is None
+        )
         self._in_line.clear()
         self._ready.clear()
 
