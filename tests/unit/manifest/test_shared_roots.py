@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from support.manifest import STREAM, Fault, ManifestHarness, a_fragment
+from support.manifest import NODE, OWNER, STREAM, Fault, ManifestHarness, a_fragment
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, Unavailable
 from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless_server.drives.s3_options import S3Options
+from bottomless_server.manifest.mutators.accept_gap import accept_gap
 from bottomless_server.manifest.mutators.sessions import intend
 from bottomless_server.manifest.mutators.stream_task import StreamTask
 from bottomless_server.manifest.settings import ManifestSettings
@@ -236,6 +237,25 @@ async def test_only_the_first_root_after_a_start_is_in_a_hurry() -> None:
         await stream.go_on(WAIT_MS)
 
     assert stream.waited == [BOUNDS.debounce_ms, WAIT_MS]
+
+
+async def test_a_gap_that_is_accepted_covers_nothing_that_waits_for_its_root() -> None:
+    """The log lost its oldest segments after they were uploaded, and before their root was put. The
+    other checks of such gaps have nothing on its way, and a wait was too short to meet one."""
+    stream = await busy(as_they_are())
+    await stream.committer.change(lambda record: replace(record, home=NODE, owner_url=OWNER))
+    await stream.register()
+    stream.harness.owners.first[STREAM] = 10
+
+    stream.harness.coordination.faults = [Fault.UNAVAILABLE]
+    with pytest.raises(Unavailable):
+        await accept_gap(stream.harness.context, stream.committer, 10)
+    done = await accept_gap(stream.harness.context, stream.committer, 10)
+
+    assert done["gap"]["first_offset"] is None, "there was nothing to be left out"
+    (kept,) = await stream.harness.entries()
+    assert isinstance(kept, FragmentInfo)
+    assert (kept.first_offset, kept.next_offset) == (0, 10)
 
 
 def test_how_long_a_run_waits() -> None:

@@ -6,7 +6,7 @@ answered `local-log-lost`, until an operator says that the loss is accepted:
 
     gap from published_next to the first offset of the owner's log
 
-The owner has to say itself that its log begins there; it stays the owner, and both sides of
+What is uploaded, and only waits for its root, is published first. The owner has to say itself that its log begins there; it stays the owner, and both sides of
 the gap are readable. After a crash before the EXEC nothing has changed; after it, the end of
 the manifest tells the step that is done again that it is done.
 """
@@ -52,6 +52,11 @@ async def accept_gap(context: Context, committer: Committer, next_offset: int) -
         WrongOffset: `offset-mismatch`: there is no hole that ends at this offset any more.
         NotFound, Unavailable, Corrupt
     """
+    # What waits for its root is in the bucket, so it is no part of the hole: a large fragment
+    # waits for seconds, and the gap would cover its records.
+    await committer.flush()
+    if committer.wake_at is not None:
+        raise Unavailable("fragments that lie before the gap are not published yet")
     started: list[int] = []
 
     async def work_out(record: StreamRecord, root: Node) -> Edit | None:
