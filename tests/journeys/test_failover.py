@@ -163,7 +163,7 @@ def producing(deployment: TwoNodes, stream: Stream) -> Iterator[list[Producer]]:
     producers = [Producer(f"p{number}") for number in range(PRODUCERS)]
     stop = threading.Event()
     threads = [
-        threading.Thread(target=each.run, args=(deployment.url, stream.path, stop))
+        threading.Thread(target=each.run, args=(deployment.url, stream.path, stop), daemon=True)
         for each in producers
     ]
     for thread in threads:
@@ -173,14 +173,15 @@ def producing(deployment: TwoNodes, stream: Stream) -> Iterator[list[Producer]]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join()
+            # What is never answered ends the test and not the run of all tests.
+            thread.join(240)
+            assert not thread.is_alive(), "an append is sent again and again, and never answered"
 
 
 def wait_for_answers(producers: list[Producer], count: int = 10) -> None:
     wanted = [each.answered + count for each in producers]
     until(
         lambda: all(each.answered >= least for each, least in zip(producers, wanted, strict=True)),
-        seconds=90,
         what="answers to every producer",
     )
 
@@ -204,6 +205,8 @@ def test_a_drain_hands_a_stream_over_under_load_and_back_again(deployment: TwoNo
     owners, forwarded = [], 0.0
     with producing(deployment, stream) as producers:
         wait_for_answers(producers)
+        # A node that no uploader follows yet hands nothing over: it waits for nobody.
+        until(lambda: stream.record()["published_next"] > 0, what="an uploader that follows")
         for _ in range(2):
             first, second = stream.owner, stream.other
             owners.append(first)
