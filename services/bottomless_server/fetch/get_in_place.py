@@ -61,9 +61,11 @@ class InPlaceClient:
         self._room = asyncio.Semaphore(connection_count_max)
         self._idle: deque[_Connection] = deque()
         self._open: set[_Connection] = set()
+        self._closed = False
 
     def close(self) -> None:
-        """End all connections; who waits for an answer meets its end."""
+        """End all connections; who waits for an answer meets its end, and none is opened any more."""
+        self._closed = True
         for connection in list(self._open):
             connection.abort()
 
@@ -134,7 +136,12 @@ class InPlaceClient:
                 _, connection = await self._connect(lambda: _Connection(self._open))
         except (OSError, TimeoutError) as error:
             raise NoConnection from error
-        return cast("_Connection", connection)
+        opened = cast("_Connection", connection)
+        if self._closed:
+            # It was on its way, so nobody else would ever end it.
+            opened.abort()
+            raise NoConnection
+        return opened
 
 
 class _Request(NamedTuple):

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -188,3 +188,30 @@ async def test_who_goes_away_leaves_no_half_answer_to_the_next(tmp_path: Path) -
         assert serving.connection_count == 2
         async with asyncio.timeout(30):
             await serving.left.wait()
+
+
+async def test_a_connection_that_was_on_its_way_at_the_end_is_ended_too(tmp_path: Path) -> None:
+    """Ends were tested with connections that were open, idle or asked something."""
+    loop = asyncio.get_running_loop()
+    connecting, go = asyncio.Event(), asyncio.Event()
+
+    async def connect(protocol: Callable[[], asyncio.BufferedProtocol]) -> Any:
+        connecting.set()
+        await go.wait()
+        return await loop.create_unix_connection(protocol, str(tmp_path / "s.sock"))
+
+    serving = Serving([sized(b"answer")])
+    async with await asyncio.start_unix_server(serving.begin, tmp_path / "s.sock"):
+        client = get_in_place.InPlaceClient(
+            connect, {"host": "s"}, connection_count_max=1, connect_seconds=60, idle_seconds=60
+        )
+        asking = asyncio.create_task(client.get("/", {}, 60))
+        await connecting.wait()
+        client.close()
+        go.set()
+        with pytest.raises(get_in_place.NoConnection):
+            await asking
+        async with asyncio.timeout(60):
+            await serving.left.wait()
+        await serving.aclose()
+    assert serving.requests == []
