@@ -274,8 +274,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._sending.write(data)
 
     def end(self) -> None:
-        """Close when all is sent, so that the client can read all of it."""
+        """Close when all is sent, so that the client can read all of it. Requests that wait are never
+        begun: who was told that the connection ends may send them again elsewhere."""
         if self._time.reading is Reading.BODY:
+            for cycle, _ in self.pipeline:
+                cycle.disconnected = True
+            self.pipeline.clear()
             self._linger()
         else:
             self.transport.close()
