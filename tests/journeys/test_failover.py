@@ -192,6 +192,11 @@ def counted(deployment: TwoNodes, node: str, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
+def all_followed(deployment: TwoNodes) -> bool:
+    said = [line for line in deployment["uploader"].log().splitlines() if "is followed" in line]
+    return all(any(deployment.internal_url(node) in line for line in said) for node in NODES)
+
+
 def gone(path: Path) -> bool:
     return not path.exists()
 
@@ -206,7 +211,7 @@ def test_a_drain_hands_a_stream_over_under_load_and_back_again(deployment: TwoNo
     with producing(deployment, stream) as producers:
         wait_for_answers(producers)
         # A node that no uploader follows yet hands nothing over: it waits for nobody.
-        until(lambda: stream.record()["published_next"] > 0, what="an uploader that follows")
+        until(partial(all_followed, deployment), what="an uploader that follows both")
         for _ in range(2):
             first, second = stream.owner, stream.other
             owners.append(first)
