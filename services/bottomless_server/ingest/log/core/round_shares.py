@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bottomless.guards import guard
+from bottomless.model.backoff import backoff
 from bottomless.model.limits import KIB
 
 LARGE: Final = 256 * KIB
@@ -27,6 +28,7 @@ GATHERING_COUNT: Final = 2
 SLOW_SECONDS: Final = 0.1
 """A sync of everything that takes longer had more to write than the rounds."""
 PAUSE_SECONDS_MAX: Final = 64.0
+_PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS_MIN: Final = 0.005
 
 
@@ -51,7 +53,8 @@ class RoundShares:
         self._under_way: set[Share] = set()
         self._usual = 0.0
         """Seconds that a share takes, as of late."""
-        self._pause = 1.0
+        self._slow_ones = 0
+        """Syncs of everything that were slow or failed, without another one in between."""
         self._paused_until = float("-inf")
 
     @property
@@ -87,10 +90,10 @@ class RoundShares:
         if not share.syncs_all:
             return
         if failed or seconds > SLOW_SECONDS:
-            self._paused_until = now + self._pause
-            self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+            self._paused_until = now + backoff(self._slow_ones, _PAUSE_SECONDS, PAUSE_SECONDS_MAX)
+            self._slow_ones += 1
         else:
-            self._pause = 1.0
+            self._slow_ones = 0
 
     def deal_again_at(self, now: float) -> float | None:
         """When rounds that wait may go though nothing ends before; None if only an end helps."""
