@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -412,6 +413,12 @@ def setting(valkey_url: str, request: pytest.FixtureRequest) -> Iterator[str]:
         client.config_set(name, value)
         yield name
         client.config_set(name, before)
+        # While it writes its first log anew the server refuses to end, and would be killed.
+        while any(
+            client.info("persistence")[f"aof_rewrite_{state}"]
+            for state in ("in_progress", "scheduled")
+        ):
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
