@@ -90,7 +90,13 @@ def create_service(
     # Blocks on their way are memory too, so the cache leaves room for them.
     in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
     cache = SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
-    blocks = Blocks(drive, cache, settings.reader_block_bytes, settings.reader_fetch_count_max)
+    blocks = Blocks(
+        drive,
+        cache,
+        settings.reader_block_bytes,
+        settings.reader_fetch_count_max,
+        ahead_size_max=settings.reader_read_ahead_bytes,
+    )
     fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)

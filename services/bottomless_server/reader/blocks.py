@@ -1,6 +1,7 @@
 """Blocks: pieces of objects of one fixed size, fetched once for all readers of the process.
 
-A GET brings one block, or a run of some: core/runs.py says when. A run is kept whole.
+A GET brings one block, or a run of some: core/runs.py says when. A run is kept whole. While one is
+given out to somebody who reads on, the next one is fetched: runs_ahead.py.
 
 On the record's path: after roots.py found the fragment, before fragments.py verifies
 what was read.
@@ -9,12 +10,13 @@ what was read.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.drives.base import Drive
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.core.runs import Run, read_on, runs_of
+from bottomless_server.reader.core.runs import KeptRun, Run, next_is_due, read_on, runs_of
 from bottomless_server.reader.patience import patiently
+from bottomless_server.reader.runs_ahead import RunName, RunsAhead
 
 RUN_BLOCK_COUNT: Final = 4
 """Blocks of a run; the last of an object has up to half as many more."""
@@ -22,21 +24,48 @@ _RUNS_KEPT_MIN: Final = 8
 """A cache that keeps fewer runs gets none: it would lose them before they are read to their end."""
 
 
+class NextObject(NamedTuple):
+    """The object that holds what comes after another one."""
+
+    object_key: str
+    size: int
+
+
+class ReadsOn(NamedTuple):
+    """How far somebody goes who reads on in an object."""
+
+    end: int
+    """The position in the object at which what it wants ends."""
+    after: NextObject | None
+    """Where it goes on from the object's end."""
+
+
 class Blocks:
     """Ranges of objects, through the cache. Objects are immutable, so nothing goes stale."""
 
     def __init__(
-        self, drive: Drive, cache: SharedCache, block_size: int, fetch_count_max: int
+        self,
+        drive: Drive,
+        cache: SharedCache,
+        block_size: int,
+        fetch_count_max: int,
+        *,
+        ahead_size_max: int = 0,
     ) -> None:
+        """`ahead_size_max` is what may be fetched for one reader before it asks; none where that is
+        less than a run."""
         self._drive = drive
         self._cache = cache
         self._block_size = block_size
         run_size = RUN_BLOCK_COUNT * block_size
         self._run_size = run_size if cache.budget >= _RUNS_KEPT_MIN * run_size else 0
         """0: there are none."""
+        goes_ahead = bool(self._run_size) and ahead_size_max >= self._run_size
+        self._ahead = RunsAhead(cache, self._run_size if goes_ahead else 0)
         self._fetch_count_max = fetch_count_max
         self._room = asyncio.Semaphore(fetch_count_max)
         self._turn = asyncio.Lock()
+        self._taken_count = 0
         self.fetch_count = 0
         """GETs sent so far."""
         self.fetched_size = 0
@@ -50,9 +79,11 @@ class Blocks:
         object_size: int | None = None,
         *,
         follows: bool = False,
+        reads_on: ReadsOn | None = None,
     ) -> memoryview:
         """Bytes of an object, fewer where it ends before; a view where one block or run holds them
-        all. Runs are read only of an object whose size is given; `follows`: see `read_on`.
+        all. Runs are read only of an object whose size is given; `follows`: see `read_on`. Nothing
+        is fetched ahead where nobody says how far it `reads_on`.
 
         Raises:
             ObjectMissing, DriveUnavailable, DriveRefused
@@ -64,7 +95,7 @@ class Blocks:
         else:
             runs = runs_of(start, size, object_size, self._run_size)
             parts = [
-                self._of_run(object_key, run, max(start, run.start), min(end, run.end))
+                self._of_run(object_key, object_size, run, _Span(start, end, follows), reads_on)
                 if self._takes_whole(object_key, run, start, end, follows and run is runs[0])
                 else self._by_blocks(object_key, max(start, run.start), min(end, run.end))
                 for run in runs
@@ -108,7 +139,7 @@ class Blocks:
             self._cache.drop(("block", object_key, number))
         if object_size is not None and self._run_size:
             for run in runs_of(start, size, object_size, self._run_size):
-                self._cache.drop(("run", object_key, run.start))
+                self._cache.drop(RunName("run", object_key, run.start))
 
     @asynccontextmanager
     async def _taken(self, size: int) -> AsyncIterator[None]:
@@ -121,14 +152,16 @@ class Blocks:
                 while taken < places:
                     await self._room.acquire()
                     taken += 1
+                    self._taken_count += 1
             yield
         finally:
+            self._taken_count -= taken
             for _ in range(taken):
                 self._room.release()
 
     def _takes_whole(self, object_key: str, run: Run, start: int, end: int, follows: bool) -> bool:
         """Whether a run is read as one: it is here or coming, or nothing of it is and that is best."""
-        if self._cache.knows(("run", object_key, run.start)):
+        if self._cache.knows(RunName("run", object_key, run.start)):
             return True
         if not read_on(run, start, end, follows=follows):
             return False
@@ -136,18 +169,45 @@ class Blocks:
         return not any(self._cache.knows(("block", object_key, number)) for number in blocks)
 
     def _knows(self, object_key: str, start: int, size: int, run: Run) -> bool:
-        if self._cache.knows(("run", object_key, run.start)):
+        if self._cache.knows(RunName("run", object_key, run.start)):
             return True
         blocks = self._numbers(start, size)
         return all(self._cache.knows(("block", object_key, number)) for number in blocks)
 
-    async def _of_run(self, object_key: str, run: Run, start: int, end: int) -> list[memoryview]:
-        async def fetch() -> bytes | memoryview:
-            return await self.fetch(object_key, run.start, run.end - run.start)
+    async def _of_run(
+        self, object_key: str, object_size: int, run: Run, span: "_Span", reads_on: ReadsOn | None
+    ) -> list[memoryview]:
+        name = RunName("run", object_key, run.start)
+        kept = await patiently(
+            lambda: self._cache.get(name, lambda: self._fetch_run(object_key, run), len)
+        )
+        start, end = max(span.start, run.start), min(span.end, run.end)
+        came = self._ahead.take(name) or span.start < run.start
+        came = came or (span.follows and run.start == 0)
+        if kept.read(start, end, came=came) and next_is_due(run, end) and reads_on is not None:
+            self._begin_next(object_key, object_size, run, reads_on)
+        return [kept.data[start - run.start : end - run.start]]
 
-        name = ("run", object_key, run.start)
-        data = await patiently(lambda: self._cache.get(name, fetch, len))
-        return [memoryview(data)[start - run.start : end - run.start]]
+    async def _fetch_run(self, object_key: str, run: Run) -> KeptRun:
+        return KeptRun(memoryview(await self.fetch(object_key, run.start, run.end - run.start)))
+
+    def _begin_next(self, object_key: str, object_size: int, run: Run, reads_on: ReadsOn) -> None:
+        """Begin to fetch the run after this one, if it is wanted, nothing of it is here, and enough
+        room is left for what is asked for now."""
+        key, size, position = object_key, object_size, run.end
+        if run.end == object_size:
+            if reads_on.after is None:
+                return
+            (key, size), position = reads_on.after, 0
+        elif reads_on.end <= run.end:
+            return
+        (coming,) = runs_of(position, 1, size, self._run_size)
+        blocks = self._numbers(coming.start, coming.end - coming.start)
+        if self._taken_count + len(blocks) + RUN_BLOCK_COUNT > self._fetch_count_max or any(
+            self._cache.knows(("block", key, number)) for number in blocks
+        ):
+            return
+        self._ahead.begin(RunName("run", key, coming.start), lambda: self._fetch_run(key, coming))
 
     async def _by_blocks(self, object_key: str, start: int, end: int) -> list[memoryview]:
         numbers = self._numbers(start, end - start)
@@ -171,3 +231,11 @@ class Blocks:
 
         # Outside of the cache: who joined what another began tries again for as long as it may.
         return await patiently(lambda: self._cache.get(("block", object_key, number), fetch, len))
+
+
+class _Span(NamedTuple):
+    """A range of an object that is asked for."""
+
+    start: int
+    end: int
+    follows: bool

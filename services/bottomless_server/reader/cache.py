@@ -68,6 +68,19 @@ class SharedCache:
                 raise
             return made
 
+    def begin(
+        self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
+    ) -> None:
+        """Begin to make what is neither kept nor being made, and wait for nothing. Where it fails,
+        whoever asks for it begins anew."""
+        if not self.knows(name):
+            self.miss_count += 1
+            self._being_made.begin(name, lambda: self._make(name, make, size_of))
+
+    async def give_up(self, *names: Hashable) -> None:
+        """End what was begun under these names and nobody waits for; returns when it has ended."""
+        await self._being_made.give_up(*names)
+
     def drop(self, name: Hashable) -> None:
         """Forget a value, and let nobody join a making of it that has begun."""
         self._kept.pop(name, None)

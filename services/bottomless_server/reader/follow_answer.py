@@ -26,6 +26,7 @@ from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
 from bottomless_server.reader.pages import Page
+from bottomless_server.reader.runs_ahead import reader_that_stays
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
@@ -92,14 +93,15 @@ class FollowResponse(Response):
         followers, wanted = self._followers, self._wanted
         followers.check()
         try:
-            with followers.places.one():
-                query = followers.bounded(wanted.query, wanted.limit)
-                reading = followers.reader.page(wanted.name, query)
-                first = await while_connected(receive, reading)
-                following = Following(
-                    followers, wanted, SharedPage(first), send, credential_watch_of(scope)
-                )
-                await self._stay(following, scope, receive)
+            async with reader_that_stays():
+                with followers.places.one():
+                    query = followers.bounded(wanted.query, wanted.limit)
+                    reading = followers.reader.page(wanted.name, query)
+                    first = await while_connected(receive, reading)
+                    following = Following(
+                        followers, wanted, SharedPage(first), send, credential_watch_of(scope)
+                    )
+                    await self._stay(following, scope, receive)
         finally:
             followers.left()
 

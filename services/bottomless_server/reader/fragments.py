@@ -20,7 +20,7 @@ from bottomless.formats.keys import fragment_key
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import KIB
-from bottomless_server.reader.blocks import Blocks
+from bottomless_server.reader.blocks import Blocks, NextObject, ReadsOn
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.locator import chunks_wanted
 from bottomless_server.reader.patience import patiently
@@ -43,6 +43,8 @@ class FragmentPart(NamedTuple):
     size: int
     follows: bool = False
     """The page goes on with it from another fragment, so whoever reads will read on."""
+    after: FragmentInfo | None = None
+    """The fragment with which whoever reads goes on from the end of this one, where it is known."""
 
 
 class Part(NamedTuple):
@@ -97,8 +99,8 @@ class Fragments:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
         """
         info = wanted.info
-        reads_on = wanted.follows or 2 * wanted.size >= info.size
-        index = await self.index(stream, info, reads_on=reads_on)
+        most = wanted.follows or 2 * wanted.size >= info.size
+        index = await self.index(stream, info, reads_on=most)
         numbers = chunks_wanted(index, wanted.offset, wanted.size, wanted.end)
         first, last = index.place(numbers[0]), index.place(numbers[-1])
 
@@ -111,9 +113,12 @@ class Fragments:
             return chunks
 
         size = last.position + last.size - first.position
+        reads_on = _reads_on(stream, index, wanted)
 
         def read(key: str) -> Awaitable[memoryview]:
-            return self._blocks.read(key, first.position, size, info.size, follows=wanted.follows)
+            return self._blocks.read(
+                key, first.position, size, info.size, follows=wanted.follows, reads_on=reads_on
+            )
 
         chunks = await self._verified(stream, info, (first.position, size), read, decode)
         return Part(info, chunks, size)
@@ -128,8 +133,7 @@ class Fragments:
     ) -> T:
         """What `decode` makes of what `read` gets of a span: its start and size."""
         start, size = span
-        stream_id = stream.stream_id
-        key = fragment_key(stream_id, info.first_offset, info.uid, stream.tenant)
+        stream_id, key = stream.stream_id, _key(stream, info)
         try:
             return await off_loop(size, decode, await read(key))
         except Corrupt:
@@ -151,6 +155,20 @@ class Fragments:
                 code=Code.DATA_CORRUPT,
                 facts={"fragment_id": info.fragment_id},
             ) from error
+
+
+def _key(stream: StreamFacts, info: FragmentInfo) -> str:
+    return fragment_key(stream.stream_id, info.first_offset, info.uid, stream.tenant)
+
+
+def _reads_on(stream: StreamFacts, index: FragmentIndex, wanted: FragmentPart) -> ReadsOn:
+    """How far whoever wants this part would read."""
+    info, after = wanted.info, wanted.after
+    if wanted.end < info.next_offset:
+        last = index.place(index.at_offset(wanted.end - 1))
+        return ReadsOn(last.position + last.size, None)
+    following = None if after is None else NextObject(_key(stream, after), after.size)
+    return ReadsOn(info.size, following)
 
 
 async def off_loop(size: int, decode: Callable[[memoryview], T], data: memoryview) -> T:

@@ -41,14 +41,18 @@ class StoredTier:
         offset, size = builder.position, builder.size_left
         end = builder.end
         async for leaf in self._roots.leaves(tree, offset):
-            if size <= 0 or offset >= end:
+            if offset >= end:
                 break
             if leaf["kind"] == EntryKind.GAP:
-                if not wanted:
+                if not wanted and size > 0:
                     first, end = int(leaf["first_offset"]), int(leaf["next_offset"])
                     builder.skip(Gap(first, end, gap_reason(int(leaf["reason"]))))
                 break
             info = fragment_info(leaf)
+            if wanted:
+                wanted[-1] = wanted[-1]._replace(after=info)
+            if size <= 0:
+                break
             rest = info.size * (info.next_offset - offset) // info.record_count
             follows = bool(wanted)
             wanted.append(FragmentPart(info, offset, end, min(rest, size) or 1, follows))

@@ -4,7 +4,10 @@ A store is paid for each GET and answers one at the speed of one connection. Who
 is served with few large GETs; who looks up a record does not wait for bytes that it never reads.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_NEXT_DUE: Final = 4
+"""So manieth part of a run was given out when the next one is fetched."""
 
 
 class Run(NamedTuple):
@@ -36,3 +39,36 @@ def read_on(run: Run, start: int, end: int, *, follows: bool) -> bool:
     """
     wanted = min(end, run.end) - max(start, run.start)
     return start < run.start or follows or 2 * wanted >= run.end - run.start
+
+
+class KeptRun:
+    """The bytes of a run, and how far it was read: who goes on from there will go on."""
+
+    __slots__ = ("_read_to", "data")
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self._read_to: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, end: int, *, came: bool) -> bool:
+        """Note a range that is given out; whether it is of somebody who reads on.
+
+        It is where the range goes on from what was given out before, and where whoever asks `came`
+        from before the run. A first range tells nothing, and neither does one within what was read.
+        """
+        last = self._read_to
+        goes_on = came if last is None else start <= last < end
+        if last is None or goes_on:
+            self._read_to = end
+        return goes_on
+
+
+def next_is_due(run: Run, end: int) -> bool:
+    """Whether somebody who has read a run up to `end` is far enough for the next one to be fetched.
+
+    Some of a run is often given out with the end of the one before: the run after it is early then.
+    """
+    return _NEXT_DUE * (end - run.start) >= run.end - run.start

@@ -87,6 +87,18 @@ class SingleFlight(Generic[N, T]):
         if tasks:
             await asyncio.wait(tasks)
 
+    async def give_up(self, *names: N) -> None:
+        """End what is under way under these names and nobody waits for; returns when it has ended."""
+        unwanted = [
+            (name, flight)
+            for name in names
+            if (flight := self._joinable(name)) is not None and not flight.waiting_count
+        ]
+        for name, flight in unwanted:
+            # Before anything is awaited: who comes now begins anew.
+            self._take_out(name, flight)
+        await end_tasks(*(flight.task for _, flight in unwanted))
+
     async def aclose(self) -> None:
         """Give up all flights, also those that were parted; returns when they have ended."""
         await end_tasks(*self._running)
