@@ -1,18 +1,26 @@
 """`./dev bench [NAME …] [--rounds N] [--seconds S]`: the goals of docs/performance.md, measured.
 
-Without a name all rows run, one after the other; `--list` names them. Every row starts the
-servers that it compares, lets them take turns, and prints ratios with their spread. Figures go to
-bench/results/results.json, row by row, so that rows may be measured at different times.
+Without a name all rows run, one after the other; with names those, in the order of the names.
+`--list` lists them all. Every row starts the servers that it compares, lets them take turns, and
+prints ratios with their spread. Figures go to bench/results/results.json, row by row, so that rows
+may be measured at different times.
+
+`--minutes M` begins no row that would not end in time, going by how long it took when it was
+measured last, or by a guess. `--publish` writes docs/performance.md from all that is kept: by itself
+it measures nothing, with names or `--minutes` it measures them first.
 """
 
 import argparse
 import sys
+import time
+from collections.abc import Iterator, Sequence
 
 from bench.place import CACHE
-from bench.report import draw, keep, show
+from bench.plan import seconds_of
+from bench.report import draw, keep, kept_rows, show
 from bench.rows import ROWS
 from bench.tables import publish
-from bench.turns import play
+from bench.turns import Row, play
 
 
 def main() -> int:
@@ -29,11 +37,8 @@ def main() -> int:
     parser.add_argument(
         "--publish", action="store_true", help="write docs/performance.md from what is kept"
     )
+    parser.add_argument("--minutes", type=float, help="begin no row that would end later")
     given = parser.parse_args()
-    if given.publish:
-        publish({row.name: row.title for row in ROWS.values()})
-        draw()
-        return 0
     if given.list:
         for row in ROWS.values():
             print(f"{row.name:<20}{row.title}")
@@ -43,17 +48,40 @@ def main() -> int:
         print(f"no row begins with {unknown[0]}; --list names them", file=sys.stderr)
         return 2
     CACHE.mkdir(exist_ok=True)
-    for row in ROWS.values():
-        if given.names and not any(row.name.startswith(name) for name in given.names):
+    if given.names or given.minutes or not given.publish:
+        measure(given)
+    if given.publish:
+        publish({row.name: row.title for row in ROWS.values()})
+    if not given.dry or given.publish:
+        draw()
+    return 0
+
+
+def measure(given: argparse.Namespace) -> None:
+    """Run the rows that are asked for, as long as there is time, and keep each as it ends."""
+    end = None if given.minutes is None else time.monotonic() + given.minutes * 60
+    for row in chosen(given.names):
+        rounds = min(given.rounds, row.rounds_max)
+        kept = kept_rows().get(row.name)
+        needs = seconds_of(kept, row.guess_seconds, rounds, given.seconds)
+        if end is not None and time.monotonic() + needs > end:
+            print(f"{row.name}: left out, it needs some {needs:.0f} s", flush=True)
             continue
         print(f"{row.name}: {row.title}", flush=True)
         outcome = play(row, given.rounds, given.seconds)
         show(outcome)
         if not given.dry:
             keep(outcome)
-    if not given.dry:
-        draw()
-    return 0
+
+
+def chosen(names: Sequence[str]) -> Iterator[Row]:
+    """All rows, or those that are named, each once and in the order of the names."""
+    seen: set[str] = set()
+    for beginning in names or [""]:
+        for row in ROWS.values():
+            if row.name.startswith(beginning) and row.name not in seen:
+                seen.add(row.name)
+                yield row
 
 
 if __name__ == "__main__":

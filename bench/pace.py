@@ -6,13 +6,12 @@ server that falls back cannot hide it.
 """
 
 import socket
-import statistics
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bench.figures import Figure
+from bench.figures import Figure, quantile
 from bench.pump import Request, connect
 from bench.tree import Tree
 
@@ -37,7 +36,7 @@ class PacedLoad:
         before, started = self.tree.cpu_seconds(), time.perf_counter()
         with self.tree.watched() as rss, ThreadPoolExecutor(self.connections) as pool:
             lanes = [pool.submit(self._run, lane, started) for lane in range(self.connections)]
-            latencies = [latency for lane in lanes for latency in lane.result()]
+            latencies = sorted(latency for lane in lanes for latency in lane.result())
             # The last one has its share of the time too.
             time.sleep(max(started + self.seconds - time.perf_counter(), 0))
         took = time.perf_counter() - started
@@ -50,8 +49,9 @@ class PacedLoad:
             cpu_seconds=of_requests,
             cpu_busy_seconds=spent,
             rss_mib=max(rss),
-            p50_ms=statistics.median(latencies) * 1000,
-            p99_ms=statistics.quantiles(latencies, n=100)[98] * 1000,
+            p50_ms=quantile(latencies, 0.5) * 1000,
+            p99_ms=quantile(latencies, 0.99) * 1000,
+            p999_ms=quantile(latencies, 0.999) * 1000,
             extra={
                 "CPU ms an append": of_requests / self.count * 1000,
                 "CPU ms an append, with what the server does idle": spent / self.count * 1000,

@@ -3,6 +3,9 @@
 Its program has no client in it: all requests are made before the clock starts, and of replies
 only the end is looked for. A figure keeps what it needed of the CPU, so that one can see
 whether the server was measured or the generator.
+
+A load is a closed loop, in which the next request waits for a reply, or an open one, in which
+each request has its time and its latency counts from there.
 """
 
 import json
@@ -14,9 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from bench.figures import Figure
+import numpy as np
+
+from bench.figures import Figure, quantile
 from bench.place import CACHE, native
 from bench.tree import Tree
 
@@ -31,13 +36,17 @@ class Request:
     content: bytes
     units: int
     replies: int = 1
+    tag: int = 0
+    """What its replies are known by where they come in another order than requests: of RabbitMQ
+    the publisher, of NATS the last word of the inbox. 0: they come in order."""
 
 
 def pack(requests: Iterable[Request]) -> bytes:
     """The file of requests that the generator takes."""
     parts: list[bytes] = []
     for request in requests:
-        parts.append(HEADER.pack(len(request.content), request.units, request.replies, 0))
+        head = (len(request.content), request.units, request.replies, request.tag)
+        parts.append(HEADER.pack(*head))
         parts.append(request.content)
     return b"".join(parts)
 
@@ -56,6 +65,8 @@ class Load:
     tree: Tree = field(default_factory=Tree)
     greet: Callable[[], None] | None = None
     """Called as the clock starts: what a server is told before it pushes."""
+    rate: float = 0.0
+    """Requests a second that are sent whatever the server does (an open loop); 0: a closed loop."""
 
     def run(self, seconds: float = 0.0, settle_seconds: float = SETTLE_SECONDS) -> Figure:
         """Run it against a quiet server, and wait until it is quiet again.
@@ -84,27 +95,37 @@ class Load:
             units_all=answer["units_all"],
             generator_cpu_seconds=answer["cpu"],
             rss_mib=max(rss),
-            p50_ms=answer["p50_us"] / 1000,
-            p99_ms=answer["p99_us"] / 1000,
+            p50_ms=answer["p50_ms"],
+            p99_ms=answer["p99_ms"],
+            p999_ms=answer["p999_ms"],
             extra={key: answer[key] for key in ("received", "requests", "refusals")},
         )
 
     def _run(self, requests: Path, seconds: float) -> dict[str, float]:
         handles = [handle.fileno() for handle in self.sockets]
         end = ["--seconds", str(seconds)] if seconds else []
+        end += ["--rate", str(self.rate)] if self.rate else []
         end += ["--until", str(self.until)] if self.until else []
         command = [str(native("pump")), self.protocol, str(requests), "--window", str(self.window)]
-        done = subprocess.run(
-            [*command, *end, *map(str, handles)],
-            pass_fds=handles,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"the load ended early: {done.stderr[-1000:]}")
-        answer: dict[str, float] = json.loads(done.stdout)
-        return answer
+        with tempfile.NamedTemporaryFile(dir=CACHE, suffix=".latencies") as file:
+            done = subprocess.run(
+                [*command, *end, "--latencies", file.name, *map(str, handles)],
+                pass_fds=handles,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise RuntimeError(f"the load ended early: {done.stderr[-1000:]}")
+            answer: dict[str, float] = json.loads(done.stdout)
+            return answer | quantiles(np.fromfile(file.name, dtype="<u4"))
+
+
+def quantiles(microseconds: "np.ndarray[Any, Any]") -> dict[str, float]:
+    """The latencies that a figure keeps, in milliseconds."""
+    ordered = np.sort(microseconds)
+    parts = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+    return {name: quantile(ordered, part) / 1000 for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -120,6 +141,8 @@ class HttpLoad:
     """The same requests over and over for so many seconds; else each once."""
     depth: int = 1
     """How many requests of a connection may wait for their answers."""
+    rate: float = 0.0
+    """Requests a second of an open loop; 0: a closed one."""
 
     def __call__(self, seconds: float) -> Figure:
         with ExitStack() as stack:
@@ -129,7 +152,7 @@ class HttpLoad:
                 stack.enter_context(connect(ports[number % len(ports)]))
                 for number in range(self.connections)
             ]
-            load = Load("http", self.requests, sockets, window, tree=self.tree)
+            load = Load("http", self.requests, sockets, window, tree=self.tree, rate=self.rate)
             return load.run(seconds if self.again else 0)
 
 

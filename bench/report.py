@@ -77,9 +77,15 @@ def show(outcome: Outcome) -> None:
         print(f"  {note}")
 
 
+def kept_rows(document: Path = DOCUMENT) -> dict[str, Any]:
+    """What is kept of each row, by its name."""
+    kept: dict[str, Any] = json.loads(document.read_text()) if document.exists() else {}
+    return kept
+
+
 def keep(outcome: Outcome, document: Path = DOCUMENT) -> None:
     """Put a row into the document in place of an older one of the same name."""
-    kept: dict[str, Any] = json.loads(document.read_text()) if document.exists() else {}
+    kept = kept_rows(document)
     kept[outcome.row.name] = to_json(outcome)
     document.parent.mkdir(parents=True, exist_ok=True)
     document.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")

@@ -1,6 +1,6 @@
 """Spark jobs beside the least that could do the same, on the same stream in one run.
 
-    .venv/bin/python -m bench.spark_jobs [--mebibytes 512] [--record-bytes 1024] [--rounds 3]
+    .venv/bin/python -m bench.spark_jobs [--mebibytes 512] [--record-bytes 1024] [--rounds 3] [--warm-ups 8]
 
 verify is compared with a loop that reads the same files and makes one checksum of each, in as
 many processes as Spark has cores; export with `df.write.parquet` of the same columns. Both
@@ -65,12 +65,14 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def alternate(rounds: int, ours: Callable[[], Any], theirs: Callable[[], Any]) -> dict[str, Any]:
+def alternate(
+    given: argparse.Namespace, ours: Callable[[], Any], theirs: Callable[[], Any]
+) -> dict[str, Any]:
     """Both some times to warm up, then in turns, each on a machine that is prepared (backing.py)."""
-    for _ in range(WARM_UP_COUNT):
+    for _ in range(given.warm_ups):
         ours(), theirs()
     mine, other = [], []
-    for _ in range(rounds):
+    for _ in range(given.rounds):
         prepare_turn(TOUCHED_BYTES)
         mine.append(timed(ours))
         prepare_turn(TOUCHED_BYTES)
@@ -108,10 +110,8 @@ def measure(url: str, objects: Path, directory: Path, given: argparse.Namespace)
 
     with multiprocessing.get_context("spawn").Pool(CORES) as pool:
         rows = {
-            "verify": alternate(
-                given.rounds, verified, lambda: pool.map(checksum, files, chunksize=1)
-            ),
-            "export": alternate(given.rounds, exported, written),
+            "verify": alternate(given, verified, lambda: pool.map(checksum, files, chunksize=1)),
+            "export": alternate(given, exported, written),
         }
     for name, row in rows.items():
         row["megabytes_per_second"] = round(size / row["seconds"] / 1e6)
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--mebibytes", type=int, default=512)
     parser.add_argument("--record-bytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-ups", type=int, default=WARM_UP_COUNT)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as text:
         directory = Path(text)

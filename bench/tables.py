@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.figures import Figure, Spread
+from bench.glance import glance
 from bench.place import RESULTS, ROOT
 
 BEGIN: Final = "<!-- measured: ./dev bench --publish writes from here -->"
 END: Final = "<!-- to here -->"
+GLANCE_BEGIN: Final = "<!-- at a glance: ./dev bench --publish writes from here -->"
+GLANCE_END: Final = "<!-- the glance ends here -->"
 PAGE: Final = ROOT / "docs" / "performance.md"
 MET: Final = {True: "met", False: "**not met**", None: "not measured"}
 
@@ -61,7 +64,9 @@ def sides(name: str, row: Mapping[str, Any]) -> Iterator[str]:
     )
     yield ""
     unit = row["unit"]
-    yield f"| Side | {unit}/s | server CPU s per million | memory MiB | p50 / p99 ms | more |"
+    yield (
+        f"| Side | {unit}/s | server CPU s per million | memory MiB | p50 / p99 / p99.9 ms | more |"
+    )
     yield "|---|---|---|---|---|---|"
     for side, documents in row["sides"].items():
         figures = [Figure.from_json(document) for document in documents]
@@ -81,9 +86,10 @@ def _cells(figures: list[Figure]) -> Iterator[str]:
     yield number(max(figure.rss_mib for figure in figures))
     waits = [
         _of(figures, lambda figure, name=name: getattr(figure, name)).middle
-        for name in ("p50_ms", "p99_ms")
+        for name in ("p50_ms", "p99_ms", "p999_ms")
     ]
-    yield f"{number(waits[0])} / {number(waits[1])}" if waits[1] else ""
+    # Rows that are older than the last of them do not have it.
+    yield " / ".join(number(wait) for wait in waits if wait)
     more = sorted(set(figures[0].extra) - {"received", "requests", "refusals"})
     if any(figure.extra.get("refusals") for figure in figures):
         more.append("refusals")
@@ -135,12 +141,22 @@ def waiting(titles: Mapping[str, str], rows: Mapping[str, Any]) -> str:
     return f"Not measured yet: {'; '.join(left)}.\n\n" if left else ""
 
 
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with this text between two of its lines."""
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
+
+
+def written(page_before: str, titles: Mapping[str, str], kept: Mapping[str, Any]) -> str:
+    """The page with the tables of all that is kept, and the first screen out of the same figures."""
+    rows = {name: kept[name] for name in titles if name in kept}
+    whole = between(page_before, BEGIN, END, waiting(titles, rows) + page(rows))
+    return between(whole, GLANCE_BEGIN, GLANCE_END, glance(rows))
+
+
 def publish(
     titles: Mapping[str, str], document: Path = RESULTS / "results.json", to: Path = PAGE
 ) -> None:
     """Write the tables between the markers of the page."""
-    found = json.loads(document.read_text())
-    rows = {name: found[name] for name in titles if name in found}
-    before, _, rest = to.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    to.write_text(f"{before}{BEGIN}\n\n{waiting(titles, rows)}{page(rows)}\n{END}{after}")
+    to.write_text(written(to.read_text(), titles, json.loads(document.read_text())))

@@ -36,9 +36,10 @@ class Tree:
                 total += spent.user + spent.system + spent.children_user + spent.children_system
         return total
 
-    def rss_mib(self) -> float:
+    def rss_mib(self, *, own: bool = False) -> float:
+        """Of all processes; `own`: of those that were started first, without their children."""
         total = 0
-        for process in self._processes():
+        for process in map(psutil.Process, self.pids) if own else self._processes():
             with suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
         return total / (1 << 20)

@@ -53,6 +53,8 @@ class Row:
     set_up: Callable[[Stage], None]
     warms_up: bool = True
     rounds_max: int = 100
+    guess_seconds: float = 180.0
+    """How long it takes for all that is known before it was measured."""
     touched_bytes: int = 0
     """Memory that is touched before each turn (backing.py), where files grow fast."""
 
@@ -93,7 +95,7 @@ def play(row: Row, rounds: int, seconds: float) -> Outcome:
             "load_before": round(load, 2),
             "load_after": round(os.getloadavg()[0], 2),
             "versions": stage.versions,
-            "rounds": rounds,
+            "rounds": min(rounds, row.rounds_max),
             "seconds": seconds,
         }
         whole = {name: figures for name, figures in sides.items() if name not in stage.missing}
@@ -118,7 +120,7 @@ def line(name: str, figure: Figure, unit: str) -> str:
         f"{figure.cpu_per_million:>9.3f} CPU s/M{figure.rss_mib:>8.0f} MiB"
     )
     if figure.p99_ms:
-        told += f"   p50 {figure.p50_ms:.2f} p99 {figure.p99_ms:.2f} ms"
+        told += f"   p50 {figure.p50_ms:.2f} p99 {figure.p99_ms:.2f} p99.9 {figure.p999_ms:.2f} ms"
     if figure.generator_cpu_seconds:
         told += f"   generator {figure.generator_cpu_seconds / figure.seconds:.0%}"
     return told

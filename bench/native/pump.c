@@ -1,19 +1,27 @@
 /* A load generator that is no client: it sends requests that somebody else made and counts replies.
  *
- *   pump PROTOCOL REQUESTS --window UNITS [--seconds S | --until UNITS] FD...
+ *   pump PROTOCOL REQUESTS --window UNITS [--seconds S [--rate R] | --until UNITS] [--latencies FILE] FD...
  *
  * The sockets are connected, and have said whatever a protocol wants to hear first, before this
  * program starts: it inherits them. REQUESTS is a file of requests one after the other, each
- * behind four little-endian u32: bytes, units (records), replies that answer it, zero.
+ * after four little-endian u32: bytes, units (records), replies that answer it, and a tag by which
+ * its replies are known where they may come in another order (rabbit: the publisher, nats: the last
+ * word of the inbox; 0: replies come in order).
  * Connection c of C sends the requests c, c+C, c+2C, ... of the file, with --seconds over and over
  * until time is up, else each once. A connection sends the next request while what it waits for
  * stays within the window, and always one.
+ *
+ * With --rate the loop is open: request n is due n/R seconds after the start, whatever became of
+ * those before it, and goes to the next connection that has room. Its latency counts from the time
+ * at which it was due, so that a server that stalls cannot hide those that it kept from being sent;
+ * all that were due within the time are sent and waited for.
  *
  * PROTOCOL says how a reply is recognised: http, resp, nats, frames (u32 size, as Kafka), rabbit
  * (the same, confirms), rabbit-consume (deliveries, answered by a credit each, until --until).
  *
  * One line of JSON says how much was answered within the time, and what this program needed of
- * the CPU itself: a generator that was busy all the time has measured itself.
+ * the CPU itself: a generator that was busy all the time has measured itself. FILE gets the latency
+ * of each request in microseconds, as little-endian u32.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,6 +36,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -36,7 +45,7 @@ enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, LATENCY_
 
 typedef struct {
     const char *bytes;
-    uint32_t size, units, replies;
+    uint32_t size, units, replies, tag;
 } Request;
 
 typedef struct {
@@ -66,8 +75,10 @@ static uint32_t *latencies;
 static size_t latency_count;
 static int64_t started, deadline, last_reply;
 static int once;
+static double rate;               /* requests a second of an open loop; 0: closed */
+static uint64_t begun, due_count; /* of an open loop: requests that were begun, and all of them */
 static char *scratch;
-static const char *rest;  /* what was received behind the part that is looked at */
+static const char *rest;  /* what was received after the part that is looked at */
 static size_t rest_size;
 static const char *protocol;
 
@@ -103,31 +114,40 @@ static void load(const char *path) {
             room = room ? 2 * room : 1024;
             requests = realloc(requests, room * sizeof *requests);
         }
-        requests[request_count++] = (Request){at + 16, numbers[0], numbers[1], numbers[2]};
+        requests[request_count++] = (Request){at + 16, numbers[0], numbers[1], numbers[2], numbers[3]};
         at += 16 + numbers[0];
     }
     close(fd);
 }
 
-/* So many replies have come on this connection. */
-static void take_replies(Connection *c, uint64_t count) {
+static void finish(Waiting *one, Connection *c, int64_t at) {
+    uint32_t units = requests[one->request].units;
+    answered += units;
+    c->outstanding -= units;
+    int in_time = once || at <= deadline;
+    if (in_time) answered_in_time += units;
+    /* an open loop counts all that were due: who comes late is what it looks for */
+    if ((in_time || rate) && latency_count < LATENCY_MAX) {
+        latencies[latency_count++] = (at - one->sent_at) / 1000;
+    }
+}
+
+/* So many replies have come on this connection, for the oldest requests that this tag fits. */
+static void take_replies(Connection *c, uint64_t count, uint32_t tag) {
     int64_t at = now();
     last_reply = at;
     replied += count;
-    while (count) {
-        if (!c->count) fail("a reply that nobody waits for");
-        Waiting *head = &c->waiting[c->first];
-        uint64_t some = count < head->missing ? count : head->missing;
-        head->missing -= some;
+    for (uint32_t i = 0; count; i++) {
+        if (i == c->count) fail("a reply that nobody waits for");
+        Waiting *one = &c->waiting[(c->first + i) % IN_FLIGHT_MAX];
+        uint32_t own = requests[one->request].tag;
+        if (!one->missing || (own && own != tag)) continue;
+        uint64_t some = count < one->missing ? count : one->missing;
+        one->missing -= some;
         count -= some;
-        if (head->missing) return;
-        uint32_t units = requests[head->request].units;
-        answered += units;
-        c->outstanding -= units;
-        if (once || at <= deadline) {
-            answered_in_time += units;
-            if (latency_count < LATENCY_MAX) latencies[latency_count++] = (at - head->sent_at) / 1000;
-        }
+        if (!one->missing) finish(one, c, at);
+    }
+    while (c->count && !c->waiting[c->first].missing) {
         c->first = (c->first + 1) % IN_FLIGHT_MAX;
         c->count--;
     }
@@ -159,7 +179,7 @@ static uint32_t http_reply(Connection *c) {
     if (length) c->skip = strtoull(length + 17, NULL, 10);
     else if (memcmp(c->head + 9, "204", 3)) fail("a reply of unknown length");
     if (refused) send_again(c);
-    else take_replies(c, 1);
+    else take_replies(c, 1, 0);
     return end + 4 - c->head;
 }
 
@@ -171,7 +191,7 @@ static uint32_t resp_reply(Connection *c) {
     if (c->head[0] == '-') fail(c->head);
     if (c->head[0] == '*') c->need += number > 0 ? number : 0;
     if (c->head[0] == '$' && number >= 0) c->skip = number + 2;
-    if (!--c->need) take_replies(c, 1);
+    if (!--c->need) take_replies(c, 1, 0);
     return end + 2 - c->head;
 }
 
@@ -180,8 +200,14 @@ static uint32_t nats_reply(Connection *c) {
     if (!end) return 0;
     *end = 0;
     if (!memcmp(c->head, "MSG ", 4) || !memcmp(c->head, "HMSG", 4)) {
+        static const char refused[] = "{\"error\"";
+        char *word = strchr(c->head, ' ') + 1, *end_of_subject = word + strcspn(word, " ");
+        for (char *at = word; at < end_of_subject; at++) {
+            if (*at == '.') word = at + 1;
+        }
+        if (rest_size >= sizeof refused && !memcmp(rest, refused, sizeof refused - 1)) fail("NATS refuses");
         c->skip = strtoull(strrchr(c->head, ' ') + 1, NULL, 10) + 2;
-        take_replies(c, 1);
+        take_replies(c, 1, strtoul(word, NULL, 10));
     } else if (!strcmp(c->head, "PING")) {
         if (send(c->fd, "PONG\r\n", 6, MSG_NOSIGNAL) != 6) fail("no room for PONG");
     } else if (c->head[0] == '-') {
@@ -193,7 +219,7 @@ static uint32_t nats_reply(Connection *c) {
 static uint32_t frame_reply(Connection *c) {
     if (c->have < 4) return 0;
     c->skip = be32(c->head);
-    take_replies(c, 1);
+    take_replies(c, 1, 0);
     return 4;
 }
 
@@ -202,7 +228,7 @@ static uint32_t rabbit_reply(Connection *c) {
     uint32_t size = be32(c->head), key = be32(c->head + 4) >> 16;
     if (key == 3) { /* confirm: publisher u8, ids */
         if (c->have < 13) return 0;
-        take_replies(c, be32(c->head + 9));
+        take_replies(c, be32(c->head + 9), (unsigned char)c->head[8]);
         c->skip = size - 9;
         return 13;
     }
@@ -269,20 +295,29 @@ static void receive(Connection *c) {
     }
 }
 
+static int has_room(Connection *c) {
+    if (c->sending || c->count == IN_FLIGHT_MAX) return 0;
+    return !c->outstanding || c->outstanding + requests[c->next % request_count].units <= window_units;
+}
+
+static void begin(Connection *c, int64_t at) {
+    Request *r = &requests[c->next % request_count];
+    uint32_t slot = (c->first + c->count++) % IN_FLIGHT_MAX;
+    c->waiting[slot] = (Waiting){at, c->next % request_count, r->replies};
+    c->outstanding += r->units;
+    c->sending = 1;
+    c->done = 0;
+}
+
+/* Sends what is begun; a closed loop goes on beginning while there is room. */
 static void transmit(Connection *c, int poll_fd) {
     int blocked = 0;
     while (!blocked) {
         if (!c->sending) {
-            if (!request_count) break;
+            if (rate || !request_count) break;
             if (once ? c->next >= request_count : now() >= deadline) break;
-            Request *r = &requests[c->next % request_count];
-            if (c->outstanding && c->outstanding + r->units > window_units) break;
-            if (c->count == IN_FLIGHT_MAX) break;
-            uint32_t slot = (c->first + c->count++) % IN_FLIGHT_MAX;
-            c->waiting[slot] = (Waiting){now(), c->next % request_count, r->replies};
-            c->outstanding += r->units;
-            c->sending = 1;
-            c->done = 0;
+            if (!has_room(c)) break;
+            begin(c, now());
         }
         Request *r = &requests[c->next % request_count];
         ssize_t put = send(c->fd, r->bytes + c->done, r->size - c->done, MSG_NOSIGNAL);
@@ -302,29 +337,58 @@ static void transmit(Connection *c, int poll_fd) {
     }
 }
 
-static int by_number(const void *a, const void *b) {
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
+static int64_t due(uint64_t number) {
+    return started + (int64_t)(number * 1e9 / rate);
 }
 
-static uint32_t quantile(double part) {
-    return latency_count ? latencies[(size_t)(part * (latency_count - 1))] : 0;
+/* Begins what is due, on one connection after the other, and sets the clock for what is due next. */
+static void begin_due(Connection *connections, int poll_fd, int clock_fd) {
+    static size_t turn;
+    while (begun < due_count && due(begun) <= now()) {
+        size_t tried = 0;
+        while (tried < connection_count && !has_room(&connections[(turn + tried) % connection_count])) tried++;
+        if (tried == connection_count) return; /* a reply makes room */
+        Connection *c = &connections[(turn + tried) % connection_count];
+        turn += tried + 1;
+        begin(c, due(begun++));
+        transmit(c, poll_fd);
+    }
+    if (begun == due_count) return;
+    int64_t at = due(begun);
+    struct itimerspec when = {{0, 0}, {at / 1000000000, at % 1000000000}};
+    if (timerfd_settime(clock_fd, TFD_TIMER_ABSTIME, &when, NULL)) fail("the clock cannot be set");
+}
+
+static void keep_latencies(const char *path) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    size_t size = latency_count * sizeof *latencies, done = 0;
+    while (fd >= 0 && done < size) {
+        ssize_t put = write(fd, (char *)latencies + done, size - done);
+        if (put <= 0) fail("cannot keep the latencies");
+        done += put;
+    }
+    if (fd < 0 || close(fd)) fail("cannot keep the latencies");
 }
 
 int main(int argc, char **argv) {
     double seconds = 0;
+    const char *kept = NULL;
     int at = 3;
-    if (argc < 4) fail("usage: pump PROTOCOL REQUESTS [--window U] [--seconds S | --until U] FD...");
+    if (argc < 4) fail("usage: pump PROTOCOL REQUESTS [--window U] [--seconds S [--rate R] | --until U] [--latencies FILE] FD...");
     protocol = argv[1];
     load(argv[2]);
     for (; at + 1 < argc && argv[at][0] == '-'; at += 2) {
         if (!strcmp(argv[at], "--window")) window_units = strtoull(argv[at + 1], NULL, 10);
         else if (!strcmp(argv[at], "--seconds")) seconds = atof(argv[at + 1]);
         else if (!strcmp(argv[at], "--until")) until_units = strtoull(argv[at + 1], NULL, 10);
+        else if (!strcmp(argv[at], "--rate")) rate = atof(argv[at + 1]);
+        else if (!strcmp(argv[at], "--latencies")) kept = argv[at + 1];
         else fail(argv[at]);
     }
     connection_count = argc - at;
     once = seconds == 0;
+    if (rate < 0 || (rate && (once || !request_count))) fail("a rate needs seconds and requests");
+    due_count = rate * seconds;
     scratch = malloc(SCRATCH);
     latencies = malloc(LATENCY_MAX * sizeof *latencies);
     Connection *connections = calloc(connection_count, sizeof *connections);
@@ -338,19 +402,29 @@ int main(int argc, char **argv) {
         struct epoll_event event = {EPOLLIN, {.ptr = c}};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event)) fail("not a socket");
     }
+    int clock_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct epoll_event ticks = {EPOLLIN, {.ptr = NULL}};
+    if (clock_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, clock_fd, &ticks)) fail("no clock");
     started = last_reply = now();
     deadline = started + (int64_t)(seconds * 1e9);
     for (size_t i = 0; i < connection_count; i++) transmit(&connections[i], poll_fd);
     for (;;) {
+        if (rate) begin_due(connections, poll_fd, clock_fd);
         uint64_t open = 0;
         int64_t at_now = now();
         for (size_t i = 0; i < connection_count; i++) open += connections[i].count;
-        if (until_units ? answered >= until_units : !open && (once || at_now >= deadline)) break;
+        int ended = rate ? begun == due_count : once || at_now >= deadline;
+        if (until_units ? answered >= until_units : !open && ended) break;
         if (at_now > (once ? last_reply : deadline) + DRAIN_NS) fail("no reply for half a minute");
         struct epoll_event events[256];
         int found = epoll_wait(poll_fd, events, 256, 1000);
         for (int i = 0; i < found; i++) {
             Connection *c = events[i].data.ptr;
+            if (!c) {
+                uint64_t expired;
+                if (read(clock_fd, &expired, sizeof expired) < 0 && errno != EAGAIN) fail("the clock stopped");
+                continue;
+            }
             if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP)) receive(c);
             transmit(c, poll_fd);
         }
@@ -358,11 +432,11 @@ int main(int argc, char **argv) {
     double span = once ? (last_reply - started) / 1e9 : seconds;
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
-    qsort(latencies, latency_count, sizeof *latencies, by_number);
+    if (kept) keep_latencies(kept);
     printf("{\"seconds\": %.6f, \"units\": %lu, \"units_all\": %lu, \"replies\": %lu, \"received\": %lu, "
-           "\"cpu\": %.3f, \"p50_us\": %u, \"p99_us\": %u, \"max_us\": %u, \"requests\": %zu, \"refusals\": %lu}\n",
+           "\"cpu\": %.3f, \"requests\": %zu, \"refusals\": %lu}\n",
            span, answered_in_time, answered, replied, received,
            used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6,
-           quantile(0.5), quantile(0.99), quantile(1), latency_count, refusals);
+           latency_count, refusals);
     return 0;
 }

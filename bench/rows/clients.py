@@ -10,8 +10,8 @@ from typing import Final
 from bench.figures import Figure, at_most, times
 from bench.install import peers_python
 from bench.place import ROOT
-from bench.pump import SETTLE_SECONDS
-from bench.rows.append import STREAM
+from bench.pump import SETTLE_SECONDS, HttpLoad, Request
+from bench.rows.append import LARGE_CONNECTIONS, RECORDS_1M, STREAM
 from bench.servers.kafka import running_kafka
 from bench.servers.nats import running_nats
 from bench.servers.ours import running_ours
@@ -19,10 +19,11 @@ from bench.servers.rabbitmq import running_rabbitmq
 from bench.servers.valkey import running_valkey
 from bench.tree import Tree
 from bench.turns import Row, Runner, Stage
-from bench.wire import kafka, nats
+from bench.wire import http, kafka, nats
 
 CLIENTS: Final = ROOT / "bench" / "clients"
 CLIENT_SECONDS_MAX: Final = 120
+SERVER: Final = "ours, the server's own rate"
 SENDING: Final = "client CPU s/M"
 """Of a client that says what sending cost it, without the start of its program."""
 
@@ -65,6 +66,8 @@ def client(
 def _set_up(stage: Stage) -> None:
     ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
     ours.create(STREAM)
+    table = Request(http.append(STREAM, http.ARROW, http.arrow_body(RECORDS_1M)), RECORDS_1M)
+    stage.runners[SERVER] = HttpLoad(ours.port, ours.tree, [table], LARGE_CONNECTIONS)
     for way in ("send", "send_many", "send_table"):
         stage.runners[f"ours, {way}"] = client(
             sys.executable, "ours.py", ours.tree, [ours.url, STREAM], [way]
@@ -117,6 +120,7 @@ ROWS: Final = (
                 0.25,
                 "CPU s/M",
             ),
+            times("send_table ≥ 0.8 x the server's own rate", "ours, send_table", SERVER, 0.8),
         ),
         _set_up,
     ),

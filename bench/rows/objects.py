@@ -5,14 +5,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from s3_server import Account, running_s3
 
-from bench.figures import Figure, Goal, Sides, at_most, times
+from bench.figures import GIB, Figure, Goal, Sides, at_most, per_gib, times
 from bench.pump import HttpLoad, Request
 from bench.rows.append import STREAM
 from bench.rows.replay import LOCAL_ONLY, fill, pages
 from bench.servers.ours import Ours, running_ours
+from bench.tree import Tree
 from bench.turns import Row, Runner, Stage
 from bench.wire import http
 
@@ -34,7 +36,18 @@ READ_BY_ALL: Final = 500_000
 """Records of the stream that they read."""
 READER_MEMORY_MIB: Final = 1_280
 """docs/settings.md: a cache of 256 MiB and 32 pages of 32 MiB."""
-GIB: Final = 1 << 30
+LARGE: Final = "s3-large"
+LARGE_RECORDS: Final = 3_000_000
+"""Some 312 MB: more than the reader's 256 MiB."""
+RUN_BYTES: Final = 16 << 20
+"""What the reader gets at once for who reads on (decision 43)."""
+FRAGMENT_SIZE_MIN: Final = 1 << 20
+"""Objects that are smaller are roots and groups."""
+URL_SECONDS: Final = 3_600
+EMPTIED: Final = "S3, empty cache, warm server"
+RAW: Final = "raw GETs from the S3 server, 1 at once"
+RAW_CONNECTIONS: Final = 4
+RAW_MANY: Final = f"raw GETs from the S3 server, {RAW_CONNECTIONS} at once"
 
 
 class Tiered:
@@ -66,6 +79,46 @@ class Tiered:
         """All runs are on one server, which has read everything before."""
         ours = stage.stack.enter_context(running_ours(self.directory, self.settings))
         return lambda _: read_all(ours, self.requests, 1)
+
+    def emptied(self, stage: Stage) -> Runner:
+        """The same where the stream is larger than the reader's cache: what a run kept, the next
+        one has lost when it comes there."""
+        run = self.warm(stage)
+
+        def checked(seconds: float) -> Figure:
+            figure = run(seconds)
+            if figure.extra["stored bytes read"] < figure.extra["received"]:
+                raise RuntimeError("part of it was still in the cache")
+            return figure
+
+        return checked
+
+
+def raw_gets(
+    endpoint: str, account: Account, prefix: str, records: int, connections: int
+) -> Runner:
+    """The objects of a stream, got from the S3 server by nobody in particular: in the ranges that
+    the reader asks for, so many at once, and nobody looks at what comes."""
+    with account.client(endpoint) as client:
+        listed = client.list_objects_v2(Bucket=account.bucket, Prefix=f"{prefix}/")["Contents"]
+        sizes = {one["Key"]: one["Size"] for one in listed if one["Size"] >= FRAGMENT_SIZE_MIN}
+        urls = {
+            key: client.generate_presigned_url(
+                "get_object", {"Bucket": account.bucket, "Key": key}, URL_SECONDS
+            )
+            for key in sizes
+        }
+    where = urlsplit(endpoint)
+    requests = []
+    for key, size in sizes.items():
+        for start in range(0, size, RUN_BYTES):
+            end = min(start + RUN_BYTES, size)
+            path = urls[key].removeprefix(endpoint)
+            head = f"GET {path} HTTP/1.1\r\nHost: {where.netloc}\r\n"
+            content = f"{head}Range: bytes={start}-{end - 1}\r\n\r\n".encode()
+            units = round(records * (end - start) / sum(sizes.values()))
+            requests.append(Request(content, units))
+    return HttpLoad(where.port or 80, Tree(), requests, connections, again=False)
 
 
 def wait_freed(ours: Ours) -> int:
@@ -105,16 +158,23 @@ def _objects(stage: Stage) -> None:
     account = Account("bench", "bench", "bench-secret")
     endpoint = stage.stack.enter_context(running_s3(stage.directory / "s3", account))
 
-    def on_s3(name: str) -> Tiered:
+    def on_s3(name: str, records: int = RECORDS) -> Tiered:
         url = account.store_url(endpoint, name)
-        return Tiered(
-            stage.directory / name, {"BOTTOMLESS_STORE_URL": url, **account.environment()}
-        )
+        settings = {"BOTTOMLESS_STORE_URL": url, **account.environment()}
+        return Tiered(stage.directory / name, settings, records)
 
     _both(stage, "S3", on_s3)
-    stage.notes.append(
-        "Cold means a server that was just started; the kernel's page cache is warm."
-    )
+    stage.runners[EMPTIED] = on_s3(LARGE, LARGE_RECORDS).emptied(stage)
+    for side, connections in ((RAW, 1), (RAW_MANY, RAW_CONNECTIONS)):
+        stage.runners[side] = raw_gets(endpoint, account, LARGE, LARGE_RECORDS, connections)
+    stage.notes += [
+        "Cold means a server that was just started; the kernel's page cache is warm.",
+        (
+            f"`{EMPTIED}`: the stream has {LARGE_RECORDS:,} records, more than the cache holds. Raw GETs "
+            "get the same objects from the same S3 server, in ranges of 16 MiB as the reader does; one "
+            "reader has one GET under way."
+        ),
+    ]
 
 
 def _both(stage: Stage, where: str, make: Callable[[str], Tiered]) -> None:
@@ -157,6 +217,15 @@ ROWS: Final = (
         (
             *(times(f"{side}: ≥ 0.7 x local tier", side, "local tier", 0.7) for side in SIDES),
             _memory("S3, cold"),
+            at_most(f"{EMPTIED}: ≤ 1.5 CPU s/GiB", EMPTIED, per_gib, 1.5, "CPU s/GiB"),
+            times(f"{EMPTIED}: ≥ 0.8 x as many raw GETs", EMPTIED, RAW, 0.8),
+            at_most(
+                f"{EMPTIED}: ≤ 140 GETs per GiB",
+                EMPTIED,
+                lambda figure: figure.extra["GETs per GiB"],
+                140,
+                "GETs/GiB",
+            ),
         ),
         _objects,
         touched_bytes=TOUCHED_BYTES,

@@ -4,7 +4,7 @@ from typing import Final
 
 import httpx
 
-from bench.figures import Figure, times
+from bench.figures import Figure, Goal, bytes_ratios, times
 from bench.pump import HttpLoad, Load, Request
 from bench.rows.append import RECORDS_1M, STREAM
 from bench.servers.ours import Ours, running_ours
@@ -18,6 +18,7 @@ PAGE_BYTES: Final = 8 << 20
 LOCAL_ONLY: Final = {"fragment": {"target_bytes": 1 << 30, "max_age_ms": 86_400_000}}
 """Nothing is uploaded before there is a gigabyte of it."""
 CREDIT: Final = 50
+VALUES: Final = "ours, Arrow, columns=value"
 
 
 def fill(ours: Ours, stream: str, records: int) -> int:
@@ -28,21 +29,26 @@ def fill(ours: Ours, stream: str, records: int) -> int:
     return len(requests) * RECORDS_1M
 
 
-def pages(ours: Ours, stream: str, accept: str, end: int, max_bytes: int) -> list[Request]:
+def pages(
+    ours: Ours, stream: str, accept: str, end: int, max_bytes: int, columns: str = ""
+) -> list[Request]:
     """The requests that read the stream from 0 to an end, found by reading it once."""
+    asked = {"columns": columns} if columns else {}
+    more = f"&columns={columns}" if columns else ""
     found: list[Request] = []
     offset = 0
     with httpx.Client(base_url=ours.url, timeout=60) as client:
         while offset < end:
             answer = client.get(
                 f"/v1/streams/{stream}/records",
-                params={"offset": offset, "max_bytes": max_bytes},
+                params={"offset": offset, "max_bytes": max_bytes, **asked},
                 headers={"Accept": accept, "Accept-Encoding": "identity"},
             )
             answer.raise_for_status()
             after = int(answer.headers["Page-Next-Offset"])
             assert after > offset
-            found.append(Request(http.page(stream, offset, accept, max_bytes), after - offset))
+            content = http.page(stream, offset, accept, max_bytes, more)
+            found.append(Request(content, after - offset))
             offset = after
     return found
 
@@ -52,18 +58,19 @@ def reader(ours: Ours, requests: list[Request]) -> Runner:
     return HttpLoad(ours.port, ours.tree, requests, 1, again=False)
 
 
-def fill_rabbitmq(server: Rabbit, stream: str, records: int) -> int:
-    """The same records, as sub-entries or not by the name of the stream."""
+def fill_rabbitmq(server: Rabbit, stream: str, records: int, *, plain: bool) -> tuple[int, Figure]:
+    """The same records, each as a message, or many in a sub-entry; returns how many there are."""
     connection = server.connection()
     connection.create(stream)
     connection.declare_publisher(stream)
-    if stream == "plain":
+    if plain:
         request, window = rabbit.plain_request(http.values(2_000)), 20_000
     else:
         request, window = rabbit.batch_request(http.values(9_500)), 95_000
     requests = [request] * max(1, records // request.units)
-    Load("rabbit", requests, [connection.socket], window, tree=server.tree).run()
-    return len(requests) * request.units
+    figure = Load("rabbit", requests, [connection.socket], window, tree=server.tree).run()
+    connection.close()
+    return len(requests) * request.units, figure
 
 
 def consume_rabbitmq(server: Rabbit, stream: str, records: int) -> Runner:
@@ -90,13 +97,18 @@ def _local(stage: Stage) -> None:
     ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
     ours.create(STREAM, LOCAL_ONLY)
     end = fill(ours, STREAM, wanted)
-    for name, accept in (("ours, chunks", http.CHUNKS), ("ours, Arrow", http.ARROW)):
-        stage.runners[name] = reader(ours, pages(ours, STREAM, accept, end, PAGE_BYTES))
+    for name, accept, columns in (
+        ("ours, chunks", http.CHUNKS, ""),
+        ("ours, Arrow", http.ARROW, ""),
+        (VALUES, http.ARROW, "value"),
+    ):
+        found = pages(ours, STREAM, accept, end, PAGE_BYTES, columns)
+        stage.runners[name] = reader(ours, found)
     with stage.side("RabbitMQ raw"):
         server = stage.stack.enter_context(running_rabbitmq(stage.directory / "rabbitmq"))
         stage.versions["RabbitMQ"] = server.version
         for name, stream in (("RabbitMQ raw", "plain"), ("RabbitMQ raw, sub-entries", "sub")):
-            filled = fill_rabbitmq(server, stream, wanted)
+            filled, _ = fill_rabbitmq(server, stream, wanted, plain=stream == "plain")
             stage.runners[name] = consume_rabbitmq(server, stream, filled)
 
 
@@ -108,6 +120,12 @@ ROWS: Final = (
         (
             times("chunks ≥ 1 x RabbitMQ raw", "ours, chunks", "RabbitMQ raw", 1),
             times("Arrow ≥ 1 x RabbitMQ raw", "ours, Arrow", "RabbitMQ raw", 1),
+            Goal(
+                "Arrow, in bytes: ≥ 1 x RabbitMQ raw",
+                lambda sides: bytes_ratios(sides, "ours, Arrow", "RabbitMQ raw"),
+                at_least=1,
+            ),
+            times("Arrow, columns=value: ≥ 1 x RabbitMQ raw", VALUES, "RabbitMQ raw", 1),
         ),
         _local,
     ),

@@ -19,7 +19,7 @@ from bench.servers.process import free_port
 from bench.tree import Tree
 from bottomless_server.coordination.die_with_parent import die_with_parent
 
-START_SECONDS: Final = 60
+START_SECONDS: Final = 300
 UPLOAD_SECONDS: Final = 120
 CALLS: Final = re.compile(
     r'^bottomless_object_store_calls_total\{operation="(\w+)",[^}]*\} ([0-9.e+]+)$', re.MULTILINE

@@ -12,7 +12,7 @@ from typing import Final
 from bench.place import Missing
 from bottomless_server.coordination.die_with_parent import die_with_parent
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 300.0
 POLL_SECONDS: Final = 0.05
 
 

@@ -49,9 +49,10 @@ def append(stream: str, content_type: str, body: bytes, more: str = "") -> bytes
     return head.encode() + body
 
 
-def page(stream: str, offset: int, accept: str, max_bytes: int) -> bytes:
-    """A GET of one page."""
+def page(stream: str, offset: int, accept: str, max_bytes: int, more: str = "") -> bytes:
+    """A GET of one page; `more` goes on with its query."""
+    query = f"offset={offset}&max_bytes={max_bytes}{more}"
     return (
-        f"GET /v1/streams/{stream}/records?offset={offset}&max_bytes={max_bytes} HTTP/1.1\r\n"
+        f"GET /v1/streams/{stream}/records?{query} HTTP/1.1\r\n"
         f"Host: bench\r\nAccept: {accept}\r\n\r\n"
     ).encode()

@@ -53,9 +53,9 @@ def record_batch(values: Sequence[bytes]) -> bytes:
     return BATCH_HEAD.pack(0, 4 + len(tail), -1) + tail
 
 
-def produce(values: Sequence[bytes]) -> Request:
+def produce(values: Sequence[bytes], topic: str = TOPIC) -> Request:
     batch = record_batch(values)
-    content = struct.pack(">hhii", -1, 1, TIMEOUT_MS, 1) + text(TOPIC)
+    content = struct.pack(">hhii", -1, 1, TIMEOUT_MS, 1) + text(topic)
     content += struct.pack(">iii", 1, 0, len(batch)) + batch
     return Request(frame(PRODUCE, content), units=len(values))
 
@@ -65,8 +65,8 @@ def fetch(offset: int, max_bytes: int) -> bytes:
     return frame(FETCH, content + struct.pack(">iiqi", 1, 0, offset, max_bytes))
 
 
-def create_topic() -> bytes:
-    content = struct.pack(">i", 1) + text(TOPIC) + struct.pack(">ihiii", 1, 1, 0, 0, TIMEOUT_MS)
+def create_topic(topic: str = TOPIC) -> bytes:
+    content = struct.pack(">i", 1) + text(topic) + struct.pack(">ihiii", 1, 1, 0, 0, TIMEOUT_MS)
     return frame(CREATE_TOPICS, content)
 
 
@@ -90,21 +90,21 @@ class Connection:
         self.socket: socket.socket = connect(port)
 
     def call(self, request: bytes) -> bytes:
-        """The answer behind its correlation id."""
+        """What follows the correlation id of the answer."""
         self.socket.sendall(request)
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)[4:]
 
-    def create(self) -> None:
-        answer = self.call(create_topic())
-        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(TOPIC))
+    def create(self, topic: str = TOPIC) -> None:
+        answer = self.call(create_topic(topic))
+        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic))
         if code:
             raise RuntimeError(f"the broker makes no topic: {code}")
 
-    def produce(self, values: Sequence[bytes]) -> None:
+    def produce(self, values: Sequence[bytes], topic: str = TOPIC) -> None:
         """One batch, and whether it was taken."""
-        answer = self.call(produce(values).content)
-        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(TOPIC) + 4 + 4)
+        answer = self.call(produce(values, topic).content)
+        (code,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
         if code:
             raise RuntimeError(f"the broker takes nothing: {code}")
 

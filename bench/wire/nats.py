@@ -15,13 +15,32 @@ INBOX: Final = "_INBOX.bench"
 SUBJECT: Final = "bench"
 
 
-def publish(values: Sequence[bytes]) -> Request:
-    """Each value as a message of its own, all of them sent at once; each is acknowledged."""
+def publish(
+    values: Sequence[bytes], subject: str = SUBJECT, inbox: str = INBOX, tag: int = 0
+) -> Request:
+    """Each value as a message of its own, all of them sent at once; each is acknowledged.
+
+    With a tag by a message to the inbox's subject with that tag after it.
+    """
+    inbox = f"{inbox}.{tag}" if tag else inbox
     parts = [
-        b"PUB %s %s %d\r\n%s\r\n" % (SUBJECT.encode(), INBOX.encode(), len(value), value)
+        b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox.encode(), len(value), value)
         for value in values
     ]
-    return Request(b"".join(parts), units=len(values), replies=len(values))
+    return Request(b"".join(parts), units=len(values), replies=len(values), tag=tag)
+
+
+def publish_atomic(values: Sequence[bytes], subject: str, inbox: str, tag: int) -> Request:
+    """All values as one batch that is kept whole or not at all, and acknowledged once."""
+    parts = []
+    for number, value in enumerate(values, 1):
+        head = f"NATS/1.0\r\nNats-Batch-Id: {tag}\r\nNats-Batch-Sequence: {number}\r\n"
+        last = number == len(values)
+        head += "Nats-Batch-Commit: 1\r\n\r\n" if last else "\r\n"
+        reply = f"{inbox}.{tag} " if last else ""
+        line = f"HPUB {subject} {reply}{len(head)} {len(head) + len(value)}\r\n"
+        parts.append(line.encode() + head.encode() + value + b"\r\n")
+    return Request(b"".join(parts), units=len(values), replies=1, tag=tag)
 
 
 def pull(consumer: str, count: int) -> Request:
@@ -31,13 +50,19 @@ def pull(consumer: str, count: int) -> Request:
 
 
 class Connection:
-    """A connection with an inbox, that has said who it is."""
+    """A connection that has said who it is, with an inbox of its own.
 
-    def __init__(self, port: int) -> None:
+    Whoever subscribes to a subject gets all that is sent to it, so no two may share one.
+    """
+
+    def __init__(self, port: int, inbox: str = INBOX) -> None:
+        self.inbox = inbox
         self.socket: socket.socket = connect(port)
         self._line()
         hello = json.dumps({"verbose": False, "pedantic": False, "headers": True})
-        self.socket.sendall(f"CONNECT {hello}\r\nSUB {INBOX} 1\r\nPING\r\n".encode())
+        self.socket.sendall(
+            f"CONNECT {hello}\r\nSUB {inbox} 1\r\nSUB {inbox}.* 2\r\nPING\r\n".encode()
+        )
         while self._line() != b"PONG":
             pass
 
@@ -45,9 +70,12 @@ class Connection:
         """A call of the JetStream API."""
         asked = json.dumps(content).encode()
         self.socket.sendall(
-            f"PUB $JS.API.{call} {INBOX} {len(asked)}\r\n".encode() + asked + b"\r\n"
+            f"PUB $JS.API.{call} {self.inbox} {len(asked)}\r\n".encode() + asked + b"\r\n"
         )
-        size = int(self._line().split()[-1])
+        while not (line := self._line()).startswith(b"MSG "):
+            if line == b"PING":
+                self.socket.sendall(b"PONG\r\n")
+        size = int(line.split()[-1])
         answer = b""
         while len(answer) < size + 2:
             answer += self.socket.recv(size + 2 - len(answer))
@@ -56,10 +84,10 @@ class Connection:
             raise RuntimeError(f"NATS answers {found['error']}")
         return found
 
-    def create(self) -> None:
-        """A stream of the same name as its subject, in files."""
-        config = {"name": SUBJECT, "subjects": [SUBJECT], "storage": "file", "num_replicas": 1}
-        self.ask(f"STREAM.CREATE.{SUBJECT}", config)
+    def create(self, subject: str = SUBJECT, *, atomic: bool = False) -> None:
+        """A stream of the same name as its subject, in files; `atomic`: it takes whole batches."""
+        config = {"name": subject, "subjects": [subject], "storage": "file", "num_replicas": 1}
+        self.ask(f"STREAM.CREATE.{subject}", {**config, "allow_atomic": atomic})
 
     def create_consumer(self, name: str) -> None:
         config = {"durable_name": name, "ack_policy": "none", "deliver_policy": "all"}

@@ -29,6 +29,10 @@ FRAME_MAX: Final = 1 << 20
 """What the server takes by default."""
 SUB_ENTRY: Final = 0x80
 """First byte of an entry that holds a batch, uncompressed."""
+PUBLISHER: Final = 1
+"""Its number where a connection has one alone."""
+PUBLISHER_COUNT_MAX: Final = 256
+"""Of one connection: their number is a byte."""
 FROM_FIRST: Final = struct.pack(">H", 1)
 
 
@@ -65,16 +69,16 @@ def publish_batch(publisher: int, values: Sequence[bytes]) -> bytes:
     return frame(PUBLISH, head, entry, block)
 
 
-def plain_request(values: Sequence[bytes]) -> Request:
-    content = publish(1, values)
+def plain_request(values: Sequence[bytes], publisher: int = PUBLISHER) -> Request:
+    content = publish(publisher, values)
     assert len(content) <= FRAME_MAX, len(content)
-    return Request(content, units=len(values), replies=len(values))
+    return Request(content, units=len(values), replies=len(values), tag=publisher)
 
 
-def batch_request(values: Sequence[bytes]) -> Request:
-    content = publish_batch(1, values)
+def batch_request(values: Sequence[bytes], publisher: int = PUBLISHER) -> Request:
+    content = publish_batch(publisher, values)
     assert len(content) <= FRAME_MAX, len(content)
-    return Request(content, units=len(values), replies=1)
+    return Request(content, units=len(values), replies=1, tag=publisher)
 
 
 class Connection:
@@ -110,9 +114,9 @@ class Connection:
     def delete(self, stream: str) -> None:
         self.call(DELETE, text(stream))
 
-    def declare_publisher(self, stream: str) -> None:
-        """Publisher 1, without a name: nothing is deduplicated."""
-        self.call(DECLARE_PUBLISHER, b"\x01" + text("") + text(stream))
+    def declare_publisher(self, stream: str, publisher: int = PUBLISHER) -> None:
+        """A publisher without a name: nothing is deduplicated."""
+        self.call(DECLARE_PUBLISHER, bytes([publisher]) + text("") + text(stream))
 
     def subscribe(self, stream: str, credit: int) -> None:
         """Subscription 0 from the first record on; deliveries follow at once."""

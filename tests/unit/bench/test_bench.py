@@ -4,12 +4,25 @@ import struct
 from dataclasses import replace
 
 import fastcrc
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from bench import tables
-from bench.figures import Figure, Goal, Spread, at_most, ratios, times
-from bench.pump import HEADER, Request, pack
+from bench.__main__ import chosen
+from bench.figures import (
+    Figure,
+    Goal,
+    Spread,
+    at_most,
+    bytes_ratios,
+    per_gib,
+    quantile,
+    ratios,
+    times,
+)
+from bench.plan import seconds_of
+from bench.pump import HEADER, Request, pack, quantiles
 from bench.rows import ROWS
 from bench.wire import http, kafka, nats, rabbit, resp
 
@@ -53,9 +66,46 @@ def test_cpu_is_per_million_of_all_that_was_answered() -> None:
     assert Figure.from_json(found.to_json()) == found
 
 
-def test_requests_are_packed_behind_their_numbers() -> None:
-    packed = pack([Request(b"abc", 10, 2), Request(b"", 1)])
-    assert packed == HEADER.pack(3, 10, 2, 0) + b"abc" + HEADER.pack(0, 1, 1, 0)
+def test_a_quantile_is_a_value_that_was_measured_and_that_its_part_does_not_exceed() -> None:
+    hundred = [float(number) for number in range(1, 101)]
+    found = [quantile(hundred, part) for part in (0, 0.5, 0.99, 0.991, 0.999, 1)]
+    assert found == [1, 50, 99, 100, 100, 100]
+    assert [quantile([7.0], part) for part in (0, 0.5, 0.999)] == [7, 7, 7]
+    assert quantile([float(number) for number in range(1, 1001)], 0.999) == 999
+    assert quantile([], 0.99) == 0
+
+
+def test_latencies_are_ordered_before_they_are_counted_and_told_in_milliseconds() -> None:
+    slowest_first = np.arange(2_000, 0, -1, dtype="<u4")
+    assert quantiles(slowest_first) == {"p50_ms": 1.0, "p99_ms": 1.98, "p999_ms": 1.998}
+    assert set(quantiles(slowest_first[:0]).values()) == {0}
+
+
+def test_what_is_sent_is_compared_in_bytes_and_paid_by_the_gib() -> None:
+    half = Figure(units=1, seconds=2, cpu_seconds=0.75, extra={"received": 1 << 29})
+    twice = Figure(units=9, seconds=1, cpu_seconds=1, extra={"received": 1 << 29})
+    assert bytes_ratios({"ours": [twice], "theirs": [half]}, "ours", "theirs") == [2]
+    assert bytes_ratios({"ours": [twice]}, "ours", "theirs") is None
+    assert per_gib(half) == 1.5
+
+
+def test_a_row_is_planned_by_how_long_it_took() -> None:
+    kept = {"took_seconds": 100, "rounds": 3, "seconds": 2}
+    assert seconds_of(kept, 7, 3, 2) == 100
+    assert seconds_of(kept, 7, 6, 2) == 150
+    assert seconds_of(None, 7, 6, 2) == 7
+
+
+def test_rows_run_once_each_in_the_order_of_their_names() -> None:
+    named = [row.name for row in chosen(["one-record", "append-pipelined", "append"])]
+    assert named[:3] == ["one-record", "append-pipelined-10k", "append-pipelined-64k"]
+    assert len(named) == len(set(named))
+    assert [row.name for row in chosen([])] == list(ROWS)
+
+
+def test_requests_are_packed_after_their_numbers() -> None:
+    packed = pack([Request(b"abc", 10, 2), Request(b"", 1, tag=9)])
+    assert packed == HEADER.pack(3, 10, 2, 0) + b"abc" + HEADER.pack(0, 1, 1, 9)
 
 
 def test_our_appends_are_what_they_say() -> None:
@@ -102,6 +152,29 @@ def test_the_others_have_one_command_a_record() -> None:
     assert nats.publish([b"ab"]).content == b"PUB bench _INBOX.bench 2\r\nab\r\n"
     assert resp.command(b"PING", b"a") == b"*2\r\n$4\r\nPING\r\n$1\r\na\r\n"
     assert resp.add(http.values(7)).replies == nats.publish(http.values(7)).replies == 7
+
+
+def test_streams_of_the_peers_are_told_apart() -> None:
+    """Confirms and acknowledgements of a thousand streams come in any order."""
+    frame = rabbit.plain_request(http.values(1), 200)
+    assert (frame.content[8], frame.tag) == (200, 200)
+    message = nats.publish([b"ab"], "many-1", "_INBOX.bench3", 17)
+    assert message.content == b"PUB many-1 _INBOX.bench3.17 2\r\nab\r\n"
+    assert message.tag == 17
+    assert b"many-1" in kafka.produce([b"ab"], "many-1").content
+
+
+def test_a_batch_of_nats_is_committed_and_acknowledged_once() -> None:
+    request = nats.publish_atomic([b"ab", b"c"], "many-1", "_INBOX.bench3", 17)
+    first = b"NATS/1.0\r\nNats-Batch-Id: 17\r\nNats-Batch-Sequence: 1\r\n\r\n"
+    last = (
+        b"NATS/1.0\r\nNats-Batch-Id: 17\r\nNats-Batch-Sequence: 2\r\nNats-Batch-Commit: 1\r\n\r\n"
+    )
+    assert request.content == (
+        b"HPUB many-1 %d %d\r\n%sab\r\n" % (len(first), len(first) + 2, first)
+        + b"HPUB many-1 _INBOX.bench3.17 %d %d\r\n%sc\r\n" % (len(last), len(last) + 1, last)
+    )
+    assert (request.units, request.replies) == (2, 1)
 
 
 def test_numbers_are_told_with_three_digits() -> None:
