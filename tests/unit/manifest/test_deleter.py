@@ -35,7 +35,8 @@ async def test_a_replaced_root_goes_after_its_grace_and_not_before() -> None:
     await Deleter(harness.context).make_pass()
     assert old in await keys(harness)
     harness.clock.now += 15 * 60_000
-    assert await Deleter(harness.context).make_pass() == 1
+    # And the first root of all, which had nothing in it.
+    assert await Deleter(harness.context).make_pass() == 2
 
     assert await keys(harness) == [root_object_key(committer.record)]
     assert await harness.coordination.due(DELETES_KEY, 10**15, 10) == []
@@ -51,7 +52,7 @@ async def test_a_given_up_fragment_goes_and_leaves_the_quarantine() -> None:
 
     await Deleter(harness.context).make_pass()
 
-    assert await keys(harness) == []
+    assert await keys(harness) == [root_object_key(committer.record)]
     assert (await harness.record()).quarantine == ()
 
 
@@ -62,6 +63,8 @@ async def test_a_reachable_object_is_never_deleted() -> None:
     fragments = [await harness.put_fragment(uid, n * 10) for n, uid in enumerate(uids)]
     await committer.register("s1", fragments[:6])
     await committer.flush()
+    replaced = [key for key in await keys(harness) if key.endswith(f"{1:032x}.manifest")]
+    await harness.drive.delete(replaced)
     live = await keys(harness)
     harness.coordination.write(Changes(queued=[delete_later(key, 0) for key in live]))
     deleter = Deleter(harness.context)

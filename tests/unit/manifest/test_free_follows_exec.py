@@ -56,7 +56,7 @@ class HarnessWithoutPublish(ManifestHarness):
                 after = changes.values[keys[0]]
                 assert value is not None
                 assert after is not None
-                if decode_record(after).root != decode_record(value).root:
+                if decode_record(after).published_next != decode_record(value).published_next:
                     return told
             return await done(keys, decide, attempts, room)
 

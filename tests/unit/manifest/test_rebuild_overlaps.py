@@ -110,7 +110,7 @@ async def test_a_root_that_is_put_late_is_above_no_record_that_is_served() -> No
             await goes_on(*second)
 
     roots = [one async for one in harness.manifest.drive.list("") if "/root." in one.object_key]
-    assert len(roots) == 3
+    assert len(roots) == 4
     await serves(harness)
     await harness.live()
     await survives(harness)

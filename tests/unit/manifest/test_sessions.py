@@ -160,7 +160,8 @@ async def test_giving_up_after_a_lost_publish_spares_what_was_published() -> Non
 
     record = await harness.record()
     assert (record.published_next, record.quarantine) == (10, ())
-    assert await harness.coordination.due(DELETES_KEY, 10**15, 10) == []
+    dues = await harness.coordination.due(DELETES_KEY, 10**15, 10)
+    assert not [due for due in dues if b".fragment" in due.member]
 
 
 async def test_adoption_that_is_not_published_is_not_given_up_either() -> None:

@@ -4,6 +4,8 @@ An intent is written before its object can exist, so that every object that may 
 in the manifest, the intents, the quarantine or the delete queue. After a crash at any step:
 
 - a takeover's gap was due: it is published first, by `freeing.py`, whatever became of who began.
+- a stream's first root was put, no intent of it written: a root without entries, which the record
+  names or nobody does. The next one who asks for uids goes on, or puts another.
 - intents written, answer lost: nothing lies under them; the next session gives them up.
 - `begin` after its first EXEC: the new session is live, the old one refused; old intents are
   still there, and the same `begin` again, or the next session, resolves them.
@@ -22,11 +24,14 @@ import structlog
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
 from bottomless.formats.keys import fragment_key
+from bottomless.guards import guard
+from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.events import Edit, FirstRoot
 from bottomless_server.manifest.tree.resolver import look_under
 from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.streams import delete_later
@@ -103,6 +108,7 @@ async def intend(
         Overloaded: too many are under way.
         NotFound, Unavailable
     """
+    await put_first_root(committer, session)
     intents = tuple(Intent(context.new_uid(), first, session) for first in first_offsets)
 
     def add(record: StreamRecord) -> StreamRecord:
@@ -115,6 +121,28 @@ async def intend(
 
     await committer.change(add)
     return tuple(intent.uid for intent in intents)
+
+
+@guard("a root before the first intent")
+async def put_first_root(committer: Committer, session: str) -> None:
+    """Have the bucket show that the stream has a manifest, before a fragment of it can be there.
+
+    Uploads end in any order, so the first fragments that a bucket has may lie after a hole. With a
+    root, a rebuild sees that nothing before them was ever published. Without any it could not tell
+    that from a manifest which is lost.
+
+    Raises:
+        Fenced: another session is live.
+        NotFound, Unavailable
+    """
+    if committer.record.root is not None:
+        return
+
+    async def work_out(record: StreamRecord, _: Node) -> Edit | None:
+        check_session(record, session)
+        return FirstRoot() if record.root is None else None
+
+    await committer.edit(work_out)
 
 
 async def abandon(

@@ -41,7 +41,12 @@ class AcceptGap:
     next_offset: int
 
 
-Edit = CutFront | Empty | TakeOver | AcceptGap
+@dataclass(frozen=True, slots=True)
+class FirstRoot:
+    """A stream's first root, which has no entries: the bucket has it before any fragment."""
+
+
+Edit = CutFront | Empty | TakeOver | AcceptGap | FirstRoot
 
 
 # Events
