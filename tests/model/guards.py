@@ -104,7 +104,7 @@ def _without_adoption(patch: pytest.MonkeyPatch) -> None:
     async def look(*_: Any) -> list[Any]:
         return []
 
-    remove(patch, "what a takeover adopts", look)
+    remove(patch, "what is adopted before a gap", look)
 
 
 def _without_fence(patch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ GUARDS: Final[dict[str, Guard]] = {
     "the intents in the EXEC": Guard(_without_intents, 7),
     "the floor in the root": Guard(_without_floor, 0),
     "the fence before a root of its epoch": Guard(_without_fence, 2),
-    "what a takeover adopts": Guard(_without_adoption, 0),
+    "what is adopted before a gap": Guard(_without_adoption, 0),
     "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
     "reachability before a delete": Guard(_without_reachability, 3),
     "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 8),

@@ -242,8 +242,8 @@ GUARDS: Final[dict[str, Guard]] = {
     "the fence before a root of its epoch": Guard(
         [Replaced(takeover, "take_over", _root_before_the_fence)], [11, 2, 3, 4, 12], "losses"
     ),
-    "what a takeover adopts": Guard(
-        [Removed("what a takeover adopts", _look_for_nothing)], [2, 1, 9, 7], "losses"
+    "what is adopted before a gap": Guard(
+        [Removed("what is adopted before a gap", _look_for_nothing)], [2, 1, 9, 7], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
         [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [2, 7, 3, 5], "losses"

@@ -6,17 +6,21 @@ answered `local-log-lost`, until an operator says that the loss is accepted:
 
     gap from published_next to the first offset of the owner's log
 
-What is uploaded, and only waits for its root, is published first. The owner has to say itself that its log begins there; it stays the owner, and both sides of
-the gap are readable. After a crash before the EXEC nothing has changed; after it, the end of
-the manifest tells the step that is done again that it is done.
+What is whole in the bucket is no part of the hole: what is registered, and what nobody has told of
+yet, is published first (`adopting.py`). The owner has to say itself that its log begins there; it
+stays the owner, and both sides of the gap are readable. After a crash before the EXEC nothing is
+given up; after it, the end of the manifest tells the step that is done again that it is done.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bottomless.errors import Code, Unavailable, WrongOffset
-from bottomless.model.manifest import GapReason, Node
+from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
+from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.adopting import publish_gap
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import AcceptGap, Edit
 
@@ -28,16 +32,7 @@ async def check_gap(context: Context, record: StreamRecord, next_offset: int) ->
         WrongOffset: `offset-mismatch`, with the bounds there are.
         Unavailable: `not-owner`: no owner of the stream answers, so nobody says where its log begins.
     """
-    first = None
-    if record.owner_url is not None:
-        seconds = context.settings.manifest_owner_ms / 1000
-        first = await context.owners.first_offset(record.owner_url, record.stream_id, seconds)
-    if first is None:
-        raise Unavailable(
-            "no owner of the stream answers, so nobody says where its log begins",
-            code=Code.NOT_OWNER,
-            retry_after_seconds=1,
-        )
+    first = await _ask_owner(context, record, context.owners.first_offset)
     if not record.published_next < first == next_offset:
         raise WrongOffset(
             "there is no hole that ends at this offset",
@@ -45,28 +40,55 @@ async def check_gap(context: Context, record: StreamRecord, next_offset: int) ->
         )
 
 
+async def _ask_owner(
+    context: Context,
+    record: StreamRecord,
+    ask: Callable[[str, StreamId, float], Awaitable[int | None]],
+) -> int:
+    said = None
+    if record.owner_url is not None:
+        seconds = context.settings.manifest_owner_ms / 1000
+        said = await ask(record.owner_url, record.stream_id, seconds)
+    if said is None:
+        raise Unavailable(
+            "no owner of the stream answers, so nobody says where its log begins",
+            code=Code.NOT_OWNER,
+            retry_after_seconds=1,
+        )
+    return said
+
+
 async def accept_gap(context: Context, committer: Committer, next_offset: int) -> dict[str, Any]:
-    """Publish the gap that ends at `next_offset`.
+    """Publish the gap that ends at `next_offset`, after what is durable before it.
 
     Raises:
         WrongOffset: `offset-mismatch`: there is no hole that ends at this offset any more.
         NotFound, Unavailable, Corrupt
     """
-    # What waits for its root is in the bucket, so it is no part of the hole: a large fragment
-    # waits for seconds, and the gap would cover its records.
-    await committer.flush()
-    if committer.wake_at is not None:
-        raise Unavailable("fragments that lie before the gap are not published yet")
-    started: list[int] = []
 
-    async def work_out(record: StreamRecord, root: Node) -> Edit | None:
+    async def find(record: StreamRecord, root: Node) -> Edit | None:
         if root.next_offset >= next_offset:
             return None
         await check_gap(context, record, next_offset)
-        started.append(root.next_offset)
         return AcceptGap(next_offset)
 
-    await committer.edit(work_out)
+    await committer.refresh()
+    durable_next = 0
+    if committer.record.published_next < next_offset:
+        # An object that goes beyond the owner's log may hold what a recovery has cut.
+        durable_next = await _ask_owner(context, committer.record, context.owners.committed_next)
+    await publish_gap(context, committer, find, durable_next)
+    first = _first_of_gap(committer.keeper.root, next_offset)
     reason = GapReason.LOCAL_LOG_LOST.name.lower().replace("_", "-")
-    first = started[-1] if started else None
     return {"gap": {"first_offset": first, "next_offset": next_offset, "reason": reason}}
+
+
+def _first_of_gap(root: Node, next_offset: int) -> int | None:
+    """Where the gap that ends there begins; None where nothing was left to be given up."""
+    entries: Entries = root.entries
+    gaps = entries[
+        (entries["kind"] == EntryKind.GAP)
+        & (entries["reason"] == GapReason.LOCAL_LOG_LOST)
+        & (entries["next_offset"] == next_offset)
+    ]
+    return int(gaps["first_offset"][0]) if len(gaps) else None
