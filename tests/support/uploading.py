@@ -191,6 +191,8 @@ class FakeManifest:
         """Every uid of every registration, as often as it came."""
         self.failures: list[StoreError] = []
         """Raised by registrations, one a call."""
+        self.shares_roots = False
+        """Whether what is registered waits for more, until the same session begins again."""
         self.register_wait_seconds = 0.05
         self.gone = False
         self.gone_count = 0
@@ -219,8 +221,13 @@ class FakeManifest:
         return await answers[path](body)
 
     async def _uploads(self, body: Any) -> Any:
-        self.session = BeginAsked.model_validate(body).session
-        self.sessions.append(self.session)
+        session = BeginAsked.model_validate(body).session
+        self.sessions.append(session)
+        if session == self.session:
+            async with self._published:
+                self._publish()
+            return encode_opened(Opened(self.published_next, 1, self.epoch, TENANT_DEFAULT))
+        self.session = session
         for uid, first_offset in sorted(self.intents.items(), key=lambda item: item[1]):
             await self._resolve(uid, first_offset)
         self.waiting.clear()
@@ -258,12 +265,8 @@ class FakeManifest:
             if info.uid in self.intents:
                 self.waiting[info.first_offset] = info
         async with self._published:
-            while self.published_next in self.waiting:
-                info = self.waiting.pop(self.published_next)
-                self.applied.append(info)
-                del self.intents[info.uid]
-                self.published_next = info.next_offset
-                self._published.notify_all()
+            if not self.shares_roots:
+                self._publish()
             try:
                 async with asyncio.timeout(self.register_wait_seconds):
                     await self._published.wait_for(
@@ -276,6 +279,14 @@ class FakeManifest:
         applied = tuple(uid for uid in uids if uid in done)
         waiting = tuple(uid for uid in uids if uid not in done)
         return encode_registered(Registered(self.published_next, 1, applied, waiting))
+
+    def _publish(self) -> None:
+        while self.published_next in self.waiting:
+            info = self.waiting.pop(self.published_next)
+            self.applied.append(info)
+            del self.intents[info.uid]
+            self.published_next = info.next_offset
+            self._published.notify_all()
 
     async def _abandon(self, body: Any) -> Any:
         asked = AbandonAsked.model_validate(body)

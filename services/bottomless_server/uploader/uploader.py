@@ -53,6 +53,8 @@ log = structlog.get_logger(__name__)
 
 LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
 """Answers that end a session at once: what it is doing has no use any more."""
+ROOT_HURRY_SECONDS: Final = 0.3
+"""How long a drain leaves it to manifest when the root comes: most roots are there by then."""
 
 
 @dataclass(frozen=True)
@@ -167,12 +169,24 @@ class Session:
         idle = until is None and self._window.empty
         if idle and self.draining:
             return False
+        if until is None and self._cutter.hurried and self._window.registering:
+            return await self._hurry_root()
         seconds = None
         if until is not None:
             seconds = max(0, until - self._parts.clock_ms()) / 1000
         elif idle:
             seconds = self._settings.uploader_idle_seconds
         return await self._wake(seconds) or not idle
+
+    async def _hurry_root(self) -> bool:
+        """Have what waits for others to share its root published now, since no others come.
+
+        A session that begins again changes nothing but that. All is uploaded, and what is not
+        registered yet by then is published after the next wait.
+        """
+        if not await self._wake(ROOT_HURRY_SECONDS):
+            await self._parts.manifest.uploads(self._stream_id, self._name)
+        return True
 
     async def _wake(self, seconds: float | None = None) -> bool:
         try:

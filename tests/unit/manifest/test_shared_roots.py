@@ -11,7 +11,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.manifest.mutators.accept_gap import accept_gap
-from bottomless_server.manifest.mutators.sessions import intend
+from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.mutators.stream_task import StreamTask
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer, publish_bounds
@@ -186,6 +186,20 @@ async def test_a_flush_waits_for_nothing() -> None:
     await stream.committer.flush()
 
     assert stream.committer.record.published_next == 10
+
+
+async def test_a_session_that_begins_again_has_what_waits_published() -> None:
+    """So a drain asks for it, of this release and the one before."""
+    stream = await busy(as_they_are())
+    await stream.register()
+    await intend(stream.harness.context, stream.committer, "s1", [10])
+    before = stream.committer.record
+
+    record = await begin(stream.harness.context, stream.committer, "s1")
+
+    assert record.published_next == 10
+    assert record.intents == before.intents[1:]
+    assert (record.uploader, record.quarantine) == ("s1", ())
 
 
 async def test_a_flush_that_fails_is_tried_again_soon() -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from functools import partial
 
 import httpx
+import pytest
 import stamina
 from support.chunks import a_chunk
 from support.object_keys import fragment_key
@@ -19,6 +20,7 @@ from bottomless.model.limits import MIB
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
+from bottomless_server.uploader.uploader import ROOT_HURRY_SECONDS
 
 OTHER_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12"
 
@@ -263,6 +265,39 @@ async def test_a_drain_uploads_what_is_neither_old_nor_full() -> None:
 
         assert harness.ranges() == [(0, 10)]
         assert (await service.report())["active_streams"] == 0
+
+
+@pytest.mark.parametrize("who", ["the uploader", "the owner"])
+async def test_a_drain_does_not_wait_for_others_to_share_the_last_root(who: str) -> None:
+    """Drains were only tested with a manifest that publishes at once."""
+    harness = UploaderHarness(FakeIngest(max_age_ms=3_600_000, target_bytes=1))
+    harness.manifest.shares_roots = True
+    async with harness.running() as service:
+        harness.ingest.append(a_chunk(0))
+        await eventually(lambda: harness.manifest.waiting)
+        assert len(harness.manifest.sessions) == 1
+        if who == "the uploader":
+            await service.drain()
+        else:
+            # What the feed of a node says of all its streams while it drains.
+            harness.ingest.max_age_ms = 0
+            harness.ingest.append(a_chunk(10))
+        await harness.published(10 if who == "the uploader" else 20)
+
+    assert len(harness.ranges()) == (1 if who == "the uploader" else 2)
+    assert len(set(harness.manifest.sessions)) == 1, "it is one session that goes on"
+
+
+async def test_only_a_drain_has_roots_hurried() -> None:
+    harness = UploaderHarness(FakeIngest(max_age_ms=3_600_000, target_bytes=1))
+    harness.manifest.shares_roots = True
+    harness.manifest.register_wait_seconds = 2 * ROOT_HURRY_SECONDS
+    async with harness.running():
+        harness.ingest.append(a_chunk(0))
+        # Told again, when the first registration has waited for longer than a drain would.
+        await eventually(lambda: len(harness.manifest.registered) >= 2)
+
+    assert len(harness.manifest.sessions) == 1
 
 
 async def test_an_idle_stream_has_no_task_until_it_commits_again() -> None:

@@ -48,6 +48,9 @@ _OWNER_SECONDS: Final = 5.0
 async def begin(context: Context, committer: Committer, session: str) -> StreamRecord:
     """Make `session` the live one and resolve what others left; repeating it is harmless.
 
+    It also publishes what is registered and waits for more to share its root. So an uploader to
+    which nothing more comes begins its session again.
+
     Raises:
         NotFound, Unavailable: not now; the same again is right.
     """

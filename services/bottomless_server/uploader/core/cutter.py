@@ -94,6 +94,11 @@ class Cutter:
         """Whether there is committed data that no cut has taken."""
         return self._commit.committed_next > self._cut_next
 
+    @property
+    def hurried(self) -> bool:
+        """Whether all is to be uploaded at once: this process drains, or the owner does."""
+        return self._draining or self._commit.max_age_ms == 0
+
     def restart(self, published_next: int) -> None:
         """Begin again where the manifest ends; what was fetched, or cut but not applied, is
         forgotten.

@@ -45,6 +45,11 @@ class Window:
         """Intents whose objects may or may not exist."""
         return frozenset(self._uploading)
 
+    @property
+    def registering(self) -> bool:
+        """Whether nothing is left but what is put and not applied yet."""
+        return not self._uploading and bool(self._uploaded)
+
     def started(self, uid: Uid) -> None:
         assert uid not in self._uploading
         assert uid not in self._uploaded
