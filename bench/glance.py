@@ -70,7 +70,7 @@ LINES: Final = (
         "one-record",
         "ours, fsync",
         1,
-        "Python, two thirds of the CPU; the time is one sync of the disk",
+        "Python, two thirds of the CPU, and one sync of the disk",
     ),
     Line(
         "replay as chunks, local tier",
@@ -83,7 +83,7 @@ LINES: Final = (
         "replay as chunks, S3, nothing cached",
         *COLD,
         0,
-        "what one connection to the S3 server brings; here it has the other core",
+        "one GET after the other: none is begun before it is wanted; the S3 server has the other core",
     ),
 )
 

@@ -74,6 +74,9 @@ class Load:
         Args:
             seconds: 0 sends each request once.
             settle_seconds: the longest to wait for quiet, before and after.
+
+        Raises:
+            RuntimeError: the server hung up, refused, or answered nothing within the time.
         """
         with tempfile.NamedTemporaryFile(dir=CACHE, suffix=".requests") as file:
             file.write(pack(self.requests))
@@ -87,6 +90,8 @@ class Load:
                 busy = self.tree.cpu_seconds() - before
                 self.tree.settle(settle_seconds)
             spent = self.tree.cpu_seconds() - before
+        if not answer["units_all" if self.rate else "units"]:
+            raise RuntimeError("nothing was answered within the time, so there is no rate")
         return Figure(
             units=answer["units"],
             seconds=answer["seconds"],

@@ -37,6 +37,7 @@ NATS_NO_SYNC: Final = "NATS JetStream, no sync"
 TANSU: Final = "Tansu (Kafka), in memory"
 
 NAMES: Final = [f"many-{number:05d}" for number in range(STREAMS)]
+assert not STREAMS % CONNECTIONS, "each stream belongs to one connection, round after round"
 
 
 def _ours(stage: Stage) -> None:
