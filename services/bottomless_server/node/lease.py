@@ -29,6 +29,7 @@ from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.freed_names import NamesShown, shown_names
+from bottomless_server.stores.generation import GENERATION_FIRST
 from bottomless_server.stores.ingest_nodes import IngestNode, announce, withdraw
 from bottomless_server.stores.streams import node_key
 
@@ -215,7 +216,10 @@ class NodeLease:
         """Believe from `begun` on; after a lapse every claim has to be confirmed."""
         taken, unheard = hold is Hold.TAKEN, self._unheard
         lapsed = is_lapse(self._belief, self._clocks.now(), taken=taken, unheard=unheard)
-        if lapsed or shown != self.generation:
+        # Of a new deployment this node may have asked before manifest created the generation. What
+        # it claimed since was of the first one already: nothing was rebuilt.
+        rebuilt = (shown or GENERATION_FIRST) != (self.generation or GENERATION_FIRST)
+        if lapsed or rebuilt:
             self.term += 1
         self.generation, self._unheard = shown, False
         self._belief = Belief(begun, (self._bounds.lease_ms - self._bounds.margin_ms) / 1000)

@@ -357,3 +357,26 @@ async def test_without_the_last_resort_of_loops_one_exception_ends_the_renewal(
     await eventually(task.done)
     with pytest.raises(RuntimeError, match="the handler is closed"):
         await harness.aclose()
+
+
+@pytest.mark.parametrize(("shown", "is_held"), [(0, True), (1, False)])
+async def test_the_first_generation_that_a_node_sees_is_no_rebuild_a_later_one_is(
+    tmp_path: Path, shown: int, *, is_held: bool
+) -> None:
+    """A node that starts before manifest has created the generation claims streams all the same.
+
+    Its first renewal after that was taken for one after a rebuild: an append that was just being
+    written was answered `not-owner`, outcome unknown, once in the life of a new deployment. No
+    harness had a coordination without a generation when a node started.
+    """
+    harness = await IngestHarness(tmp_path / "ingest").declare()
+    harness.show_generation(None)
+    await harness.start()
+    assert (await harness.append("of a new deployment")).status_code == 200
+
+    harness.show_generation(shown)
+    await harness.lease.renew()
+
+    assert harness.appender.claim.held is is_held
+    assert (await harness.append("afterwards")).status_code == 200
+    await harness.aclose()
