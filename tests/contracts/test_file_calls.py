@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.power_loss import PowerLossDisk
+from support.power_loss import SILENT, PowerLossDisk
 
 from bottomless_server.node.file_calls import (
     FileCalls,
@@ -276,3 +276,28 @@ def test_a_failed_sync_of_everything_says_of_each_file_whether_it_lost_something
         assert {name: read_file(disk, tmp_path / name, 9) for name in names} == told
         fates |= set(told.values())
     assert fates == {b"data", b""}
+
+
+def test_a_file_system_that_tells_nobody_loses_files_without_a_word(tmp_path: Path) -> None:
+    """As an ext4 does that finds no blocks when it writes back: not even the file's own sync says it."""
+    lost = 0
+
+    def fail(call: str, _: Path) -> None:
+        if call == "syncfs":
+            raise OSError("not written")
+
+    for seed in range(20):
+        disk = PowerLossDisk(tmp_path, fail, SILENT)
+        handle = disk.open_dir(tmp_path)
+        opened = [disk.open(tmp_path / str(number), create=True) for number in range(seed + 1)]
+        disk.fsync_dir(tmp_path)
+        for fd in opened:
+            disk.pwritev(fd, [b"data"], 0)
+
+        disk.syncfs(handle)
+        for fd in opened:
+            disk.fdatasync(fd)
+
+        disk.lose_power(random.Random(seed))
+        lost += sum(not read_file(disk, tmp_path / str(number), 9) for number in range(seed + 1))
+    assert lost

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from starlette.types import ASGIApp
 from support.fault_coordination import FaultCoordination
 from support.fault_drive import FaultDrive
-from support.power_loss import OWN, SHARED, PowerLossDisk
+from support.power_loss import OWN, SILENT, PowerLossDisk
 from support.wire import Wire
 
 from bottomless_server.drives.memory import MemoryDrive
@@ -255,8 +255,9 @@ def ingest_program(ground: Ground, name: str) -> Program:
     def make(program: Program) -> Service:
         shutil.rmtree(program.data_dir, ignore_errors=True)
         program.data_dir.mkdir()
-        # By chance in each life of a node: everything is synced at once, or file by file.
-        disk.lies_on = OWN if ground.weather.chance.random() < 0.5 else SHARED
+        # By chance in each life of a node: everything is synced at once, or, since it would not be
+        # told of every loss, file by file.
+        disk.lies_on = OWN if ground.weather.chance.random() < 0.5 else SILENT
         assert program.process is not None
         settings = IngestSettings(
             data_dir=program.data_dir, ingest_url=program.url, drain_seconds=10, **INGEST

@@ -78,8 +78,8 @@ class IngestSettings(CommonSettings):
     are busy are dealt out among them, so that a hop into a thread serves many."""
     ingest_sync_all: Literal["auto", "always", "never"] = "auto"
     """Whether one sync of the whole file system stands for those of many files: `auto` where the
-    data directory is where a file system of its own is mounted, ext4 or xfs under Linux 5.17 or
-    newer; `always` also where others write, and wait for what they have written."""
+    data directory is where a file system of its own is mounted, xfs under Linux 5.17 or newer;
+    `always` also where others write, and wait for what they have written."""
     ingest_read_thread_count: Annotated[int, Field(ge=1, le=256)] = 8
     """Threads for reads of the tail, apart from those that write: a replay holds up no append."""
     ingest_open_log_count_max: Annotated[int, Field(ge=1)] = 4_096

@@ -54,19 +54,20 @@ def test_a_directory_has_a_file_system_for_itself_where_all_of_one_is_mounted(
 
 
 def test_where_something_else_is_mounted_below_one_sync_does_not_cover_all() -> None:
-    below = MOUNTS + "37 30 259:9 / /data/streams rw - ext4 /dev/nvme9n1 rw\n"
-    above = file_system_of("/data", below, "6.1")
+    below = MOUNTS + "37 31 259:9 / /srv/two\\040words/streams rw - xfs /dev/nvme9n1 rw\n"
+    above = file_system_of("/srv/two words", below, "6.1")
     assert above is not None
     assert (above.is_own, above.is_single) == (True, False)
     assert not may_sync_all("auto", above)
     with pytest.raises(CannotStart):
         may_sync_all("always", above)
-    streams = file_system_of("/data/streams", below, "6.1")
+    streams = file_system_of("/srv/two words/streams", below, "6.1")
     assert streams is not None
     assert streams.device == "259:9" != above.device
-    single = found("/data")
+    single = found("/srv/two words")
     assert single is not None
     assert single.is_single
+    assert may_sync_all("auto", single)
 
 
 def test_streams_that_lie_on_another_disk_by_a_link_are_not_synced_by_that_of_the_directory(
@@ -89,10 +90,12 @@ def test_what_the_system_does_not_tell_is_not_made_up() -> None:
 @pytest.mark.parametrize(
     ("kind", "kernel", "tells"),
     [
-        ("ext4", (5, 17), True),
+        ("xfs", (5, 17), True),
         ("xfs", (6, 18), True),
-        ("ext4", (5, 16), False),
-        ("ext4", (5, 8), False),
+        ("xfs", (5, 16), False),
+        ("xfs", (5, 8), False),
+        ("ext4", (6, 1), False),
+        ("ext4", (6, 18), False),
         ("overlay", (6, 1), False),
         ("nfs4", (6, 1), False),
         ("btrfs", (6, 1), False),

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.power_loss import OWN
 from support.waiting import eventually
 
 from bottomless.model.record import Content
@@ -167,7 +168,6 @@ class Bench:
         self.writer.close()
 
 
-OWN = FileSystem("ext4", is_own=True, kernel=(6, 1))
 WAYS = {"each": None, "all": OWN}
 
 

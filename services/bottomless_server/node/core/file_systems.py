@@ -5,12 +5,16 @@ it can stand for the syncs of single files there.
 import re
 from typing import Final, NamedTuple
 
-KINDS: Final = frozenset({"ext4", "xfs"})
-"""File systems whose sync of everything waits for all data and tells of each error. An overlay does
-not tell of those of the file system below it; of others we do not know."""
+from bottomless.guards import guard
+
+KINDS: Final = frozenset({"xfs"})
+"""File systems whose sync of everything waits for all data and tells of each error. ext4 drops what it
+cannot find blocks for when it writes back, and says nothing; before Linux 6.13 it says nothing either
+once it has given up and takes no write any more. An overlay does not tell of errors of the file
+system below it; of others we do not know."""
 KERNEL_MIN: Final = (5, 17)
 """Since 5.8 Linux tells a sync of a file system of each write-back that failed, and only since 5.17
-also of an error of the file system itself, such as a journal that was not written."""
+also of an error of the file system itself, such as a log that was not written."""
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 
@@ -30,7 +34,13 @@ class FileSystem(NamedTuple):
     @property
     def tells_errors(self) -> bool:
         """Whether a sync of all of it reports every error since the last one."""
-        return self.kind in KINDS and self.kernel >= KERNEL_MIN
+        return tells_of_each_loss(self.kind, self.kernel)
+
+
+@guard("file systems whose sync of everything tells of each loss")
+def tells_of_each_loss(kind: str, kernel: tuple[int, int]) -> bool:
+    """Whether a sync of all of a file system fails wherever that of a file would."""
+    return kind in KINDS and kernel >= KERNEL_MIN
 
 
 class _Mount(NamedTuple):
