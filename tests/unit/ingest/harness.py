@@ -276,7 +276,13 @@ class IngestHarness(ServiceHarness):
         return app
 
     def _service(self) -> IngestService:
-        given = {"ingest_url": "unix:///here.sock", **self.settings}
+        # Time stands still, so leases are renewed when a test says so. Of a node that lives on beside
+        # its copies after a crash, a renewal of its own would take the lease that a copy gave up.
+        given = {
+            "ingest_url": "unix:///here.sock",
+            "ingest_renew_ms": 3_600_000,
+            **self.settings,
+        }
         settings = IngestSettings(data_dir=self.data_dir, **given)
         return create_service(
             settings,
