@@ -42,6 +42,7 @@ from bottomless_server.node.owner import Owner
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.started_threads import StartedThreads
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
@@ -79,7 +80,7 @@ def create_service(
     if owner_url is None:
         raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
     files = files or TimedFileCalls()
-    executor = ThreadPoolExecutor(settings.ingest_thread_count, "ingest-files")
+    executor = StartedThreads(settings.ingest_thread_count, "ingest-files")
     # Its own threads, so that a replay of the tail never holds up a write.
     readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
     directory = DataDirectory(files, settings.data_dir)

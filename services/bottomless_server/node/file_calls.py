@@ -114,7 +114,10 @@ class RealFileCalls:
             mounts = _MOUNTS.read_text(errors="surrogateescape")
         except OSError:
             return None
-        return file_system_of(str(path.resolve()), mounts, os.uname().release)
+        found = file_system_of(str(path.resolve()), mounts, os.uname().release)
+        if found is not None and _has_links(path):
+            return found._replace(is_single=False)
+        return found
 
     def fsync_dir(self, path: Path) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -143,6 +146,14 @@ class RealFileCalls:
 
     def names(self, path: Path) -> list[str]:
         return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+
+
+def _has_links(path: Path) -> bool:
+    try:
+        with os.scandir(path) as entries:
+            return any(entry.is_symlink() for entry in entries)
+    except FileNotFoundError:
+        return False
 
 
 def write_all(files: FileCalls, fd: int, parts: Sequence[bytes | memoryview], position: int) -> int:

@@ -8,7 +8,7 @@ from support.power_loss import OWN, SHARED, PowerLossDisk
 
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs, may_sync_all
 from bottomless_server.node.core.file_systems import FileSystem, file_system_of
-from bottomless_server.node.file_calls import read_file, write_all
+from bottomless_server.node.file_calls import RealFileCalls, read_file, write_all
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from unit.ingest.harness import IngestHarness, RecordedFiles
 
@@ -78,6 +78,26 @@ def test_streams_that_lie_on_another_disk_by_a_link_are_not_synced_by_that_of_th
             return OWN._replace(device=path.name)
 
     assert WholeSyncs(PowerLossDisk(tmp_path, lies_on=OWN), tmp_path, "auto").look()
+    assert not WholeSyncs(Linked(tmp_path), tmp_path, "auto").look()
+
+
+def test_a_single_stream_that_lies_on_another_disk_by_a_link_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "streams" / "a").mkdir(parents=True)
+    files = RealFileCalls()
+    before = files.file_system(tmp_path / "streams")
+    assert before is not None
+    assert before.is_single
+    (tmp_path / "streams" / "b").symlink_to(tmp_path)
+
+    linked = files.file_system(tmp_path / "streams")
+
+    assert linked is not None
+    assert not linked.is_single
+
+    class Linked(PowerLossDisk):
+        def file_system(self, path: Path) -> FileSystem | None:
+            return OWN._replace(is_single=path.name != "streams")
+
     assert not WholeSyncs(Linked(tmp_path), tmp_path, "auto").look()
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bottomless_server.ingest.log.core.round_shares import (
     ALL_FROM,
+    GATHERED_MAX,
     GATHERING_COUNT,
     LARGE,
     PAUSE_SECONDS_MAX,
@@ -95,12 +96,48 @@ def test_what_is_usual_is_learnt_of_slower_disks() -> None:
     shares = syncing_all()
     for number in range(50):
         (share,) = shares.deal([SMALL] * 5, number)
-        shares.end(share, number + 0.05)
+        shares.end(share, number + 0.04)
     for _ in range(GATHERING_COUNT):
         shares.deal([SMALL] * 5, 100)
 
-    assert dealt(shares, [SMALL] * 5, 100.08) == []
-    assert dealt(shares, [SMALL] * 5, 100.11) == [5]
+    assert dealt(shares, [SMALL] * 5, 100.07) == []
+    assert dealt(shares, [SMALL] * 5, 100.09) == [5]
+
+
+def test_while_a_sync_of_everything_is_slow_files_are_synced_by_themselves() -> None:
+    """Not only after it: another one would wait with all its rounds until the slow one has ended."""
+    shares = syncing_all()
+    (slow,) = shares.deal([SMALL] * 5, 0)
+    (beside,) = shares.deal([SMALL] * 5, SLOW_SECONDS / 2)
+    assert beside.syncs_all
+
+    alone = shares.deal([SMALL] * 5, SLOW_SECONDS * 1.1)
+
+    assert [share.syncs_all for share in alone] == [False] * 5
+    shares.end(slow, 30)
+    assert not shares.syncs_all(30)
+
+
+def test_a_share_that_hung_once_has_nobody_wait_for_long_the_next_time() -> None:
+    shares = syncing_all()
+    (hung,) = shares.deal([SMALL] * 5, 0)
+    shares.end(hung, 30)
+    for _ in range(GATHERING_COUNT):
+        shares.deal([SMALL] * 5, 100)
+    assert dealt(shares, [SMALL] * 5, 100.01) == []
+
+    later = shares.deal_again_at(100.01)
+
+    assert later is not None
+    assert later <= 100 + SLOW_SECONDS
+    assert dealt(shares, [SMALL] * 5, later)
+
+
+def test_one_thread_does_not_take_the_files_of_all_streams() -> None:
+    """It begins their segments too, one after the other."""
+    shares = syncing_all()
+
+    assert dealt(shares, [SMALL] * 1_000) == [GATHERED_MAX] * GATHERING_COUNT
 
 
 def pause_after(shares: RoundShares, now: float, seconds: float, *, failed: bool = False) -> int:
@@ -160,10 +197,13 @@ def test_every_round_is_in_one_share_and_what_waits_has_a_reason_and_an_end(
             waiting += step
         elif under_way:
             shares.end(under_way.pop(0), now, failed=step)
+        slow = [one for one in under_way if one.syncs_all and now - one.began > SLOW_SECONDS]
         dealt = shares.deal(waiting, now)
         for share in dealt:
             assert 0 < share.count <= len(waiting)
             assert may_sync_all or not share.syncs_all
+            assert not share.syncs_all or share.count <= GATHERED_MAX
+            assert not share.syncs_all or not slow
             assert share.syncs_all or all(one < LARGE for one in waiting[: share.count - 1])
             del waiting[: share.count]
         under_way += dealt
@@ -172,7 +212,7 @@ def test_every_round_is_in_one_share_and_what_waits_has_a_reason_and_an_end(
         if waiting and not shares.is_full:
             later = shares.deal_again_at(now)
             assert later is not None
-            assert later > now
+            assert now < later <= now + SLOW_SECONDS
         else:
             assert not waiting or shares.deal_again_at(now) is None
 

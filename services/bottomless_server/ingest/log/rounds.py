@@ -127,6 +127,8 @@ class RoundWriter:
             running = loop.run_in_executor(self._executor, _write_share, jobs, whole)
         except Exception as error:  # noqa: BLE001 no thread takes it, so nothing is written
             self._settle(share, jobs, _Ended([error] * len(jobs)))
+            # No end of a share will have the next ones begun.
+            loop.call_soon(self._deal)
             return
         running.add_done_callback(lambda done: self._hear(share, jobs, done))
 

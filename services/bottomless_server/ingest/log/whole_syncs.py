@@ -46,8 +46,7 @@ class WholeSyncs:
         """
         found = self._files.file_system(self._data_dir)
         of_streams = self._files.file_system(streams_dir(self._data_dir))
-        if found is None or of_streams is None or found.device != of_streams.device:
-            # Of a link to another disk nothing would be synced.
+        if found is None or of_streams is None or not _are_one(found, of_streams):
             found = None
         allowed = may_sync_all(self._setting, found)
         log.info(
@@ -102,6 +101,11 @@ class Handle:
     def close(self) -> None:
         assert not isinstance(self._opened, OSError)
         self._files.close(self._opened)
+
+
+def _are_one(found: FileSystem, of_streams: FileSystem) -> bool:
+    # Of a link to another disk nothing would be synced, be it that of all streams or of one.
+    return found.device == of_streams.device and of_streams.is_single
 
 
 def may_sync_all(setting: SyncAll, found: FileSystem | None) -> bool:

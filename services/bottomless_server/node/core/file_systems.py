@@ -28,7 +28,7 @@ class FileSystem(NamedTuple):
     """Whether all of it is mounted at that directory, and nowhere else that this process sees."""
     kernel: tuple[int, int]
     is_single: bool = True
-    """Whether nothing else is mounted below that directory."""
+    """Whether nothing else is mounted below that directory, and nothing in it leads elsewhere."""
     device: str = ""
 
     @property

@@ -7,8 +7,9 @@ last of its share, so that no other one waits for its sync.
 All at once, where one sync of the whole file system may stand for those of its files: few shares
 are under way, so that what comes meanwhile gathers and shares the next sync. But one that takes
 longer than usual does not count among these few: the next share goes beside it. A sync of
-everything also writes what others left in memory. Where one was slow, or failed, files are synced
-by themselves for a while, and for twice as long each time that happens again.
+everything also writes what others left in memory, and the system does one after the other. As long
+as one is slow, files are synced by themselves; where one was slow, or failed, for a while after it
+too, and for twice as long each time that happens again.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,13 @@ LARGE: Final = 256 * KIB
 """Bytes of rounds that end a share: the sync of as many takes longer than that of a small file."""
 ALL_FROM: Final = 3
 """So many files are synced together: one sync of everything costs as much as that of two."""
+GATHERED_MAX: Final = 128
+"""So many files at most are synced together: one thread writes them, and begins segments for them
+where theirs are full, which takes two syncs each. Streams that began together fill up together."""
 GATHERING_COUNT: Final = 2
 """Shares that are under way while more rounds gather: one is written while one is synced."""
 SLOW_SECONDS: Final = 0.1
-"""A sync of everything that takes longer had more to write than the rounds."""
+"""A sync of everything that takes longer has more to write than the rounds."""
 PAUSE_SECONDS_MAX: Final = 64.0
 _PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS_MIN: Final = 0.005
@@ -64,7 +68,10 @@ class RoundShares:
 
     def syncs_all(self, now: float) -> bool:
         """Whether many files are synced by one sync of everything."""
-        return self.may_sync_all and now >= self._paused_until
+        if not self.may_sync_all or now < self._paused_until:
+            return False
+        # Another one would wait until the slow one has ended.
+        return not any(one.syncs_all and now - one.began > SLOW_SECONDS for one in self._under_way)
 
     def deal(self, sizes: Sequence[int], now: float) -> list[Share]:
         """Begin shares of rounds with so many bytes, the oldest first. Those that are in none of
@@ -107,7 +114,8 @@ class RoundShares:
         count = sum(self._is_waited_for(share, now) for share in self._under_way)
         while waiting and not self.is_full and count < GATHERING_COUNT:
             together = waiting >= ALL_FROM
-            shares.append(self._begin(waiting if together else 1, now, syncs_all=together))
+            taken = min(waiting, GATHERED_MAX) if together else 1
+            shares.append(self._begin(taken, now, syncs_all=together))
             waiting -= shares[-1].count
             count += 1
         return shares
@@ -118,11 +126,13 @@ class RoundShares:
         return share
 
     def _is_waited_for(self, share: Share, now: float) -> bool:
-        return now - share.began < self._patience
+        # As it is asked for in `deal_again_at`: of times, differences are rounded otherwise than sums.
+        return now < share.began + self._patience
 
     @property
     def _patience(self) -> float:
-        return max(2 * self._usual, _PATIENCE_SECONDS_MIN)
+        # A share that took long once must not have others wait for as long.
+        return min(max(2 * self._usual, _PATIENCE_SECONDS_MIN), SLOW_SECONDS)
 
 
 @guard("the sync of each file after one of all that failed")
