@@ -34,17 +34,20 @@ def _measure() -> dict[str, dict[str, Any]]:
     return {name: json.loads(rest) for name, _, rest in words if name in JOBS}
 
 
-def _figure(seconds: float, megabytes_per_second: float) -> Callable[[float], Figure]:
-    figure = Figure(units=seconds * megabytes_per_second, seconds=seconds)
+def _figure(found: dict[str, Any], side: str = "") -> Callable[[float], Figure]:
+    seconds = found[f"{side}seconds"]
+    figure = Figure(
+        units=seconds * found[f"{side}megabytes_per_second"],
+        seconds=seconds,
+        cpu_seconds=found.get(f"{side}cpu_seconds", 0.0),
+    )
     return lambda _: figure
 
 
 def _set_up(stage: Stage) -> None:
     for job, found in _measure().items():
-        stage.runners[job] = _figure(found["seconds"], found["megabytes_per_second"])
-        stage.runners[JOBS[job]] = _figure(
-            found["compared_seconds"], found["compared_megabytes_per_second"]
-        )
+        stage.runners[job] = _figure(found)
+        stage.runners[JOBS[job]] = _figure(found, "compared_")
     stage.notes.append(f"{MEBIBYTES >> 10} GiB of records of 1 KiB on two cores, one round.")
 
 
