@@ -437,3 +437,23 @@ async def test_settings_that_lose_writes_are_refused_by_name_unless_accepted(
     daring = RedisCoordination.connect(valkey_url, accept_unsafe=True)
     await daring.check()
     await daring.aclose()
+
+
+async def test_who_had_to_connect_anew_can_tell_that_another_server_may_answer(
+    direct: RedisCoordination, valkey_url: str
+) -> None:
+    """A server that ends takes its connections with it, and redis-py may open another one without a
+    word; so nothing that a call returns or raises says it for certain."""
+    for _ in range(20):
+        await direct.get("a")
+    before = direct.connected_count
+    assert before == 1
+
+    with another_client(valkey_url) as client:
+        command(client, "CLIENT", "KILL", "TYPE", "normal")
+    # Whoever is the first to use what is broken may be told.
+    with contextlib.suppress(CoordinationUnavailable):
+        await direct.get("a")
+    await direct.get("a")
+
+    assert direct.connected_count > before

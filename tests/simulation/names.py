@@ -180,7 +180,7 @@ class NamesWorld:
             shown = await shown_names(self.coordination)
             await self.delay()
             if self.chance.random() < 0.9:
-                self._ingest.hear(shown, begun)
+                self._ingest.hear(shown, self.coordination.connected_count, begun)
             await asyncio.sleep(self._keep_ms * 0.375 / 1000)
 
     async def _find(self) -> None:

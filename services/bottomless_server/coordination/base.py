@@ -131,6 +131,16 @@ counts."""
 
 
 class Coordination(Protocol):
+    @property
+    def connected_count(self) -> int:
+        """How often this process has connected to the store so far.
+
+        As long as it is the same, the same run of the store has answered. Else another one may have
+        taken its place, such as a replica that lacked its last changes. It counts new connections of
+        any cause, so it says nothing but that.
+        """
+        ...
+
     async def get(self, redis_key: str) -> bytes | None:
         """The value, None if absent.
 

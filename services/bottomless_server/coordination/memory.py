@@ -69,6 +69,7 @@ class MemoryCoordination:
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._stored = Stored()
+        self.connected_count = 1
 
     async def get(self, redis_key: str) -> bytes | None:
         await asyncio.sleep(0)
@@ -211,8 +212,10 @@ class MemoryCoordination:
         return deepcopy(self._stored)
 
     def put_back(self, copy: Stored) -> None:
-        """Hold what was copied, and nothing else, as after the restore of a backup."""
+        """Hold what was copied, and nothing else, as after the restore of a backup: by another run
+        of the store."""
         self._stored = deepcopy(copy)
+        self.connected_count += 1
 
     def peek_queue(self, redis_key: str) -> dict[bytes, int]:
         """Return the members of a queue, and when each is due."""

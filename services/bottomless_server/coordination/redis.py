@@ -67,9 +67,15 @@ class RedisCoordination:
     """Made by `connect`. Calls may run at the same time."""
 
     def __init__(
-        self, pool: BlockingConnectionPool, answer_seconds: float, *, accept_unsafe: bool = False
+        self,
+        pool: BlockingConnectionPool,
+        connects: "Connects",
+        answer_seconds: float,
+        *,
+        accept_unsafe: bool = False,
     ) -> None:
         self._pool = pool
+        self._connects = connects
         self._answer_seconds = answer_seconds
         self._accept_unsafe = accept_unsafe
         self._deadline: float | None = None
@@ -81,8 +87,10 @@ class RedisCoordination:
         cls, url: str, *, accept_unsafe: bool = False, answer_seconds: float = ANSWER_SECONDS
     ) -> Self:
         """Prepare for `redis://`, `rediss://` or `unix:///path?db=0`; connections open when needed."""
+        connects = Connects()
         pool = BlockingConnectionPool.from_url(
             url,
+            redis_connect_func=connects.connected,
             max_connections=CONNECTION_COUNT_MAX,
             timeout=CONNECT_SECONDS,
             # Given one, redis-py writes under `asyncio.wait_for`, which of Python 3.11 loses a
@@ -95,7 +103,12 @@ class RedisCoordination:
             protocol=2,
             health_check_interval=0,
         )
-        return cls(pool, answer_seconds, accept_unsafe=accept_unsafe)
+        return cls(pool, connects, answer_seconds, accept_unsafe=accept_unsafe)
+
+    @property
+    def connected_count(self) -> int:
+        # A server that ends ends its connections, and redis-py opens another without a word.
+        return self._connects.count
 
     async def get(self, redis_key: str) -> bytes | None:
         (value,) = await self._ask(("GET", redis_key))
@@ -337,6 +350,18 @@ class RedisCoordination:
                 yield
             finally:
                 self._waits.discard(wait)
+
+
+class Connects:
+    """Counts the connections of one pool."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def connected(self, connection: AbstractConnection) -> None:
+        """Say what redis-py says first on a new connection, and count it before anything is asked."""
+        self.count += 1
+        await connection.on_connect()
 
 
 def _unless_refused(replies: list[Any]) -> list[Any]:

@@ -71,9 +71,9 @@ class LeaseBounds(NamedTuple):
     renew_ms: int
 
 
-Heard = Callable[[NamesShown, Moment], None]
-"""Told what coordination showed of names when the lease was renewed, and since when that is so at
-least: the moment before it was asked."""
+Heard = Callable[[NamesShown, int, Moment], None]
+"""Told what coordination showed of names when the lease was renewed, how often it had been connected
+to by then, and since when that is so at least: the moment before it was asked."""
 
 
 class NodeLease:
@@ -208,7 +208,7 @@ class NodeLease:
             log.error("the lease of this node is held with another value")
             return
         self._take(begun, hold, shown.generation)
-        self._heard(shown, begun)
+        self._heard(shown, self._coordination.connected_count, begun)
         if self._announced_term != self.term:
             await self._announce()
 

@@ -70,7 +70,8 @@ class Asking:
     async def renew(self) -> None:
         """What a renewal of the lease tells, with all that follows from it."""
         since = self.time.clocks().beginning()
-        self.names.hear(await shown_names(self.coordination), since)
+        shown = await shown_names(self.coordination)
+        self.names.hear(shown, self.coordination.connected_count, since)
         await eventually(self.looked_up)
 
     async def pass_time(self, ms: int) -> None:

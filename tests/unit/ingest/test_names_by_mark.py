@@ -132,6 +132,27 @@ async def test_where_what_is_shown_is_lost_names_grow_old_as_without_it(
     assert await renewing.names.find(NAMES[0]) != before
 
 
+async def test_a_stream_that_coordination_lost_between_two_renewals_is_believed_until_the_next(
+    renewing: Asking,
+) -> None:
+    """It was created, and asked for, after the last renewal; then a store that lacks that took the
+    place of the other. The mark is the same before and after, so the stream was believed for a minute:
+    checks of lost marks had a renewal in between."""
+    before = renewing.coordination.copy()
+    lost = FullName("default", StreamName("lost"))
+    stream_id = await renewing.create(lost, COUNT)
+    assert await renewing.names.find(lost) == stream_id
+
+    renewing.coordination.put_back(before)
+    await renewing.pass_time(RENEW_MS)
+
+    with pytest.raises(NotFound):
+        await renewing.names.find(lost)
+    renewing.manifest.questions = 0
+    await renewing.find_all()
+    assert renewing.manifest.questions == 0, "all others were found to mean the same"
+
+
 async def test_after_a_rebuild_names_are_looked_up_though_the_mark_is_the_same(
     renewing: Asking,
 ) -> None:

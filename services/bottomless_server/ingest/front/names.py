@@ -131,9 +131,13 @@ class StreamNames:
             raise stream_not_found()
         return found
 
-    def hear(self, shown: NamesShown, since: Moment) -> None:
-        """Take up what the renewal of the lease that began at `since` has read of names."""
-        mark = None if shown.generation is None else shown
+    def hear(self, shown: NamesShown, connected_count: int, since: Moment) -> None:
+        """Take up what the renewal of the lease that began at `since` has read of names.
+
+        A store to which this process had to connect anew may lack its last changes, and the stream
+        of a name with them: then the mark is that of before, and names are looked up all the same.
+        """
+        mark = None if shown.generation is None else (shown, connected_count)
         if not self._known.hear(mark, int(since.boot * 1000)):
             return
         if self._looking is None or self._looking.done():

@@ -168,6 +168,10 @@ class MeasuredCoordination:
         self._coordination = coordination
         self._calls = Calls(metrics, "coordination", "coordination store")
 
+    @property
+    def connected_count(self) -> int:
+        return self._coordination.connected_count
+
     async def get(self, redis_key: str) -> bytes | None:
         with self._calls.one("get"):
             return await self._coordination.get(redis_key)
